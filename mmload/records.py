@@ -1,0 +1,128 @@
+"""What travels: one :class:`Sample` going into a store, a :class:`Batch` of many coming out, described by fields.
+
+Comes in: nothing; these are the nouns that the build side and the load side share. Never reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorClass, TensorDict
+from torch import Tensor
+
+DTYPES: Mapping[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.bool,
+    )
+}
+"""The dtypes a store may hold, by the name that the manifest uses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSpec:
+    """One field of every row: its dtype's name (a key of :data:`DTYPES`) and the shape of one row.
+
+    Raises:
+        ValueError: if the dtype is unknown or a size is not a positive whole number.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+        if any(type(size) is not int or size < 1 for size in self.shape):
+            raise ValueError(f"shape is {self.shape!r}, expected positive whole numbers")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch knows it."""
+        return DTYPES[self.dtype]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.torch_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One item on its way into a store, read and decoded, before or after the transforms.
+
+    Attributes:
+        id: what it is called in its source, usually a path relative to the root.
+        fields: name -> tensor of one row; ``images`` is uint8 [C, H, W].
+        size: (height, width) of the image as it was in its file, before any transform; None without an image.
+    """
+
+    id: str
+    fields: dict[str, Tensor]
+    size: tuple[int, int] | None = None
+
+
+class Batch(TensorClass):
+    """Many rows at once, as the loader hands them out. Fields that a dataset does not have are None.
+
+    ``batch.images`` is [B, C, H, W] whatever the memory format. It is a tensordict tensorclass: it slices, stacks,
+    moves (``.to``) and pins as a whole.
+    """
+
+    images: Tensor = None  # type: ignore[assignment]  # None only without images, which is rare
+    """[B, C, H, W]; uint8 as stored, or the collate's dtype once rendered."""
+    targets: Tensor = None  # type: ignore[assignment]  # None only without targets
+    """int64 [B] class indices, or float32 [B, K]: multi-label vectors, or soft targets after mixing."""
+    boxes: Tensor | None = None
+    """float32 [B, M, 4], xyxy in pixels, 0-based, half-open; rows past ``counts`` are zero."""
+    labels: Tensor | None = None
+    """int64 [B, M], the class of each box; -1 past ``counts``."""
+    difficult: Tensor | None = None
+    """bool [B, M], VOC's flag of each box."""
+    counts: Tensor | None = None
+    """int64 [B], how many boxes are real."""
+    masks: Tensor | None = None
+    """uint8 [B, H, W] class per pixel, 255 = void."""
+    features: Tensor | None = None
+    """[B, ...] tensors stored with the dtype they came in."""
+    ids: Tensor | None = None
+    """int64 [B], the row's number in its split."""
+    seeds: Tensor | None = None
+    """int64 [B], what each sample's random draws are made of; None: they come from torch's generator."""
+    extra: TensorDict | None = None
+    """Any further fields of the dataset, by name."""
+
+
+FIELD_NAMES = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks", "features")
+"""The stored fields that :class:`Batch` has an attribute for; all others travel in ``Batch.extra``."""
+
+
+def make_batch(fields: Mapping[str, Tensor], size: int | None, **more: Any) -> Batch:
+    """A :class:`Batch` from stored fields by name.
+
+    Args:
+        fields: name -> tensor [B, ...] (or one row's tensor where size is None).
+        size: B; None for one row.
+        more: ``ids`` or ``seeds``.
+    """
+    shape = [] if size is None else [size]
+    known = {name: tensor for name, tensor in fields.items() if name in FIELD_NAMES}
+    extra = {name: tensor for name, tensor in fields.items() if name not in FIELD_NAMES}
+    boxed = TensorDict(extra, batch_size=shape) if extra else None
+    made: Batch = Batch(**known, **more, extra=boxed, batch_size=shape)  # type: ignore[arg-type]  # plain keywords
+    return made
