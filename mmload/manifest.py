@@ -1,0 +1,319 @@
+"""The manifest: ``dataset.json`` as checked, immutable objects. Its presence means the dataset is complete.
+
+Comes in: JSON text, or what a build found out. Goes out: the same as objects, or as the same JSON text for the same
+content, byte for byte. Never touches the shards themselves: :mod:`mmload.store` does. The format is in docs/format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmload.errors import DamagedError, StoreError, VersionError
+from mmload.records import FieldSpec
+
+FORMAT = "mmload"
+VERSION = 1
+FILE_NAME = "dataset.json"
+SAMPLES_NAME = "samples.jsonl"
+SKIPPED_NAME = "skipped.jsonl"
+SKIPPED_SHOWN = 1000
+"""A split's manifest lists this many skipped samples; all of them are in its ``skipped.jsonl``."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_CRC32 = re.compile(r"[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """One file: its size in bytes and its CRC-32 (the one of zip and PNG) as 8 hex digits."""
+
+    bytes: int
+    crc32: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecord:
+    """One shard: its rows, and per field the record of ``<field>.memmap``."""
+
+    rows: int
+    files: dict[str, FileRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitRecord:
+    """One split.
+
+    Attributes:
+        rows: rows over all shards.
+        fields: name -> dtype and row shape.
+        classes: class names by index; empty where the split has no class targets.
+        class_counts: rows of each class, in the order of ``classes``; empty without them.
+        mean: per-channel mean of the stored pixels, in [0, 1]; empty without uint8 images.
+        std: per-channel population standard deviation of the stored pixels, in [0, 1].
+        skipped_count: how many samples were left out.
+        skipped: (sample id, reason) of the first :data:`SKIPPED_SHOWN` of them.
+        samples: the record of ``samples.jsonl``, one line a row.
+        shards: in row order.
+    """
+
+    rows: int
+    fields: dict[str, FieldSpec]
+    classes: tuple[str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    skipped_count: int = 0
+    skipped: tuple[tuple[str, str], ...] = ()
+    samples: FileRecord
+    shards: tuple[ShardRecord, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(file.bytes for shard in self.shards for file in shard.files.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A whole dataset: what was asked for (``recipe``), of what (``fingerprint``), and what is there (``splits``)."""
+
+    recipe: dict[str, Any]
+    fingerprint: str
+    splits: dict[str, SplitRecord]
+    card: dict[str, Any] = field(default_factory=dict)
+
+    def dumps(self) -> str:
+        """The manifest as JSON text; equal manifests give equal text."""
+        body = {
+            "format": FORMAT,
+            "version": VERSION,
+            "recipe": self.recipe,
+            "fingerprint": self.fingerprint,
+            "splits": {name: _split_to_json(split) for name, split in self.splits.items()},
+            "card": self.card,
+        }
+        return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+
+
+def shard_name(index: int) -> str:
+    """The folder of shard ``index`` inside its split's folder."""
+    return f"{index:06d}"
+
+
+def is_name(text: str) -> bool:
+    """Whether a split or field may be called this: a plain word, so that it cannot leave the dataset's folder."""
+    return _NAME.fullmatch(text) is not None
+
+
+def loads(text: str, path: str) -> Manifest:
+    """Read a manifest.
+
+    Args:
+        text: the JSON text.
+        path: where it came from, for messages.
+
+    Raises:
+        VersionError: if it is of a format version that this mmload does not know.
+        DamagedError: if it is not a manifest, or contradicts itself.
+    """
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is not JSON ({error}); rebuild the dataset") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise DamagedError(f'{path} is not the manifest of an mmload dataset: it has no "format": "{FORMAT}"')
+    if body.get("version") != VERSION or isinstance(body["version"], bool):
+        raise VersionError(
+            f"{path} has format version {body.get('version')!r}, this mmload reads version {VERSION}; "
+            "upgrade mmload, or build the dataset again"
+        )
+    return _Reader(path).manifest(body)
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of the dataset in a folder.
+
+    Raises:
+        StoreError: if there is no finished dataset; VersionError, DamagedError: as :func:`loads`.
+    """
+    file = folder / FILE_NAME
+    try:
+        return loads(file.read_text(encoding="utf-8"), str(file))
+    except FileNotFoundError as error:
+        if not folder.exists():
+            raise StoreError(
+                f"no such dataset: {folder}; build it with: mmload build imagefolder ROOT {folder}"
+            ) from error
+        raise StoreError(f"{folder} is not a finished dataset: it has no {FILE_NAME}; build it again") from error
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{file} is not UTF-8 text; rebuild the dataset") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {file} ({error.strerror})") from error
+
+
+def _split_to_json(split: SplitRecord) -> dict[str, Any]:
+    return {
+        "rows": split.rows,
+        "fields": {name: {"dtype": f.dtype, "shape": list(f.shape)} for name, f in split.fields.items()},
+        "classes": list(split.classes),
+        "class_counts": list(split.class_counts),
+        "mean": list(split.mean),
+        "std": list(split.std),
+        "skipped_count": split.skipped_count,
+        "skipped": [{"id": sample, "reason": reason} for sample, reason in split.skipped],
+        "samples": vars(split.samples),
+        "shards": [shard_to_json(shard) for shard in split.shards],
+    }
+
+
+def shard_to_json(shard: ShardRecord) -> dict[str, Any]:
+    """A shard's record as the manifest and the shard's seal write it."""
+    return {"rows": shard.rows, "files": {name: vars(file) for name, file in shard.files.items()}}
+
+
+def shard_from_json(body: object, path: str) -> ShardRecord:
+    """The reverse of :func:`shard_to_json`.
+
+    Raises:
+        DamagedError: if ``body`` is no such record.
+    """
+    return _Reader(path).shard(body, "shard")
+
+
+class _Reader:
+    """Checks JSON values on their way into records; every complaint names the file and the place in it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def fail(self, where: str, expected: str, got: object) -> DamagedError:
+        shown = repr(got)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return DamagedError(f"{self.path} is damaged: {where} is {shown}, expected {expected}; rebuild the dataset")
+
+    def mapping(self, body: object, where: str) -> Mapping[str, Any]:
+        if not isinstance(body, dict):
+            raise self.fail(where, "an object", body)
+        return body
+
+    def items(self, body: object, where: str) -> list[Any]:
+        if not isinstance(body, list):
+            raise self.fail(where, "a list", body)
+        return body
+
+    def count(self, body: object, where: str) -> int:
+        if type(body) is not int or not 0 <= body < 2**62:
+            raise self.fail(where, "a whole number", body)
+        return body
+
+    def text(self, body: object, where: str) -> str:
+        if not isinstance(body, str):
+            raise self.fail(where, "text", body)
+        return body
+
+    def number(self, body: object, where: str) -> float:
+        if not isinstance(body, int | float) or isinstance(body, bool) or not 0 <= body <= 1:
+            raise self.fail(where, "a number from 0 to 1", body)
+        return float(body)
+
+    def name(self, body: str, where: str) -> str:
+        if not is_name(body):
+            raise self.fail(where, "a plain name of letters, digits, _ and -", body)
+        return body
+
+    def file(self, body: object, where: str) -> FileRecord:
+        record = self.mapping(body, where)
+        digest = record.get("crc32")
+        if not isinstance(digest, str) or not _CRC32.fullmatch(digest):
+            raise self.fail(f"{where}.crc32", "8 hexadecimal digits", digest)
+        return FileRecord(bytes=self.count(record.get("bytes"), f"{where}.bytes"), crc32=digest)
+
+    def field(self, body: object, where: str) -> FieldSpec:
+        record = self.mapping(body, where)
+        shape = self.items(record.get("shape"), f"{where}.shape")
+        sizes = tuple(self.count(size, f"{where}.shape") for size in shape)
+        try:
+            return FieldSpec(dtype=self.text(record.get("dtype"), f"{where}.dtype"), shape=sizes)
+        except ValueError as error:
+            raise DamagedError(f"{self.path} is damaged: {where}: {error}; rebuild the dataset") from error
+
+    def shard(self, body: object, where: str) -> ShardRecord:
+        record = self.mapping(body, where)
+        files = self.mapping(record.get("files"), f"{where}.files")
+        return ShardRecord(
+            rows=self.count(record.get("rows"), f"{where}.rows"),
+            files={name: self.file(file, f"{where}.files.{name}") for name, file in files.items()},
+        )
+
+    def skipped(self, body: object, where: str) -> tuple[str, str]:
+        record = self.mapping(body, where)
+        return self.text(record.get("id"), f"{where}.id"), self.text(record.get("reason"), f"{where}.reason")
+
+    def split(self, body: object, where: str) -> SplitRecord:
+        record = self.mapping(body, where)
+
+        def each(key: str, read: Any) -> tuple[Any, ...]:
+            return tuple(
+                read(item, f"{where}.{key}[{i}]")
+                for i, item in enumerate(self.items(record.get(key), f"{where}.{key}"))
+            )
+
+        fields = self.mapping(record.get("fields"), f"{where}.fields")
+        split = SplitRecord(
+            rows=self.count(record.get("rows"), f"{where}.rows"),
+            fields={self.name(n, f"{where}.fields"): self.field(f, f"{where}.fields.{n}") for n, f in fields.items()},
+            classes=each("classes", self.text),
+            class_counts=each("class_counts", self.count),
+            mean=each("mean", self.number),
+            std=each("std", self.number),
+            skipped_count=self.count(record.get("skipped_count"), f"{where}.skipped_count"),
+            skipped=each("skipped", self.skipped),
+            samples=self.file(record.get("samples"), f"{where}.samples"),
+            shards=each("shards", self.shard),
+        )
+        self.agree(split, where)
+        return split
+
+    def agree(self, split: SplitRecord, where: str) -> None:
+        """The parts of a split must tell the same story."""
+        if not split.fields:
+            raise self.fail(f"{where}.fields", "at least one field", {})
+        total = sum(shard.rows for shard in split.shards)
+        if total != split.rows:
+            raise self.fail(f"{where}.rows", f"{total}, the sum of its shards", split.rows)
+        if len(split.class_counts) not in (0, len(split.classes)) or sum(split.class_counts) > split.rows:
+            raise self.fail(f"{where}.class_counts", "one a class, together no more than rows", split.class_counts)
+        if len(split.skipped) != min(split.skipped_count, SKIPPED_SHOWN):
+            raise self.fail(f"{where}.skipped_count", "the number of skipped samples", split.skipped_count)
+        images = split.fields.get("images")
+        channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
+        for name, values in (("mean", split.mean), ("std", split.std)):
+            if len(values) not in (0, channels):
+                raise self.fail(f"{where}.{name}", f"{channels} numbers, one a channel", list(values))
+        for index, shard in enumerate(split.shards):
+            self.agree_shard(shard, split.fields, f"{where}.shards[{index}].files")
+
+    def agree_shard(self, shard: ShardRecord, fields: Mapping[str, FieldSpec], where: str) -> None:
+        """A shard has one file for each field, of rows x row size bytes."""
+        if set(shard.files) != set(fields):
+            raise self.fail(where, f"one for each of {list(fields)}", list(shard.files))
+        for name, file in shard.files.items():
+            size = shard.rows * fields[name].row_bytes
+            if file.bytes != size:
+                raise self.fail(f"{where}.{name}.bytes", f"{size} (rows x row size)", file.bytes)
+
+    def manifest(self, body: Mapping[str, Any]) -> Manifest:
+        splits = self.mapping(body.get("splits"), "splits")
+        if not splits:
+            raise self.fail("splits", "at least one split", {})
+        return Manifest(
+            recipe=dict(self.mapping(body.get("recipe"), "recipe")),
+            fingerprint=self.text(body.get("fingerprint"), "fingerprint"),
+            splits={self.name(name, "splits"): self.split(split, f"splits.{name}") for name, split in splits.items()},
+            card=dict(self.mapping(body.get("card", {}), "card")),
+        )

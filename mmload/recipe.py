@@ -1,0 +1,160 @@
+"""One TOML file, or the command line's words, -> one checked :class:`BuildRecipe`. Builds nothing.
+
+A recipe says everything that the stored bytes depend on, besides the source itself. docs/recipes.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmload.errors import RecipeError, choices
+
+_DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from ``"1GiB"``, ``"500 MB"`` or a number.
+
+    Raises:
+        RecipeError: if it is no positive size.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(text).strip())
+    if isinstance(text, bool) or not found or found[2].upper() not in _UNITS:
+        raise RecipeError(f"size is {text!r}; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+    size = int(float(found[1]) * _UNITS[found[2].upper()])
+    if size < 1:
+        raise RecipeError(f"size is {text!r}; it has to be at least one byte")
+    return size
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRecipe:
+    """What to build, checked.
+
+    Attributes:
+        kind: the source's kind, a name of :data:`mmload.sources.SOURCES`.
+        root: the source's folder; None until one is given.
+        options: further ``[source]`` keys, checked by the source.
+        decode: arguments of :class:`mmload.decode.Decoder`.
+        transforms: arguments of :class:`mmload.transforms.Chain`, in order.
+        shard_bytes: bytes of one shard at most (at least one row).
+        shuffle_seed: None keeps the source's order; a whole number shuffles the samples of each split over its rows.
+        out: the dataset's folder; None until one is given.
+    """
+
+    kind: str
+    root: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    decode: Mapping[str, Any] = field(default_factory=lambda: dict(_DECODE))
+    transforms: tuple[Mapping[str, Any], ...] = ()
+    shard_bytes: int = 2**30
+    shuffle_seed: int | None = None
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        seed = self.shuffle_seed
+        if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
+            raise RecipeError(f"shuffle_seed is {seed!r}; use a whole number from 0 to 2**63 - 1")
+
+    def resolved(self) -> dict[str, Any]:
+        """The recipe as the manifest keeps it: all that the bytes depend on, and no path of this machine.
+
+        :func:`from_mapping` makes an equal recipe of it, without root and out.
+
+        Raises:
+            RecipeError: if an option cannot be written as JSON.
+        """
+        shuffle = {} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}
+        body = {
+            "source": {"kind": self.kind, **self.options},
+            "decode": {**_DECODE, **self.decode},
+            "transforms": [dict(step) for step in self.transforms],
+            "store": {"shard_size": self.shard_bytes, **shuffle},
+        }
+        try:
+            plain: dict[str, Any] = json.loads(json.dumps(body))
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"the recipe holds something that JSON cannot ({error})") from error
+        return plain
+
+
+def square(size: int) -> tuple[dict[str, Any], ...]:
+    """The usual transforms of a classification set: the short side to ``size``, then the middle square of it."""
+    return ({"step": "Resize", "size": size}, {"step": "CenterCrop", "size": size})
+
+
+def load(path: Path) -> BuildRecipe:
+    """Read a recipe from a TOML file.
+
+    Raises:
+        RecipeError: if the file is missing, is not TOML, or has a key or value that a recipe does not have.
+    """
+    try:
+        body = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path} ({error.strerror})") from error
+    except ValueError as error:
+        raise RecipeError(f"the recipe {path} is not TOML: {error}") from error
+    try:
+        return from_mapping(body)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+
+
+def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
+    """A recipe from the tables of its file: ``source``, ``decode``, ``transforms``, ``store`` and ``out``.
+
+    Raises:
+        RecipeError: naming the wrong key or value, and what is known.
+    """
+    _known(body, {"source", "decode", "transforms", "store", "out"}, "the recipe")
+    source = dict(_table(body, "source"))
+    kind = source.pop("kind", None)
+    if not isinstance(kind, str):
+        raise RecipeError(f'[source] kind is {kind!r}; name the source\'s kind, for example "imagefolder"')
+    root = source.pop("root", None)
+    store = _table(body, "store")
+    _known(store, {"shard_size", "shuffle_seed"}, "[store]")
+    decode = _table(body, "decode")
+    _known(decode, set(_DECODE), "[decode]")
+    steps = body.get("transforms", [])
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise RecipeError("transforms has to be a list of tables; write each as [[transforms]] with a step")
+    return BuildRecipe(
+        kind=kind,
+        root=_path(root, "[source] root"),
+        options=source,
+        decode={**_DECODE, **decode},
+        transforms=tuple(steps),
+        shard_bytes=parse_bytes(store.get("shard_size", 2**30)),
+        shuffle_seed=store.get("shuffle_seed"),
+        out=_path(body.get("out"), "out"),
+    )
+
+
+def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
+    for key in table:
+        if key not in names:
+            raise RecipeError(f"{where} has no key {key!r}; it has {choices(names)}")
+
+
+def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = body.get(name, {})
+    if not isinstance(table, dict):
+        raise RecipeError(f"{name} is {table!r}; it has to be a table, [{name}]")
+    return table
+
+
+def _path(value: object, where: str) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise RecipeError(f"{where} is {value!r}; write a path")
+    return Path(value).expanduser()

@@ -1,0 +1,234 @@
+"""One pure function builds one shard: samples of a split, decoded, transformed and written in order.
+
+Comes in: a plan. Goes out: a sealed shard, the same bytes for any number of threads. Engines decide where it runs
+(:mod:`mmload.engines`); it knows nothing of other shards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from mmload.errors import BuildError, RecipeError, SampleError
+from mmload.order import permute
+from mmload.records import DTYPES, FieldSpec, Sample
+from mmload.sources import SourceSplit
+from mmload.staging import attend
+from mmload.stats import channel_sums
+from mmload.store import Chunk, Seal, ShardWriter, Site
+from mmload.transforms import Chain
+
+Told = Callable[[int, int], None]
+"""Called with (samples done, of which skipped) after each chunk; what it raises ends the shard."""
+
+_CHUNK_BYTES = 2 * 2**20
+_CHUNK_ROWS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """One shard: planned rows [start, stop) of a split."""
+
+    split: str
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob:
+    """All that building any shard needs besides its plan. Picklable, so that it can be sent to worker processes.
+
+    Attributes:
+        splits: where samples are read.
+        fields: per split, the fields of a row.
+        chain: the transforms.
+        site: where shards go.
+        shuffle_seed: None, or the key of the permutation of samples over rows.
+        skip: leave out samples that cannot be read, instead of ending the build.
+    """
+
+    splits: Mapping[str, SourceSplit]
+    fields: Mapping[str, Mapping[str, FieldSpec]]
+    chain: Chain
+    site: Site
+    shuffle_seed: int | None = None
+    skip: bool = False
+
+    def attend(self) -> BinaryIO:
+        """What a worker process holds open while it lives. See :func:`mmload.staging.attend`."""
+        return attend(self.site)
+
+    def __call__(self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, told: Told) -> Seal:
+        """Build one shard.
+
+        Args:
+            plan: which one.
+            pool: who decodes.
+            threads: how many they are; twice as many chunks may be under way, which bounds the memory.
+            told: called as it goes on.
+
+        Raises:
+            SampleError: if a sample cannot be read and is not to be skipped.
+            RecipeError: if a sample does not have the fields and shapes of the others.
+            BuildError: if the disk refuses.
+        """
+        fields = self.fields[plan.split]
+        writer = ShardWriter(self.site, plan.split, plan.index, fields, plan.stop - plan.start)
+        try:
+            for chunk in self.chunks(plan, pool, threads):
+                writer.write(chunk)
+                told(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
+        except BaseException:
+            writer.abandon()
+            raise
+        return writer.seal()
+
+    def chunks(self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int) -> Iterator[Chunk]:
+        """The rows of a shard in order, decoded but not written."""
+        split, fields = self.splits[plan.split], self.fields[plan.split]
+        rows = chunk_rows(fields)
+        under_way: deque[Future[Chunk]] = deque()
+        try:
+            for start in range(plan.start, plan.stop, rows):
+                indices = self._samples(len(split), start, min(start + rows, plan.stop))
+                under_way.append(pool.submit(self._chunk, split, indices, fields))
+                if len(under_way) == 2 * threads:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _samples(self, count: int, start: int, stop: int) -> Sequence[int]:
+        """The sample of each planned row."""
+        if self.shuffle_seed is None:
+            return range(start, stop)
+        order: list[int] = permute(torch.arange(start, stop), count, self.shuffle_seed).tolist()
+        return order
+
+    def _chunk(self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec]) -> Chunk:
+        bulk = getattr(split, "read_rows", None)
+        if bulk is not None and isinstance(indices, range) and not self.chain.steps:
+            return _bulk(split, bulk(indices.start, indices.stop), indices, fields)
+        out = {name: torch.empty(len(indices), *spec.shape, dtype=spec.torch_dtype) for name, spec in fields.items()}
+        samples: list[tuple[str, tuple[int, int] | None]] = []
+        skipped: list[tuple[str, str]] = []
+        for index in indices:
+            try:
+                sample = finished(split, index, self.chain)
+            except SampleError as error:
+                if not self.skip:
+                    raise
+                skipped.append((error.sample, error.reason))
+                continue
+            _check_fit(sample, fields)
+            for name, rows in out.items():
+                rows[len(samples)].copy_(sample.fields[name])
+            samples.append((sample.id, sample.size))
+        return _chunk_of({name: rows[: len(samples)] for name, rows in out.items()}, samples, skipped)
+
+
+def plan_shards(name: str, samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> list[ShardPlan]:
+    """Cut a split into shards of at most ``shard_bytes`` (but at least one row)."""
+    rows = max(1, shard_bytes // row_bytes(fields))
+    return [
+        ShardPlan(split=name, index=index, start=start, stop=min(start + rows, samples))
+        for index, start in enumerate(range(0, samples, rows))
+    ]
+
+
+def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
+    """Bytes of one row over all fields."""
+    return sum(spec.row_bytes for spec in fields.values())
+
+
+def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
+    """Rows decoded by one call of a thread: 1 to 256, about 2 MiB, so that hand-overs cost little."""
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes(fields)))
+
+
+def finished(split: SourceSplit, index: int, chain: Chain) -> Sample:
+    """A sample, read and transformed.
+
+    Raises:
+        SampleError: if it cannot be read, or a transform cannot take it.
+    """
+    sample = split.read(index)
+    try:
+        return chain(sample)
+    except (ValueError, RuntimeError) as error:
+        raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
+
+
+def fields_of(split: SourceSplit, chain: Chain, skip: bool) -> dict[str, FieldSpec]:
+    """The fields of every row, as the first sample that can be read has them.
+
+    Raises:
+        SampleError: if the first sample cannot be read and is not to be skipped.
+        BuildError: if none can be read.
+        RecipeError: if a store cannot hold a field.
+    """
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    for index in range(len(split)):
+        try:
+            sample = finished(split, index, chain)
+        except SampleError:
+            if not skip:
+                raise
+            continue
+        fields = {}
+        for name, tensor in sample.fields.items():
+            if tensor.dtype not in names:
+                raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a store cannot hold")
+            fields[name] = FieldSpec(dtype=names[tensor.dtype], shape=tuple(tensor.shape))
+        return fields
+    raise BuildError("not one sample can be read; run without --on-error skip to see why")
+
+
+def _bulk(split: SourceSplit, rows: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]) -> Chunk:
+    """A chunk of rows that the source has finished itself."""
+    for name, spec in fields.items():
+        if rows[name].shape != (len(indices), *spec.shape) or rows[name].dtype != spec.torch_dtype:
+            raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
+    size = tuple(fields["images"].shape[-2:]) if "images" in fields else None
+    samples: list[Any] = [(split.id(index), size) for index in indices]
+    return _chunk_of({name: rows[name].contiguous() for name in fields}, samples, [])
+
+
+def _chunk_of(
+    fields: dict[str, Tensor],
+    samples: list[tuple[str, tuple[int, int] | None]],
+    skipped: list[tuple[str, str]],
+) -> Chunk:
+    images, targets = fields.get("images"), fields.get("targets")
+    stored = images is not None and images.dtype == torch.uint8 and images.ndim == 4
+    counts: dict[int, int] = {}
+    if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
+        values, times = torch.unique(targets, return_counts=True)
+        counts = dict(zip(values.tolist(), times.tolist(), strict=True))
+    return Chunk(
+        fields=fields,
+        samples=samples,
+        skipped=skipped,
+        sums=channel_sums(images) if images is not None and stored else None,
+        class_counts=counts,
+    )
+
+
+def _check_fit(sample: Sample, fields: Mapping[str, FieldSpec]) -> None:
+    for name, spec in fields.items():
+        tensor = sample.fields.get(name)
+        if tensor is None or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
+            got = "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            raise RecipeError(
+                f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "
+                "every row has one shape, so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
+            )

@@ -1,0 +1,253 @@
+"""CIFAR-10 and CIFAR-100 from their python batches: ``cifar-10-batches-py/`` or ``cifar-100-python/``.
+
+Comes in: that folder or the one around it. Goes out: the splits ``train`` and ``test``, as tensors in memory (180 MB)
+that are rows already, so that a build without transforms takes them in bulk. The batches are read, not unpickled
+(:mod:`mmload.sources.pickles`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.decode import Decoder
+from mmload.errors import RecipeError, SourceError
+from mmload.records import Sample
+from mmload.sources.pickles import read_plain_pickle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edition:
+    """One of the two sets.
+
+    Attributes:
+        name: torchvision's class of it.
+        folder: what its archive unpacks to.
+        batches: split -> its files in order.
+        meta: the file with the class names.
+        keys: labels option -> (labels in a batch, names in the meta file).
+        md5: file -> MD5 of the original, as published with the archive and listed by torchvision.
+    """
+
+    name: str
+    folder: str
+    batches: Mapping[str, tuple[str, ...]]
+    meta: str
+    keys: Mapping[str, tuple[str, str]]
+    md5: Mapping[str, str]
+
+
+CIFAR10 = Edition(
+    name="CIFAR10",
+    folder="cifar-10-batches-py",
+    batches={"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
+    meta="batches.meta",
+    keys={"fine": ("labels", "label_names")},
+    md5={
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+        "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+    },
+)
+CIFAR100 = Edition(
+    name="CIFAR100",
+    folder="cifar-100-python",
+    batches={"train": ("train",), "test": ("test",)},
+    meta="meta",
+    keys={"fine": ("fine_labels", "fine_label_names"), "coarse": ("coarse_labels", "coarse_label_names")},
+    md5={
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        "meta": "7973b15100ade9c7d40fb424638fde48",
+    },
+)
+
+
+class _CifarSource:
+    """What both editions share."""
+
+    edition: ClassVar[Edition]
+
+    def __init__(self, root: Path, decoder: Decoder, labels: str, download: bool) -> None:
+        if labels not in self.edition.keys:
+            raise RecipeError(f"labels is {labels!r}; use one of {', '.join(self.edition.keys)}")
+        if decoder != Decoder():
+            raise RecipeError("CIFAR's pixels are not decoded; leave [decode] out")
+        self.root, self.labels, self.download = root, labels, download
+
+    def splits(self) -> Mapping[str, CifarSplit]:
+        """The splits ``train`` and ``test``.
+
+        Raises:
+            SourceError: if a file is missing or is not a batch; nothing in it is ever run.
+        """
+        folder = self._folder()
+        _, names_key = self.edition.keys[self.labels]
+        meta, meta_md5 = _read(folder / self.edition.meta)
+        classes = _class_names(meta.get(names_key), folder / self.edition.meta)
+        odd = () if meta_md5 == self.edition.md5[self.edition.meta] else (self.edition.meta,)
+        return {split: self._split(folder, names, classes, odd) for split, names in self.edition.batches.items()}
+
+    def _folder(self) -> Path:
+        """Where the batches are, downloaded first if that is asked for and one is missing."""
+        wanted = [*(name for names in self.edition.batches.values() for name in names), self.edition.meta]
+        inner = self.root / self.edition.folder
+        for folder in (self.root, inner):
+            if all((folder / name).is_file() for name in wanted):
+                return folder
+        if self.download:
+            from mmload.sources.download import download_cifar
+
+            download_cifar(self.edition.name, self.root)
+        missing = [name for name in wanted if not (inner / name).is_file()]
+        if missing:
+            raise SourceError(
+                f"{inner} lacks {', '.join(missing)}; give the folder that holds {self.edition.folder}, "
+                "or set download to fetch it"
+            )
+        return inner
+
+    def _split(
+        self, folder: Path, names: tuple[str, ...], classes: tuple[str, ...], odd: tuple[str, ...]
+    ) -> CifarSplit:
+        labels_key, _ = self.edition.keys[self.labels]
+        batches = []
+        for name in names:
+            batch, md5 = _read(folder / name)
+            images, targets = _check_batch(batch, labels_key, len(classes), folder / name)
+            batches.append(Batch(name=name, md5=md5, images=images, targets=targets))
+            odd += () if md5 == self.edition.md5[name] else (name,)
+        note = f"not the original {self.edition.name}: the MD5 of {', '.join(odd)} is not the published one"
+        if not sum(len(batch.targets) for batch in batches):
+            raise SourceError(f"no rows in {', '.join(names)} of {folder}")
+        return CifarSplit(classes, batches, (note,) if odd else ())
+
+
+class Cifar10Source(_CifarSource):
+    """CIFAR-10.
+
+    Args:
+        root: ``cifar-10-batches-py`` or the folder around it.
+        decoder: has to be the plain one.
+        download: fetch the set into ``root`` with torchvision's downloader where it is missing.
+
+    Raises:
+        RecipeError: if an option cannot be meant.
+    """
+
+    edition = CIFAR10
+
+    def __init__(self, root: Path, decoder: Decoder, *, download: bool = False) -> None:
+        super().__init__(root, decoder, "fine", download)
+
+
+class Cifar100Source(_CifarSource):
+    """CIFAR-100; as :class:`Cifar10Source`, and ``labels`` is "fine" (100 classes) or "coarse" (20)."""
+
+    edition = CIFAR100
+
+    def __init__(self, root: Path, decoder: Decoder, *, labels: str = "fine", download: bool = False) -> None:
+        super().__init__(root, decoder, labels, download)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One file: its name, its MD5, ``images`` uint8 [N, 3, 32, 32] and ``targets`` int64 [N]."""
+
+    name: str
+    md5: str
+    images: Tensor
+    targets: Tensor
+
+
+class CifarSplit:
+    """One split in memory.
+
+    Args:
+        classes: class names by index.
+        batches: its files in order.
+        notes: what to say about it.
+    """
+
+    def __init__(self, classes: tuple[str, ...], batches: list[Batch], notes: tuple[str, ...]) -> None:
+        self.classes = classes
+        self.images = torch.cat([batch.images for batch in batches])
+        self.targets = torch.cat([batch.targets for batch in batches])
+        self._files = [(batch.name, batch.md5) for batch in batches]
+        self._starts = list(accumulate((len(batch.targets) for batch in batches), initial=0))[:-1]
+        self._notes = notes
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def notes(self) -> tuple[str, ...]:
+        """Files that are not the originals."""
+        return self._notes
+
+    def id(self, index: int) -> str:
+        """The batch file's name and the row in it."""
+        file = bisect_right(self._starts, index) - 1
+        return f"{self._files[file][0]}/{index - self._starts[file]}"
+
+    def stamp(self, index: int) -> str:
+        """The batch file's MD5."""
+        return self._files[bisect_right(self._starts, index) - 1][1]
+
+    def read(self, index: int) -> Sample:
+        """One row: ``images`` uint8 [3, 32, 32] and ``targets`` int64 []."""
+        fields = {"images": self.images[index], "targets": self.targets[index]}
+        return Sample(self.id(index), fields, (32, 32))
+
+    def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Rows [start, stop): ``images`` uint8 [n, 3, 32, 32] and ``targets`` int64 [n]."""
+        return {"images": self.images[start:stop], "targets": self.targets[start:stop]}
+
+
+def _read(path: Path) -> tuple[dict[Any, Any], str]:
+    """The dict in a file, its keys as text, and the file's MD5."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
+    try:
+        body = read_plain_pickle(data)
+    except ValueError as error:
+        raise SourceError(f"{path} is not a CIFAR batch: {error}") from error
+    return {_text(key): value for key, value in body.items()}, hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def _text(value: object) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def _class_names(names: object, path: Path) -> tuple[str, ...]:
+    if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
+        raise SourceError(f"{path} has no list of class names")
+    return tuple(_text(name) for name in names)
+
+
+def _check_batch(batch: Mapping[str, Any], labels_key: str, classes: int, path: Path) -> tuple[Tensor, Tensor]:
+    data, labels = batch.get("data"), batch.get(labels_key)
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
+        raise SourceError(f'{path} has no "data" of uint8 [rows, 3072]')
+    if isinstance(labels, np.ndarray) and labels.ndim == 1:
+        labels = labels.tolist()
+    if not isinstance(labels, list) or set(map(type, labels)) - {int} or len(labels) != len(data):
+        raise SourceError(f"{path} has no list {labels_key!r} of {len(data)} whole numbers, one for each row")
+    if labels and not 0 <= min(labels) <= max(labels) < classes:
+        raise SourceError(f"{path} has labels from {min(labels)} to {max(labels)}, and there are {classes} classes")
+    rows = np.array(data).reshape(-1, 3, 32, 32)  # a copy: what was read is read-only, which torch warns about
+    return torch.from_numpy(rows), torch.tensor(labels, dtype=torch.int64)

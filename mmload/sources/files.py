@@ -1,0 +1,129 @@
+"""Files of a source: which names may be followed, what tells that one changed, and how one becomes a tensor.
+
+Comes in: a root and a name relative to it, with forward slashes. Goes out: names, stamps, pixels. Lists no folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import posixpath
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.decode import Decoder
+from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.records import DTYPES
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""torchvision's IMG_EXTENSIONS, in any case."""
+
+
+def inner_name(name: str) -> str | None:
+    """A relative name in plain form (``a/./b//c`` is ``a/b/c``); None if it is absolute, empty or leaves its root."""
+    if not name or "\0" in name or os.path.isabs(name) or os.path.splitdrive(name)[0]:
+        return None
+    plain = posixpath.normpath(name.replace(os.sep, "/"))
+    return None if plain.startswith(("/", "../")) or plain in ("..", ".") else plain
+
+
+def stamp_of(path: str | Path) -> str:
+    """A file's size and modification time, or ``missing``: a file that is gone fails when it is read."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def read_bytes(root: Path, name: str, sample: str) -> np.ndarray:
+    """The file ``root/name`` as uint8 [N].
+
+    Raises:
+        SampleError: of ``sample``, if it cannot be read.
+    """
+    try:
+        return np.fromfile(root / name, dtype=np.uint8)
+    except FileNotFoundError as error:
+        raise SampleError(sample, f"no such file: {name}") from error
+    except OSError as error:
+        raise SampleError(sample, f"{name} cannot be read ({error.strerror or error})") from error
+
+
+def read_image(root: Path, name: str, decoder: Decoder, sample: str) -> Tensor:
+    """The image file ``root/name`` as uint8 [C, H, W].
+
+    Raises:
+        SampleError: of ``sample``, if it cannot be read or decoded.
+    """
+    try:
+        return decoder(read_bytes(root, name, sample))
+    except ValueError as error:
+        raise SampleError(sample, str(error)) from error
+
+
+def read_tensor(root: Path, name: str, sample: str) -> Tensor:
+    """The tensor in a ``.pt`` file, loaded with ``weights_only``.
+
+    Raises:
+        SampleError: of ``sample``, if there is no plain dense tensor in it.
+    """
+    data = read_bytes(root, name, sample)
+    try:
+        tensor = torch.load(io.BytesIO(data.tobytes()), map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken file makes it raise nearly anything
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise SampleError(sample, f"{name} is no tensor file ({reason})") from error
+    if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise SampleError(sample, f"{name} holds a {type(tensor).__name__}, expected one dense tensor")
+    if tensor.dtype not in DTYPES.values():
+        raise SampleError(sample, f"{name} is of dtype {tensor.dtype}; a store holds {', '.join(DTYPES)}")
+    if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
+        raise SampleError(sample, f"{name} claims {tensor.numel():,} elements and has far fewer")
+    return tensor.detach()
+
+
+def need_folder(root: Path, what: str) -> None:
+    """Raises SourceError unless ``root`` is a folder; ``what`` says which one to give."""
+    if not root.is_dir():
+        raise SourceError(f"no such folder: {root}; give {what}")
+
+
+def check_fraction(fraction: object, seed: object) -> None:
+    """Raises RecipeError unless the two are what :func:`held_out` takes, or the fraction is None."""
+    if fraction is not None and (not isinstance(fraction, float) or not 0 < fraction < 1):
+        raise RecipeError(f"val_fraction is {fraction!r}; use a fraction between 0 and 1, for example 0.1")
+    if type(seed) is not int:
+        raise RecipeError(f"seed is {seed!r}; use a whole number")
+
+
+def held_out(ids: Sequence[str], strata: Sequence[Hashable], fraction: float, seed: int) -> set[int]:
+    """Which samples a validation split takes, the same share of every stratum.
+
+    In each stratum the samples are ranked by a hash of seed and id, and the first round(fraction x size) are taken, but
+    at least one and never all (of a single one: none). So it does not depend on the files' order.
+
+    Args:
+        ids: the samples' ids.
+        strata: what each belongs to, usually its class.
+        fraction: in (0, 1).
+        seed: another seed draws others.
+
+    Returns:
+        Positions in ``ids``.
+    """
+    ranked: dict[Hashable, list[tuple[bytes, int]]] = defaultdict(list)
+    for index, (sample, stratum) in enumerate(zip(ids, strata, strict=True)):
+        text = f"{seed}\0{sample}".encode("utf-8", "surrogateescape")
+        ranked[stratum].append((hashlib.blake2b(text, digest_size=16).digest(), index))
+    taken: set[int] = set()
+    for members in ranked.values():
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
+        taken.update(index for _, index in sorted(members)[:count])
+    return taken

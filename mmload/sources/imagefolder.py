@@ -1,0 +1,238 @@
+"""An ImageFolder: ``ROOT/class/image.jpg``, or ``ROOT/{train,val,test}/class/image.jpg``.
+
+Classes, their order, the extensions, and the order of the files are torchvision's ``ImageFolder``'s. A link that leads
+back to a folder above it is not followed a second time; torchvision goes round until the path is too long.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from mmload.decode import Decoder
+from mmload.errors import RecipeError, SourceError
+from mmload.manifest import is_name
+from mmload.records import Sample
+from mmload.sources.files import EXTENSIONS, check_fraction, held_out, need_folder, read_image, stamp_of
+
+SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
+
+
+class ImageFile(NamedTuple):
+    """One image: its path relative to the root with forward slashes, its class's index, its file's stamp."""
+
+    name: str
+    target: int
+    stamp: str
+
+
+class ImageFolderSource:
+    """The splits of a folder: its train/val/test subfolders, or the whole of it as ``train``.
+
+    Args:
+        root: the folder.
+        decoder: how its files become pixels.
+        split_folders: which subfolders are splits; empty: none, the root holds the classes; None: those called train,
+            val, valid, validation or test that hold subfolders (a class may be called ``train`` too).
+        val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
+        seed: which images are held out.
+        allow_empty: let a class have no images in a split.
+
+    Raises:
+        RecipeError: if an option cannot be meant.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        decoder: Decoder,
+        *,
+        split_folders: Sequence[str] | None = None,
+        val_fraction: float | None = None,
+        seed: int = 0,
+        allow_empty: bool = False,
+    ) -> None:
+        check_fraction(val_fraction, seed)
+        if split_folders is not None and not _are_names(split_folders):
+            raise RecipeError(f"split_folders is {split_folders!r}; write a list of plain folder names")
+        if not isinstance(allow_empty, bool):
+            raise RecipeError(f"allow_empty is {allow_empty!r}; use true or false")
+        self.root, self.decoder, self.split_folders = root, decoder, split_folders
+        self.val_fraction, self.seed, self.allow_empty = val_fraction, seed, allow_empty
+
+    def splits(self) -> Mapping[str, ImageFolderSplit]:
+        """The splits that are there, ``train`` first.
+
+        Raises:
+            SourceError: if there is no such folder, no class in it, no image in a class, or the splits' classes differ.
+            RecipeError: if ``val_fraction`` is given and there is no ``train`` to take it from, or a ``val`` already.
+        """
+        need_folder(self.root, "the folder that holds one subfolder per class")
+        names, notes = self._split_names()
+        if not names:
+            splits = {"train": self._scan("", ())}
+        else:
+            splits = {name: self._scan(name, notes if name == names[0] else ()) for name in names}
+            _check_same_classes(self.root, splits)
+        return splits if self.val_fraction is None else self._hold_out(splits, self.val_fraction)
+
+    def _split_names(self) -> tuple[list[str], tuple[str, ...]]:
+        """The split folders, and a note on folders beside them."""
+        if self.split_folders is not None:
+            for name in self.split_folders:
+                need_folder(self.root / name, "split_folders that are there")
+            return list(self.split_folders), ()
+        folders = {entry.name for entry in os.scandir(self.root) if entry.is_dir()}
+        names = [name for name in SPLIT_NAMES if name in folders and _has_folders(self.root / name)]
+        beside = sorted(folders - set(names))
+        if not names or not beside:
+            return names, ()
+        shown = ", ".join(beside[:5]) + (", ..." if len(beside) > 5 else "")
+        return names, (f"{len(beside)} folders beside the splits were not read: {shown}",)
+
+    def _scan(self, split: str, notes: tuple[str, ...]) -> ImageFolderSplit:
+        folder = self.root / split
+        classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+        if not classes:
+            raise SourceError(f"no class folders in {folder}; an ImageFolder has one subfolder of images per class")
+        files: list[ImageFile] = []
+        empty = []
+        for target, name in enumerate(classes):
+            before = len(files)
+            files.extend(_images(str(self.root), os.path.join(split, name), target))
+            if len(files) == before:
+                empty.append(name)
+        if empty and not self.allow_empty:
+            raise SourceError(
+                f"no images in {len(empty)} of {len(classes)} class folders of {folder} ({', '.join(empty[:5])}); "
+                f"images end in {' '.join(EXTENSIONS)}; set allow_empty to keep classes without images"
+            )
+        if not files:
+            raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
+        if empty:
+            notes += (f"{len(empty)} classes have no images: {', '.join(empty[:5])}",)
+        return ImageFolderSplit(self.root, self.decoder, classes, files, notes)
+
+    def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
+        if "train" not in splits or any(name.startswith("val") for name in splits):
+            raise RecipeError(
+                f"val_fraction takes val out of train, and {self.root} has the splits {', '.join(splits)}; "
+                "leave val_fraction out"
+            )
+        train = splits["train"]
+        files = train.files
+        taken = held_out([f.name for f in files], [f.target for f in files], fraction, self.seed)
+        if not taken:
+            raise SourceError(f"no class of {self.root} has two images, so val_fraction can hold none out")
+        rest = train.only([f for i, f in enumerate(files) if i not in taken])
+        held = train.only([files[i] for i in sorted(taken)])
+        return {"train": rest, "val": held, **{name: s for name, s in splits.items() if name != "train"}}
+
+
+class ImageFolderSplit:
+    """One split; holds a path, a class and a stamp for each image.
+
+    Args:
+        root: what sample ids are relative to.
+        decoder: how files become pixels.
+        classes: class names, sorted.
+        files: the images in order.
+        notes: what to say about it.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        decoder: Decoder,
+        classes: tuple[str, ...],
+        files: list[ImageFile],
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.root = root
+        self.decoder = decoder
+        self.classes = classes
+        self.files = files
+        self._notes = notes
+
+    def only(self, files: list[ImageFile]) -> ImageFolderSplit:
+        """The same split with only these images."""
+        return ImageFolderSplit(self.root, self.decoder, self.classes, files, self._notes)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def notes(self) -> tuple[str, ...]:
+        """Classes without images, and folders that are not part of any split."""
+        return self._notes
+
+    def id(self, index: int) -> str:
+        """The image's path relative to the root, with forward slashes."""
+        return self.files[index].name
+
+    def stamp(self, index: int) -> str:
+        """Class, size and modification time of the image's file."""
+        return f"{self.files[index].target} {self.files[index].stamp}"
+
+    def read(self, index: int) -> Sample:
+        """The image and its class.
+
+        Returns:
+            A sample with ``images`` uint8 [C, H, W] and ``targets`` int64 [].
+
+        Raises:
+            SampleError: if the file cannot be read or decoded.
+        """
+        name, target, _ = self.files[index]
+        pixels = read_image(self.root, name, self.decoder, name)
+        height, width = pixels.shape[-2:]
+        return Sample(name, {"images": pixels, "targets": torch.tensor(target)}, (height, width))
+
+
+def _are_names(names: object) -> bool:
+    return isinstance(names, list | tuple) and all(isinstance(name, str) and is_name(name) for name in names)
+
+
+def _has_folders(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.is_dir() for entry in entries)
+
+
+def _check_same_classes(root: Path, splits: Mapping[str, ImageFolderSplit]) -> None:
+    name, first = next(iter(splits.items()))
+    for other, split in splits.items():
+        if split.classes != first.classes:
+            odd = sorted(set(split.classes) ^ set(first.classes))
+            raise SourceError(
+                f"{root / other} and {root / name} have different classes ({', '.join(odd[:5])}); "
+                "give every split the same class folders, or name the splits in split_folders"
+            )
+
+
+def _images(root: str, folder: str, target: int) -> Iterator[ImageFile]:
+    """Images under a class folder in torchvision's order: folders as sorted(os.walk), files sorted in each."""
+    skip = len(os.path.join(root, ""))
+    for parent, names in sorted(_walk(os.path.join(root, folder), ())):
+        for name in sorted(names):
+            if name.lower().endswith(EXTENSIONS):
+                path = os.path.join(parent, name)
+                yield ImageFile(path[skip:].replace(os.sep, "/"), target, stamp_of(path))
+
+
+def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
+    """``os.walk`` with links followed, but never into a folder that is being walked already (``above``)."""
+    status = os.stat(folder)
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    try:
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise SourceError(f"cannot read the folder {folder} ({error.strerror})") from error
+    yield folder, [entry.name for entry in entries if not entry.is_dir()]
+    for entry in entries:
+        if entry.is_dir():
+            yield from _walk(entry.path, (*above, here))

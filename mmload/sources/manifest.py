@@ -1,0 +1,223 @@
+"""A list of files and their labels: CSV, JSON Lines, or JSON IDs with a folder of ``ID.pt`` tensors or images.
+
+Comes in: the list and the folder that its paths are relative to. Goes out: the splits that it names. Tensors are loaded
+with ``weights_only``, so nothing in them runs; paths that leave the folder are refused unless allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmload.decode import Decoder
+from mmload.errors import RecipeError, SourceError, choices
+from mmload.manifest import is_name
+from mmload.records import Sample
+from mmload.sources.files import (
+    EXTENSIONS,
+    check_fraction,
+    held_out,
+    inner_name,
+    need_folder,
+    read_image,
+    read_tensor,
+    stamp_of,
+)
+from mmload.sources.labels import targets_of
+from mmload.sources.tables import COLUMNS, Label, Row, read_rows
+
+
+class Item(NamedTuple):
+    """One sample: what it is called, its file relative to the folder, its target's place, and its file's stamp."""
+
+    id: str
+    file: str
+    target: int
+    stamp: str
+
+
+class ManifestSource:
+    """The samples of a list.
+
+    Args:
+        root: the folder that the paths are relative to; or the list itself, which then lies in that folder.
+        decoder: how image files become pixels.
+        file: the list, relative to the root: ``.csv``, ``.jsonl``, or ``.json`` (IDs); None if ``root`` is the list.
+        folder: a subfolder of the root that the paths or IDs are relative to.
+        columns: what the list calls the columns ``path``, ``label``, ``split``, ``id``, where they have other names.
+        classes: class names by index; None: the labels' own, sorted.
+        val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
+        seed: which samples are held out.
+        allow_outside: let paths be absolute or lead out of the root.
+
+    Raises:
+        RecipeError: if an option cannot be meant.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        decoder: Decoder,
+        *,
+        file: str | None = None,
+        folder: str = "",
+        columns: Mapping[str, str] | None = None,
+        classes: Sequence[str] | None = None,
+        val_fraction: float | None = None,
+        seed: int = 0,
+        allow_outside: bool = False,
+    ) -> None:
+        check_fraction(val_fraction, seed)
+        for name, value in (("file", file or ""), ("folder", folder)):
+            if not isinstance(value, str):
+                raise RecipeError(f"{name} is {value!r}; write a path")
+        columns = {} if columns is None else columns
+        if not isinstance(columns, Mapping) or set(columns) - set(COLUMNS):
+            raise RecipeError(f"columns is {columns!r}; write a table of {choices(COLUMNS)} = the list's name for it")
+        if classes is not None and (not _is_texts(classes) or len(set(classes)) != len(classes)):
+            raise RecipeError(f"classes is {classes!r}; write a list of different names")
+        self.root, self.decoder, self.file, self.folder, self.columns = root, decoder, file, folder, columns
+        self.classes = None if classes is None else tuple(classes)
+        self.val_fraction, self.seed, self.allow_outside = val_fraction, seed, allow_outside
+
+    def splits(self) -> Mapping[str, ManifestSplit]:
+        """The splits in the order in which the list names them; without split names all is ``train``.
+
+        Raises:
+            SourceError: if the list is missing or wrong, a path leaves the folder, or labels differ in kind.
+            RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
+        """
+        root, path = self._places()
+        rows = read_rows(path, self.columns)
+        targets, classes = targets_of(rows, self.classes)
+        finder = _Finder(root, self.allow_outside, by_id=path.suffix.lower() == ".json")
+        items: dict[str, list[Item]] = {}
+        for index, row in enumerate(rows):
+            items.setdefault(_split_name(row), []).append(finder.item(row, index))
+        for name, members in items.items():
+            _check_ids(name, members, path)
+        if self.val_fraction is not None:
+            items = self._held_out(items, [row.label for row in rows], self.val_fraction)
+        return {name: ManifestSplit(root, self.decoder, classes, members, targets) for name, members in items.items()}
+
+    def _places(self) -> tuple[Path, Path]:
+        """The folder that paths are relative to, and the list."""
+        if self.file is None and not self.root.is_dir():
+            root, path = self.root.parent, self.root
+        elif self.file is None:
+            raise RecipeError(f"{self.root} is a folder; give the list in it as file, or the list itself as the root")
+        else:
+            root, path = self.root, self.root / self.file
+        if not path.is_file():
+            raise SourceError(f"no such list: {path}")
+        need_folder(root / self.folder, "the folder that holds what the list names")
+        return root / self.folder, path
+
+    def _held_out(self, items: Mapping[str, list[Item]], labels: list[Label], fraction: float) -> dict[str, list[Item]]:
+        if "train" not in items or any(name.startswith("val") for name in items):
+            raise RecipeError(f"val_fraction takes val out of train, and the list has the splits {', '.join(items)}")
+        train = items["train"]
+        strata = [str(labels[item.target]) if isinstance(labels[item.target], str | int) else "" for item in train]
+        taken = held_out([item.id for item in train], strata, fraction, self.seed)
+        if not taken:
+            raise SourceError("no class has two samples, so val_fraction can hold none out")
+        rest = [item for index, item in enumerate(train) if index not in taken]
+        return {
+            "train": rest,
+            "val": [train[index] for index in sorted(taken)],
+            **{n: i for n, i in items.items() if n != "train"},
+        }
+
+
+class ManifestSplit:
+    """One split.
+
+    Args:
+        root: what the items' files are relative to.
+        decoder: how image files become pixels.
+        classes: class names by index; empty where labels are no classes.
+        items: the samples in order.
+        targets: int64 [N] class indices, float32 [N] or float32 [N, K]; an item knows its place in it.
+    """
+
+    def __init__(
+        self, root: Path, decoder: Decoder, classes: tuple[str, ...], items: list[Item], targets: Tensor
+    ) -> None:
+        self.root, self.decoder, self.classes, self.items = root, decoder, classes, items
+        self.targets = targets[torch.tensor([item.target for item in items])]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def id(self, index: int) -> str:
+        """The list's id, or the path."""
+        return self.items[index].id
+
+    def stamp(self, index: int) -> str:
+        """The target, the file and its size and modification time."""
+        return f"{self.targets[index].tolist()} {self.items[index].file} {self.items[index].stamp}"
+
+    def read(self, index: int) -> Sample:
+        """The image (``images`` uint8 [C, H, W]) or tensor (``features``, its own dtype) and its ``targets``.
+
+        Raises:
+            SampleError: if the file is missing or cannot be read.
+        """
+        item = self.items[index]
+        if item.file.lower().endswith(".pt"):
+            tensor = read_tensor(self.root, item.file, item.id)
+        else:
+            tensor = read_image(self.root, item.file, self.decoder, item.id)
+        image = tensor.dtype == torch.uint8 and tensor.ndim == 3
+        size = (tensor.shape[1], tensor.shape[2]) if image else None
+        return Sample(item.id, {"images" if image else "features": tensor, "targets": self.targets[index]}, size)
+
+
+class _Finder:
+    """Makes an item of a row: where its file is, if it may be there."""
+
+    def __init__(self, root: Path, allow_outside: bool, by_id: bool) -> None:
+        self.root, self.allow_outside, self.by_id = root, allow_outside, by_id
+        self.endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
+
+    def item(self, row: Row, index: int) -> Item:
+        name = row.path if self.allow_outside else inner_name(row.path)
+        if name is None or "\0" in name:
+            raise SourceError(
+                f"{row.where}: the path {row.path!r:.80} leaves {self.root}; set allow_outside to follow it"
+            )
+        file, stamp = self.by_ending(name) if self.by_id else (name, stamp_of(self.root / name))
+        return Item(row.id or name, file, index, stamp)
+
+    def by_ending(self, name: str) -> tuple[str, str]:
+        """The ID's file; the ending that was found last is tried first, since all mostly have the same."""
+        for ending in self.endings:
+            stamp = stamp_of(self.root / (name + ending))
+            if stamp != "missing":
+                self.endings.remove(ending)
+                self.endings.insert(0, ending)
+                return name + ending, stamp
+        return name + ".pt", "missing"
+
+
+def _split_name(row: Row) -> str:
+    name = "train" if row.split is None else row.split
+    if not is_name(name):
+        raise SourceError(f"{row.where}: split {name!r:.60} is no plain name of letters, digits, _ and -")
+    return name
+
+
+def _check_ids(split: str, items: Sequence[Item], path: Path) -> None:
+    seen: set[str] = set()
+    for item in items:
+        if item.id in seen:
+            raise SourceError(f"{path} names {item.id!r:.80} twice in {split}; give every sample once, or its own id")
+        seen.add(item.id)
+
+
+def _is_texts(names: object) -> bool:
+    return isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)

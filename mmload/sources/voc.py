@@ -1,0 +1,268 @@
+"""A VOCdevkit: ``VOCdevkit/VOC2012/{JPEGImages,Annotations,ImageSets,SegmentationClass}``, for one of four tasks.
+
+Comes in: the folder, and which task, years, lists and classes. Goes out: splits whose annotations have all been read
+once: for the most boxes in an image or for which images to keep. What is wrong with one image stops nothing here: it is
+a SampleError when the image is read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmload.decode import Decoder
+from mmload.errors import RecipeError, SampleError, SourceError, choices
+from mmload.manifest import is_name
+from mmload.records import Sample
+from mmload.sources.files import need_folder, read_bytes, read_image, stamp_of
+from mmload.sources.voc_devkit import default_sets, find_years, is_stem, located, read_list
+from mmload.sources.voc_tasks import Classification, Detection, Segmentation, SingleLabel, VocItem, VocTask
+from mmload.sources.voc_xml import VocObject, parse_annotation
+
+PASCAL = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+"""The twenty classes of PASCAL VOC 2007 to 2012, in their own (alphabetical) order."""
+
+TASKS = ("detection", "classification", "segmentation", "single-label")
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
+
+
+class VocSource:
+    """A VOCdevkit.
+
+    Args:
+        root: the folder ``VOCdevkit``, the one around it, or a single year's.
+        decoder: how images become pixels.
+        task: "detection", "classification", "segmentation" or "single-label".
+        year: which ``VOC<year>`` folder, or a list of them; None: the only one.
+        image_set: which lists of ``ImageSets``: a name, a list of names (each a split of that name), or a table
+            split -> name or names; a name may be ``year/name``. None: train, val and test, those that are there.
+        classes: class names by index; "auto": those in the annotations, sorted; None: PASCAL's twenty.
+        class_map: for single-label: VOC's class name -> the name in ``target_classes``.
+        target_classes: for single-label: the other class list, by index; None: the map's names, sorted.
+        one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
+        clip_boxes: cut boxes that reach over the edge, instead of refusing the image.
+        download: fetch what is missing into ``root`` with torchvision's downloader.
+
+    Raises:
+        RecipeError: if an option cannot be meant.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        decoder: Decoder,
+        *,
+        task: str = "detection",
+        year: str | int | Sequence[str | int] | None = None,
+        image_set: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
+        classes: str | Sequence[str] | None = None,
+        class_map: Mapping[str, str] | None = None,
+        target_classes: Sequence[str] | None = None,
+        one_based: bool = True,
+        clip_boxes: bool = False,
+        download: bool = False,
+    ) -> None:
+        if task not in TASKS:
+            raise RecipeError(f"task is {task!r}; use one of {choices(TASKS)}")
+        if decoder.exif_orient and task in ("detection", "segmentation"):
+            raise RecipeError("exif_orient turns the image but not its boxes or mask; leave it out for VOC")
+        if (task == "single-label") != (class_map is not None):
+            raise RecipeError('task "single-label" needs a class_map, and no other task takes one')
+        self.root, self.decoder, self.task, self.download = root, decoder, task, download
+        self.years = [str(one) for one in ([year] if isinstance(year, str | int) else year or [])]
+        self.image_set = _checked_sets(image_set)
+        self.classes = _checked_classes(classes, task)
+        self.class_map, self.target_classes = _checked_map(class_map, target_classes)
+        self.one_based, self.clip_boxes = one_based, clip_boxes
+
+    def splits(self) -> Mapping[str, VocSplit]:
+        """The splits in the order of ``image_set``.
+
+        Raises:
+            SourceError: if a folder or a list is missing, or no image is left.
+            RecipeError: if the year has to be given.
+        """
+        lists = "Segmentation" if self.task == "segmentation" else "Main"
+        devkit, wanted = self._found(lists)
+        items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
+        task = self._task([item for split in items.values() for item in split])
+        return {name: self._split(devkit, name, split, task) for name, split in items.items()}
+
+    def _found(self, lists: str) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
+        """The folder that holds the years, and (year folder, list) of each split; downloads what is missing."""
+        if self.download and self.root.parent.is_dir():
+            self.root.mkdir(exist_ok=True)
+        need_folder(self.root, "a VOCdevkit, or the folder around it")
+        devkit, years = find_years(self.root)
+        if self.download:
+            self._fetch(years, lists)
+            devkit, years = find_years(self.root)
+        if not years:
+            raise SourceError(
+                f"{self.root} is no VOCdevkit: there is no folder with JPEGImages and ImageSets in it; "
+                "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
+            )
+        if not self.years and len(years) > 1:
+            raise RecipeError(f"{devkit} holds several years ({', '.join(years)}); give the year, one or a list")
+        chosen = self.years or list(years)
+        for year in chosen:
+            if year not in years:
+                raise SourceError(f"{devkit} has no year {year!r}; it has {', '.join(years)}")
+        sets = self.image_set or default_sets([devkit / years[year] for year in chosen], lists)
+        return devkit, {name: located(entries, chosen, years) for name, entries in sets.items()}
+
+    def _fetch(self, years: Mapping[str, str], lists: str) -> None:
+        from mmload.sources.download import download_voc
+
+        if not self.years:
+            raise RecipeError("download needs to know the year; give year, 2007 to 2012")
+        sets = self.image_set or {"train": ["train"], "val": ["val"]}
+        for entry in [entry for entries in sets.values() for entry in entries]:
+            only, _, name = entry.rpartition("/")
+            for year in [only] if only else self.years:
+                folder = find_years(self.root)[0] / years.get(year, f"VOC{year}")
+                if not (folder / "ImageSets" / lists / f"{name}.txt").is_file():
+                    download_voc(year, name, self.root)
+
+    def _items(self, devkit: Path, lists: str, sets: list[tuple[str, str]]) -> list[VocItem]:
+        items = []
+        for year, name in sets:
+            for stem in read_list(devkit / year / "ImageSets" / lists / f"{name}.txt"):
+                items.append(_item(devkit, year, stem, annotated=self.task != "segmentation"))
+        return items
+
+    def _task(self, items: list[VocItem]) -> VocTask:
+        classes = _seen_classes(items) if self.classes == "auto" else tuple(self.classes)
+        if self.task == "segmentation":
+            return Segmentation(classes=("background", *classes))
+        if self.task == "classification":
+            return Classification(classes=classes)
+        if self.task == "single-label":
+            return SingleLabel(class_map=self.class_map, classes=self.target_classes)
+        return Detection(classes=classes, one_based=self.one_based, clip_boxes=self.clip_boxes)
+
+    def _split(self, devkit: Path, name: str, items: list[VocItem], task: VocTask) -> VocSplit:
+        reasons = [task.dropped(item) for item in items]
+        kept = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
+        counts = Counter(reason for reason in reasons if reason is not None)
+        notes = tuple(f"dropped {count} of {len(items)} images: {reason}" for reason, count in counts.most_common())
+        if not kept:
+            raise SourceError(f"split {name} of {devkit} has no image{'; ' + '; '.join(notes) if notes else ''}")
+        return VocSplit(devkit, self.decoder, task.fitted(kept), kept, notes)
+
+
+class VocSplit:
+    """One split.
+
+    Args:
+        root: the devkit.
+        decoder: how images become pixels.
+        task: what goes with an image.
+        items: the images in order, their annotations read.
+        notes: what was left out.
+    """
+
+    def __init__(
+        self, root: Path, decoder: Decoder, task: VocTask, items: list[VocItem], notes: tuple[str, ...]
+    ) -> None:
+        self.root, self.decoder, self.task, self.items, self._notes = root, decoder, task, items, notes
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by index."""
+        return self.task.classes
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def notes(self) -> tuple[str, ...]:
+        """How many images were left out, and why."""
+        return self._notes
+
+    def id(self, index: int) -> str:
+        """The image's path relative to the devkit, ``VOC2007/JPEGImages/000005.jpg``."""
+        return self.items[index].image
+
+    def stamp(self, index: int) -> str:
+        """Sizes and times of the image, its annotation and its mask."""
+        return self.items[index].stamp
+
+    def read(self, index: int) -> Sample:
+        """The image as ``images`` uint8 [C, H, W], and the task's fields.
+
+        Raises:
+            SampleError: if the image, its annotation or its mask is missing or wrong.
+        """
+        item = self.items[index]
+        pixels = read_image(self.root, item.image, self.decoder, item.image)
+        height, width = pixels.shape[-2:]
+        fields = self.task.fields(item, self.root, (height, width))
+        return Sample(item.image, {"images": pixels, **fields}, (height, width))
+
+
+def _item(devkit: Path, year: str, stem: str, *, annotated: bool) -> VocItem:
+    base = f"{year}/JPEGImages/{stem}"
+    stamps = ((ending, stamp_of(devkit / f"{base}{ending}")) for ending in IMAGE_ENDINGS)
+    ending, image = next((pair for pair in stamps if pair[1] != "missing"), (".jpg", "missing"))
+    mask = f"{year}/SegmentationClass/{stem}.png"
+    if not annotated:
+        return VocItem(f"{base}{ending}", f"{image} {stamp_of(devkit / mask)}", "not annotated", mask)
+    annotation = f"{year}/Annotations/{stem}.xml"
+    stamp = f"{image} {stamp_of(devkit / annotation)}"
+    return VocItem(f"{base}{ending}", stamp, _annotation(devkit, annotation), mask)
+
+
+def _annotation(devkit: Path, name: str) -> tuple[VocObject, ...] | str:
+    try:
+        return parse_annotation(read_bytes(devkit, name, name).tobytes())
+    except SampleError as error:
+        return error.reason
+    except ValueError as error:
+        return f"{name}: {error}"
+
+
+def _seen_classes(items: Sequence[VocItem]) -> tuple[str, ...]:
+    return tuple(sorted({each.name for item in items if not isinstance(item.objects, str) for each in item.objects}))
+
+
+def _checked_sets(image_set: Any) -> dict[str, list[str]] | None:
+    """``image_set`` in its long form."""
+    if image_set is None:
+        return None
+    names = [image_set] if isinstance(image_set, str) else image_set
+    table = names if isinstance(names, Mapping) else {str(name).rpartition("/")[2]: name for name in names}
+    sets = {name: [entry] if isinstance(entry, str) else list(entry or ()) for name, entry in table.items()}
+    stems = [entry.rpartition("/")[2] if isinstance(entry, str) else "" for each in sets.values() for entry in each]
+    if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(is_stem, stems)):
+        raise RecipeError(f'image_set is {image_set!r}; write list names, such as "train" or ["train", "val"]')
+    return sets
+
+
+def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
+    if classes is None:
+        return PASCAL
+    if classes == "auto" and task in ("detection", "classification"):
+        return "auto"
+    names = classes if isinstance(classes, list | tuple) else ()
+    if all(isinstance(name, str) and name for name in names) and 0 < len(set(names)) == len(names) < 255:
+        return tuple(names)
+    raise RecipeError(
+        f'classes is {classes!r}; write a list of different names, or "auto" for detection and classification'
+    )
+
+
+def _checked_map(class_map: Any, target_classes: Any) -> tuple[dict[str, str], tuple[str, ...]]:
+    if class_map is None:
+        return {}, ()
+    if not isinstance(class_map, Mapping) or not class_map:
+        raise RecipeError(f"class_map is {class_map!r}; write a table of VOC's name = \"the other's name\"")
+    targets = tuple(sorted(set(class_map.values())) if target_classes is None else target_classes)
+    for name in class_map.values():
+        if name not in targets:
+            raise RecipeError(f"class_map leads to {name!r}, which is not in target_classes: {', '.join(targets)}")
+    return dict(class_map), targets

@@ -1,0 +1,235 @@
+"""What a VOC image is stored with: one small class for each task, from an item to its fields.
+
+Comes in: a :class:`VocItem`, its annotation read, and its size. Goes out: the fields beside the image, or the
+reason why there are none. Lists no folder.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol, Self
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from mmload.decode import MAX_PIXELS
+from mmload.errors import SampleError
+from mmload.sources.files import read_bytes
+from mmload.sources.voc_xml import VocObject
+
+VOID = 255
+"""The mask value of pixels that count for no class: borders and what the annotators could not tell."""
+
+
+class VocItem(NamedTuple):
+    """One image of a list.
+
+    Attributes:
+        image: its path relative to the devkit, which is its id.
+        stamp: what tells that its files changed.
+        objects: its annotation's objects, or in plain words why there are none to read.
+        mask: its class mask's path relative to the devkit.
+    """
+
+    image: str
+    stamp: str
+    objects: tuple[VocObject, ...] | str
+    mask: str
+
+
+class VocTask(Protocol):
+    """A task: which lists it goes by, which items it keeps, which fields it makes. Frozen, picklable."""
+
+    lists: ClassVar[str]
+    annotated: ClassVar[bool]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by index."""
+
+    def dropped(self, item: VocItem) -> str | None:
+        """Why an item is not part of the split; None if it is."""
+
+    def fitted(self, items: Sequence[VocItem]) -> Self:
+        """The task for a split of these items."""
+
+    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
+        """The fields beside the image, of the image's (height, width); SampleError if they cannot be made."""
+
+
+class _Fitted:
+    """The habit of most tasks: every item is kept, whatever the split."""
+
+    lists: ClassVar[str] = "Main"
+    annotated: ClassVar[bool] = True
+
+    def dropped(self, item: VocItem) -> str | None:
+        return None
+
+    def fitted(self, items: Sequence[VocItem]) -> Self:
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection(_Fitted):
+    """Boxes, labels and difficult flags, padded to the split's own maximum.
+
+    Attributes:
+        classes: class names by index.
+        one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
+        clip_boxes: cut boxes that reach over the image's edge, instead of refusing them.
+        most: objects of the fullest item.
+    """
+
+    classes: tuple[str, ...]
+    one_based: bool = True
+    clip_boxes: bool = False
+    most: int = 1
+
+    def fitted(self, items: Sequence[VocItem]) -> Self:
+        """With room for the most objects that an item of the split has."""
+        counts = [len(item.objects) for item in items if not isinstance(item.objects, str)]
+        return replace(self, most=max([1, *counts]))
+
+    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
+        """``boxes`` float32 [M, 4] (xyxy, 0-based, half-open), ``labels`` [M], ``difficult`` [M], ``counts`` []."""
+        objects = _objects(item)
+        boxes = torch.zeros(self.most, 4)
+        labels = torch.full((self.most,), -1)
+        difficult = torch.zeros(self.most, dtype=torch.bool)
+        for row, each in enumerate(objects):
+            try:
+                boxes[row] = torch.tensor(self._box(each, size))
+                labels[row] = _index(self.classes, each.name)
+            except ValueError as error:
+                raise SampleError(item.image, f"object {row + 1} ({each.name}): {error}") from error
+            difficult[row] = each.difficult
+        return {"boxes": boxes, "labels": labels, "difficult": difficult, "counts": torch.tensor(len(objects))}
+
+    def _box(self, each: VocObject, size: tuple[int, int]) -> tuple[float, float, float, float]:
+        if each.box is None:
+            raise ValueError("it has no bndbox")
+        height, width = size
+        x0, y0, x1, y1 = each.box
+        if self.one_based:
+            x0, y0 = x0 - 1, y0 - 1
+        if self.clip_boxes:
+            x0, y0, x1, y1 = max(x0, 0.0), max(y0, 0.0), min(x1, width), min(y1, height)
+        shown = f"the box xmin, ymin, xmax, ymax = {', '.join(f'{side:g}' for side in each.box)}"
+        if x1 <= x0 or y1 <= y0:
+            raise ValueError(f"{shown} is empty in the {width} x {height} image")
+        if x0 < 0 or y0 < 0 or x1 > width or y1 > height:
+            raise ValueError(f"{shown} leaves the {width} x {height} image; clip_boxes cuts such boxes")
+        return x0, y0, x1, y1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(_Fitted):
+    """Which classes are in the image, by VOC's rule: a class with only difficult objects does not count."""
+
+    classes: tuple[str, ...]
+
+    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
+        """``targets`` float32 [K], 1 for a class that is there; ``ignored`` bool [K], True where only difficult."""
+        targets = torch.zeros(len(self.classes))
+        seen = torch.zeros(len(self.classes), dtype=torch.bool)
+        for each in _objects(item):
+            try:
+                index = _index(self.classes, each.name)
+            except ValueError as error:
+                raise SampleError(item.image, str(error)) from error
+            seen[index] = True
+            if not each.difficult:
+                targets[index] = 1
+        return {"targets": targets, "ignored": seen & (targets == 0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segmentation(_Fitted):
+    """A class for each pixel; ``classes`` begin with the background."""
+
+    classes: tuple[str, ...]
+    lists: ClassVar[str] = "Segmentation"
+    annotated: ClassVar[bool] = False
+
+    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
+        """``masks`` uint8 [H, W]: class indices, 255 = void."""
+        mask = read_mask(root, item.mask, item.image)
+        if mask.shape != size:
+            raise SampleError(
+                item.image,
+                f"its mask is {mask.shape[1]} x {mask.shape[0]}, the image {size[1]} x {size[0]}",
+            )
+        odd = mask[(mask >= len(self.classes)) & (mask != VOID)]
+        if len(odd):
+            known = f"classes are 0 to {len(self.classes) - 1}, and 255 is void"
+            raise SampleError(item.image, f"its mask has the value {int(odd[0])}; {known}")
+        return {"masks": mask}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleLabel(_Fitted):
+    """The class of the one object in the image, by the name that another class list has for it.
+
+    Attributes:
+        class_map: VOC's name -> the other's.
+        classes: the other's names by index.
+    """
+
+    class_map: Mapping[str, str]
+    classes: tuple[str, ...]
+
+    def dropped(self, item: VocItem) -> str | None:
+        """All but images with one object, of a class in the map; an unreadable one is kept, and fails when read."""
+        if isinstance(item.objects, str):
+            return None
+        if len(item.objects) != 1:
+            return "several objects" if item.objects else "no object"
+        name = item.objects[0].name
+        return None if name in self.class_map else f"{name} is not in the class map"
+
+    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
+        """``targets`` int64 []."""
+        (only,) = _objects(item)
+        return {"targets": torch.tensor(self.classes.index(self.class_map[only.name]))}
+
+
+def read_mask(root: Path, name: str, sample: str) -> Tensor:
+    """A class mask, palette or gray, as uint8 [H, W] of the indices in its file.
+
+    Raises:
+        SampleError: of ``sample``, if it is missing, broken, or of another kind.
+    """
+    data = read_bytes(root, name, sample)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data.tobytes())) as image:
+                if image.mode not in ("P", "L"):
+                    raise SampleError(sample, f"its mask {name} is of mode {image.mode}; use palette or 8-bit gray")
+                if image.width * image.height > MAX_PIXELS:
+                    raise SampleError(sample, f"its mask {name} has over {MAX_PIXELS} pixels: a decompression bomb?")
+                return torch.from_numpy(np.array(image))
+    except UnidentifiedImageError as error:
+        raise SampleError(sample, f"its mask {name} is no image") from error
+    except (OSError, SyntaxError, EOFError, IndexError, ValueError, Image.DecompressionBombError) as error:
+        raise SampleError(sample, f"its mask {name} is broken ({error})") from error
+
+
+def _objects(item: VocItem) -> tuple[VocObject, ...]:
+    if isinstance(item.objects, str):
+        raise SampleError(item.image, item.objects)
+    return item.objects
+
+
+def _index(classes: tuple[str, ...], name: str) -> int:
+    if name not in classes:
+        shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
+        raise ValueError(f"{name!r} is not one of the classes: {shown}")
+    return classes.index(name)

@@ -1,0 +1,329 @@
+"""The files of a shard: written row by row under another name, sealed with their checksums, found again after a crash.
+
+Comes in: chunks of rows as tensors. Goes out: shard folders as docs/format.md describes them, and a seal for each that
+says what is in it. Never decodes, never reads a source, and knows nothing of the dataset's own place, as
+:mod:`mmload.staging` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from mmload.errors import BuildError, DamagedError
+from mmload.manifest import FileRecord, ShardRecord, shard_from_json, shard_name, shard_to_json
+from mmload.records import FieldSpec
+
+META_NAME = "meta.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Neighbouring rows, ready to be stored.
+
+    Attributes:
+        fields: name -> contiguous tensor [n, *row shape].
+        samples: (sample id, (height, width) of the image in its file, or None) of each row.
+        skipped: (sample id, reason) of the samples left out.
+        sums: int64 [2, C], the sum and the sum of squares of each channel; None without uint8 images.
+        class_counts: class index -> rows.
+    """
+
+    fields: Mapping[str, Tensor]
+    samples: Sequence[tuple[str, tuple[int, int] | None]]
+    skipped: Sequence[tuple[str, str]] = ()
+    sums: Tensor | None = None
+    class_counts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Seal:
+    """What is known of a finished shard.
+
+    Attributes:
+        record: its rows and files.
+        sums: per channel, the sum of the stored pixels; exact. Empty without uint8 images.
+        squares: per channel, the sum of their squares; exact.
+        class_counts: class index -> rows.
+        skipped: how many samples were left out.
+    """
+
+    record: ShardRecord = field(default_factory=lambda: ShardRecord(rows=0, files={}))
+    sums: list[int] = field(default_factory=list)
+    squares: list[int] = field(default_factory=list)
+    class_counts: dict[int, int] = field(default_factory=dict)
+    skipped: int = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Count a chunk's statistics in."""
+        self.skipped += len(chunk.skipped)
+        if chunk.sums is not None and chunk.samples:
+            old = torch.tensor([self.sums, self.squares]) if self.sums else 0
+            self.sums, self.squares = (chunk.sums + old).tolist()
+        for target, count in chunk.class_counts.items():
+            self.class_counts[target] = self.class_counts.get(target, 0) + count
+
+    def dumps(self) -> str:
+        """The seal as JSON text."""
+        return json.dumps({**vars(self), "record": shard_to_json(self.record)})
+
+    @staticmethod
+    def loads(text: str, path: str) -> Seal:
+        """The reverse of :meth:`dumps`.
+
+        Raises:
+            DamagedError: if it is not a seal.
+        """
+        try:
+            body = json.loads(text)
+            return Seal(
+                record=shard_from_json(body["record"], path),
+                sums=[int(value) for value in body["sums"]],
+                squares=[int(value) for value in body["squares"]],
+                class_counts={int(target): int(count) for target, count in body["class_counts"].items()},
+                skipped=int(body["skipped"]),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(f"{path} is not a seal ({error})") from error
+
+
+@dataclass(frozen=True)
+class Site:
+    """The paths of a build under way: the dataset as it grows, and notes beside it. Picklable."""
+
+    folder: Path
+
+    @property
+    def dataset(self) -> Path:
+        """What will be the dataset."""
+        return self.folder / "dataset"
+
+    def shard(self, split: str, index: int) -> Path:
+        """The folder of a shard."""
+        return self.dataset / split / shard_name(index)
+
+    def seal_file(self, split: str, index: int) -> Path:
+        """Where a shard's seal lies."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.json"
+
+    def samples_file(self, split: str, index: int) -> Path:
+        """One JSON line for each row of a shard."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.samples.jsonl"
+
+    def skipped_file(self, split: str, index: int) -> Path:
+        """One JSON line for each sample that a shard left out."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
+
+    def sealed(self, split: str, index: int) -> Seal | None:
+        """The seal of a shard that an earlier run finished, if its files are all there with their sizes."""
+        path = self.seal_file(split, index)
+        try:
+            seal = Seal.loads(path.read_text(encoding="utf-8"), str(path))
+            for name, file in seal.record.files.items():
+                if (self.shard(split, index) / f"{name}.memmap").stat().st_size != file.bytes:
+                    return None
+        except (OSError, ValueError, DamagedError):
+            return None
+        return seal
+
+
+class ShardWriter:
+    """Writes one shard's rows in order; nothing is at the shard's own name until :meth:`seal`.
+
+    Args:
+        site: the build's paths.
+        split: the split's name.
+        index: the shard's number in it.
+        fields: dtype and row shape of each field.
+        rows: the most rows that will be written; disk space for them is reserved first.
+
+    Raises:
+        BuildError: if the disk has no room.
+    """
+
+    def __init__(self, site: Site, split: str, index: int, fields: Mapping[str, FieldSpec], rows: int) -> None:
+        self._final = site.shard(split, index)
+        self._partial = self._final.with_suffix(".partial")
+        self._seal_file = site.seal_file(split, index)
+        self._fields = fields
+        self._seal = Seal()
+        self._crcs = dict.fromkeys(fields, 0)
+        self._files: dict[str, BinaryIO] = {}
+        try:
+            self._clear()
+            for name, spec in fields.items():
+                self._files[name] = self._open(self._partial / f"{name}.memmap")
+                _reserve(self._files[name], rows * spec.row_bytes)
+            self._samples = self._open(site.samples_file(split, index))
+            self._skipped = self._open(site.skipped_file(split, index))
+        except OSError as error:
+            self.abandon()
+            need = sum(rows * spec.row_bytes for spec in fields.values())
+            raise BuildError(
+                f"no room for {need:,} bytes at {self._partial} ({error.strerror}); free some, or build elsewhere"
+            ) from error
+
+    def write(self, chunk: Chunk) -> None:
+        """Append rows.
+
+        Raises:
+            BuildError: if the disk refuses the write.
+        """
+        try:
+            for name, file in self._files.items():
+                block = bytes_of(chunk.fields[name])
+                self._crcs[name] = zlib.crc32(block, self._crcs[name])
+                file.write(block)
+            self._samples.write(samples_lines(chunk))
+            self._skipped.write(skipped_lines(chunk.skipped))
+        except OSError as error:
+            raise _write_failed(self._partial, error) from error
+        self._seal.add(chunk)
+        rows = self._seal.record.rows + len(chunk.samples)
+        self._seal.record = ShardRecord(rows=rows, files={})
+
+    def abandon(self) -> None:
+        """Close the files without sealing."""
+        for name in ("_samples", "_skipped"):
+            if name in self.__dict__:
+                _close_quietly(self.__dict__[name])
+        for file in self._files.values():
+            _close_quietly(file)
+
+    def seal(self) -> Seal:
+        """Finish the shard: cut to the rows written, flush to disk, rename into place, note it down.
+
+        Raises:
+            BuildError: if the disk refuses.
+        """
+        rows = self._seal.record.rows
+        files = {}
+        try:
+            for name, file in self._files.items():
+                size = rows * self._fields[name].row_bytes
+                file.flush()
+                file.truncate(size)
+                sync(file)
+                files[name] = FileRecord(bytes=size, crc32=f"{self._crcs[name]:08x}")
+            for lines in (self._samples, self._skipped):
+                sync(lines)
+            self.abandon()
+            write_atomically(self._partial / META_NAME, tensordict_meta(self._fields, rows))
+            self._partial.rename(self._final)
+            sync_folder(self._final.parent)
+            self._seal.record = ShardRecord(rows=rows, files=files)
+            write_atomically(self._seal_file, self._seal.dumps())
+        except OSError as error:
+            self.abandon()
+            raise _write_failed(self._final, error) from error
+        return self._seal
+
+    def _clear(self) -> None:
+        """Remove what an earlier try left: its seal first, so that no seal ever speaks of other files."""
+        for path in (self._seal_file, self._partial, self._final):
+            remove(path)
+        self._partial.mkdir(parents=True)
+        self._seal_file.parent.mkdir(parents=True, exist_ok=True)
+
+    @staticmethod
+    def _open(path: Path) -> BinaryIO:
+        return open(path, "wb", buffering=1 << 16)
+
+
+def samples_lines(chunk: Chunk) -> bytes:
+    """The lines of ``samples.jsonl`` for a chunk."""
+    return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
+
+
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
+    """The lines of ``skipped.jsonl``."""
+    return json_lines({"id": name, "reason": reason} for name, reason in skipped)
+
+
+def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
+    """One JSON object a line, as UTF-8; bytes of a file name that are no UTF-8 stay as JSON's escapes of surrogates."""
+    text = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def tensordict_meta(fields: Mapping[str, FieldSpec], rows: int) -> str:
+    """The ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard; ``_type`` is tensordict's own fixed mark."""
+    meta: dict[str, Any] = {
+        name: {
+            "device": "cpu",
+            "shape": [rows, *spec.shape],
+            "dtype": f"torch.{spec.dtype}",
+            "is_nested": False,
+        }
+        for name, spec in fields.items()
+    }
+    meta |= {"shape": [rows], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+    return json.dumps(meta, indent=1) + "\n"
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A tensor's elements in row-major order, without a copy where they lie so already."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A small file that is there whole, on disk, or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+        sync(file)
+    partial.replace(path)
+    sync_folder(path.parent)
+
+
+def sync(file: BinaryIO) -> None:
+    """Make a file's content durable."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder durable, where the system lets a folder be opened."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a whole folder, if it is there; a link, never what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _write_failed(path: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"cannot write to {path} ({error.strerror}); what is sealed is kept: make room, then run the same again"
+    )
+
+
+def _close_quietly(file: BinaryIO) -> None:
+    """Close; what a full disk did not take was reported by the write that failed, and the file will be removed."""
+    try:
+        file.close()
+    except OSError:
+        file.close()
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    if size and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)

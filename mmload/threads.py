@@ -1,0 +1,49 @@
+"""A pool of threads that each do one thing at a time: inside them torch uses a single intra-op thread.
+
+Without this every pool thread would start its own team of OpenMP threads, and they would fight for the cores.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+def available_cores() -> int:
+    """Cores this process may use: its affinity mask and its cgroup's CPU quota, whichever is smaller; at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(cores, round(quota)) if quota else cores)
+
+
+def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
+    """A pool of ``size`` threads, all started, each with torch's intra-op parallelism at 1.
+
+    ``torch.set_num_threads`` in a thread also stores the number for threads born later; the caller's own number is
+    therefore put back once every thread has set its own.
+    """
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(size, thread_name_prefix=name)
+    started = threading.Barrier(size)
+
+    def settle() -> None:
+        torch.set_num_threads(1)
+        started.wait()
+
+    for future in [pool.submit(settle) for _ in range(size)]:
+        future.result()
+    torch.set_num_threads(before)
+    return pool
+
+
+def _cgroup_quota() -> float | None:
+    """Cores granted by cgroup v2's cpu.max; None where there is no limit or no such file."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return None if quota == "max" else float(quota) / float(period)
+    except (OSError, ValueError):
+        return None
