@@ -1,0 +1,97 @@
+"""A figure for how well an order mixes, so that a poor one is noticed before training and not after.
+
+Comes in: an :class:`~mmload.order.Order` and, if there are any, the labels of the rows as stored. Goes out: what a
+batch of it holds beside a batch of a full shuffle, and what to do about it. Looks at a few batches only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+from torch import Tensor
+
+from mmload.order import Order
+
+_ENOUGH = 0.9  # of what a full shuffle gives
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """How well an order mixes, beside a full shuffle of the same rows: means over batches of one rank.
+
+    Attributes:
+        batch_size: samples in a batch.
+        neighbours: distance in the store of two samples that follow each other, over that of a full shuffle:
+            near 0 where stored neighbours stay together, about 1 - 1 / window for block, 1 for full.
+        blocks: distinct blocks that a batch touches.
+        blocks_full: the same for a full shuffle.
+        classes: effective number of classes in a batch, exp of the entropy of its labels: 10 equal classes
+            count 10, one alone counts 1. None without labels.
+        classes_full: the same for a full shuffle.
+    """
+
+    batch_size: int
+    neighbours: float
+    blocks: float
+    blocks_full: float
+    classes: float | None
+    classes_full: float | None
+
+    def warning(self) -> str | None:
+        """What to do about an order that mixes poorly, or None; judged by classes where labels were given."""
+        advice = "build it with --shuffle-seed, take a larger window of smaller blocks, or shuffle fully"
+        if self.classes is not None and self.classes_full is not None:
+            if self.classes >= _ENOUGH * self.classes_full:
+                return None
+            return (
+                f"a batch of {self.batch_size} holds {self.classes:.1f} classes in effect where a full "
+                f"shuffle gives {self.classes_full:.1f}: the dataset seems to be sorted by class; {advice}"
+            )
+        if self.neighbours >= _ENOUGH:
+            return None
+        return (
+            f"samples that follow each other lie {self.neighbours:.2f} times as far apart as in a full "
+            f"shuffle, which is too near if the dataset is sorted; {advice}"
+        )
+
+
+def mixing(order: Order, labels: Tensor | None = None, *, batch_size: int = 256, epoch: int = 0) -> Mixing:
+    """Measure how well an order mixes, over at most 64 batches spread evenly over an epoch.
+
+    Args:
+        order: any kind, with at least 2 positions.
+        labels: int64 [rows], the class of each row as stored; only those of the sampled rows are read.
+        batch_size: samples in a batch of this rank, at least 2.
+        epoch: which epoch to look at.
+
+    Raises:
+        ValueError: if there are fewer than 2 samples in a batch, or labels have another shape.
+    """
+    if len(order) < 2 or batch_size < 2:
+        raise ValueError(f"{len(order)} positions in batches of {batch_size}: a batch needs 2 samples to mix")
+    if labels is not None and labels.shape != (order.rows,):
+        raise ValueError(f"labels have shape {list(labels.shape)}, expected [{order.rows}], a class a row")
+    whole = max(1, len(order) // batch_size)
+    count = min(whole, 64)
+    starts = [batch * whole // count * batch_size for batch in range(count)]
+    batches = [order.take(epoch, start, start + batch_size) for start in starts]
+    shuffled = replace(order, kind="full")
+    others = [shuffled.take(epoch, start, start + batch_size) for start in starts]
+    apart = fmean(float(batch.diff().abs().double().mean()) for batch in batches)
+    return Mixing(
+        batch_size=batch_size,
+        neighbours=apart / ((order.rows + 1) / 3),  # the mean distance of two distinct numbers below rows
+        blocks=fmean(len(np.unique(batch // order.block_size)) for batch in batches),
+        blocks_full=fmean(len(np.unique(batch // order.block_size)) for batch in others),
+        classes=None if labels is None else fmean(_effective(labels[batch]) for batch in batches),
+        classes_full=None if labels is None else fmean(_effective(labels[batch]) for batch in others),
+    )
+
+
+def _effective(labels: Tensor) -> float:
+    """The Hill number of order 1: exp of the entropy."""
+    shares = np.unique(labels.numpy(), return_counts=True)[1] / labels.numel()
+    return math.exp(-float((shares * np.log(shares)).sum()))

@@ -1,0 +1,397 @@
+import math
+import pickle
+import tracemalloc
+from itertools import islice, product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler
+
+from mmload.mixing import mixing
+from mmload.order import KINDS, TAILS, Given, Order, permute
+
+ROWS = st.integers(1, 200)
+SEEDS = st.integers(0, 2**64 - 1)
+WORLDS = st.integers(1, 7)
+
+
+@st.composite
+def options(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "kind": draw(st.sampled_from(KINDS)),
+        "rows": draw(ROWS),
+        "seed": draw(SEEDS),
+        "block_size": draw(st.integers(1, 30)),
+        "window": draw(st.integers(1, 12)),
+    }
+
+
+def whole_epoch(given_options: dict[str, Any], epoch: int = 0) -> list[int]:
+    return Order(**given_options).rows_for(epoch).tolist()
+
+
+def deviation(counts: np.ndarray) -> float:
+    """Chi-square against equal counts, in standard deviations of its distribution."""
+    expected = counts.sum() / counts.size
+    freedom = counts.size - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
+
+
+# --- the keyed permutation
+
+
+def test_permute_is_a_bijection_for_every_small_n():
+    for n in (*range(1, 300), *range(1000, 1100)):
+        assert permute(torch.arange(n), n, n % 7).sort().values.equal(torch.arange(n)), n
+
+
+@given(st.integers(1, 2**61), st.integers(0, 2**64 - 1), st.data())
+def test_permute_stays_in_range_and_keeps_numbers_apart(n: int, key: int, data: st.DataObject):
+    chosen = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=50, unique=True))
+    together = permute(torch.tensor(chosen), n, key).tolist()
+    assert all(0 <= value < n for value in together)
+    assert len(set(together)) == len(chosen)
+    assert [permute(torch.tensor([one]), n, key).item() for one in chosen] == together
+
+
+def test_permute_reads_any_view_and_leaves_it_alone():
+    positions = torch.arange(100)
+    expected = permute(positions, 100, 1)
+    assert permute(positions.expand(2, 100)[1], 100, 1).equal(expected)
+    assert permute(positions[::2], 100, 1).equal(expected[::2])
+    assert positions.equal(torch.arange(100))
+    assert permute(positions[:0], 100, 1).shape == (0,)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_every_permutation_of_few_numbers_is_equally_likely(n: int):
+    counts = np.zeros(n**n)
+    place = n ** torch.arange(n)
+    trials = 20 * math.factorial(n)
+    for key in range(trials):
+        counts[int((permute(torch.arange(n), n, key) * place).sum())] += 1
+    reached = counts[counts > 0]
+    assert len(reached) == math.factorial(n)
+    assert abs(deviation(reached)) < 4
+
+
+@pytest.mark.parametrize("n", [7, 30, 64, 255])
+def test_every_position_takes_every_value_equally_often(n: int):
+    drawn = np.stack([permute(torch.arange(n), n, key).numpy() for key in range(3000)])
+    counts = np.stack([np.bincount(drawn[:, position], minlength=n) for position in range(n)])
+    assert abs(deviation(counts.ravel())) < 4
+
+
+@pytest.mark.parametrize("n", [97, 256, 1024, 5000, 99_999])
+def test_differences_of_positions_at_any_lag_are_equally_likely(n: int):
+    side = -(-n // (math.isqrt(n - 1) + 1))
+    keys = max(4, 500_000 // n)
+    drawn = np.stack([permute(torch.arange(n), n, key).numpy() for key in range(keys)])
+    for lag in (1, 2, side, side + 1):
+        counts = np.bincount(((drawn[:, lag:] - drawn[:, :-lag]) % n).ravel(), minlength=n)
+        assert abs(deviation(counts[1:])) < 4, lag
+
+
+def test_neighbouring_positions_and_keys_are_uncorrelated():
+    n = 100_000
+    first, second = (permute(torch.arange(n), n, key).double() for key in (0, 1))
+    for one, other in ((first[1:], first[:-1]), (first, second), (first, torch.arange(n).double())):
+        assert abs(torch.corrcoef(torch.stack([one, other]))[0, 1].item()) < 4 / math.sqrt(n)
+    assert (first == torch.arange(n)).sum() < 10  # a permutation has one fixed point in the mean
+
+
+@pytest.mark.parametrize(
+    ("positions", "n", "key", "error", "message"),
+    [
+        (torch.tensor([0, 5]), 5, 0, ValueError, r"positions lie in \[0, 5\], expected \[0, 4\]"),
+        (torch.tensor([-1]), 5, 0, ValueError, "positions lie in"),
+        (torch.tensor([0]), 0, 0, ValueError, "n is 0, expected a whole number from 1"),
+        (torch.tensor([0]), 2**61 + 1, 0, ValueError, "n is"),
+        (torch.tensor([0]), 5, -1, ValueError, "key is -1"),
+        (torch.tensor([0.0]), 5, 0, TypeError, "expected torch.int64"),
+    ],
+)
+def test_permute_refuses_what_it_cannot_permute(positions, n, key, error, message):
+    with pytest.raises(error, match=message):
+        permute(positions, n, key)
+
+
+# --- an epoch, over ranks
+
+
+@given(options(), st.integers(0, 3))
+def test_an_epoch_has_every_row_once(chosen: dict[str, Any], epoch: int):
+    assert sorted(whole_epoch(chosen, epoch)) == list(range(chosen["rows"]))
+
+
+def test_an_epoch_in_blocks_has_every_row_once_at_every_edge():
+    for rows, size, window in product(range(1, 26), range(1, 8), range(1, 5)):
+        rows_of = Order(kind="block", rows=rows, block_size=size, window=window).rows_for(0)
+        assert rows_of.sort().values.equal(torch.arange(rows)), (rows, size, window)
+
+
+@given(options(), WORLDS, st.sampled_from(TAILS))
+def test_ranks_are_dealt_one_global_order(chosen: dict[str, Any], world: int, tail: str):
+    order = whole_epoch(chosen)
+    dealt = {"exact": order, "drop": order[: len(order) // world * world], "pad": order * world}[tail]
+    if tail == "pad":
+        dealt = dealt[: -(-len(order) // world) * world]
+    for rank in range(world):
+        mine = Order(**chosen, rank=rank, world_size=world, tail=tail)
+        assert mine.rows_for(0).tolist() == dealt[rank::world]
+        assert len(mine) == len(dealt[rank::world])
+
+
+@given(st.integers(1, 100), WORLDS, st.sampled_from(["pad", "drop"]))
+def test_tails_are_those_of_distributed_sampler(rows: int, world: int, tail: str):
+    for rank in range(world):
+        sampler = DistributedSampler(range(rows), world, rank, shuffle=False, drop_last=tail == "drop")
+        mine = Order(kind="sequential", rows=rows, rank=rank, world_size=world, tail=tail)
+        assert mine.rows_for(0).tolist() == list(sampler)
+
+
+@given(options(), st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
+def test_any_stretch_is_a_slice_of_the_epoch(chosen: dict[str, Any], start: int, stop: int, offset: int):
+    taken = Order(**chosen).take(2, start, stop, offset)
+    assert taken.dtype == torch.int64
+    assert taken.tolist() == whole_epoch(chosen, 2)[offset:][start:stop]
+
+
+@settings(max_examples=200)
+@given(options(), st.lists(st.tuples(WORLDS, st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=4))
+def test_going_on_with_other_ranks_and_batches_misses_and_repeats_nothing(chosen, stretches):
+    order, consumed = whole_epoch(chosen, 1), 0
+    for world, batch, steps in stretches:
+        ranks = [Order(**chosen, rank=rank, world_size=world) for rank in range(world)]
+        for step in range(steps):
+            parts = [mine.take(1, step * batch, (step + 1) * batch, consumed).tolist() for mine in ranks]
+            now = ranks[0].consumed(step * batch, consumed)
+            after = ranks[0].consumed((step + 1) * batch, consumed)
+            assert sorted(sum(parts, [])) == sorted(order[now:after])
+        consumed = ranks[0].consumed(steps * batch, consumed)
+    last = [Order(**chosen, rank=rank, world_size=3) for rank in range(3)]
+    rest = [mine.take(1, 0, mine.remaining(consumed), consumed).tolist() for mine in last]
+    assert sorted(sum(rest, [])) == sorted(order[consumed:])
+
+
+@given(options(), st.integers(1, 200))
+def test_blocks_are_visited_a_window_at_a_time(chosen: dict[str, Any], rows: int):
+    chosen |= {"kind": "block", "rows": rows}
+    blocks = [row // chosen["block_size"] for row in whole_epoch(chosen)]
+    visits: list[set[int]] = [set()]
+    left = {block: blocks.count(block) for block in set(blocks)}
+    for block in blocks:
+        visits[-1].add(block)
+        left[block] -= 1
+        if len(visits[-1]) == chosen["window"] and not any(left[seen] for seen in visits[-1]):
+            visits.append(set())
+    assert all(len(visit) <= chosen["window"] for visit in visits)
+    assert sum(len(visit) for visit in visits) == len(left)
+
+
+def test_rows_of_a_window_are_mixed_well_and_each_window_in_its_own_way():
+    order = Order(kind="block", rows=64_000, block_size=10, window=100)
+    windows = order.rows_for(0).view(64, 1000)
+    ranked = windows.argsort(dim=1).argsort(dim=1).double()
+    correlation = torch.corrcoef(ranked) - torch.eye(64)
+    assert correlation.abs().max() < 6 / math.sqrt(1000)
+    same = (windows // 10).diff(dim=1).eq(0).double().mean().item()
+    assert same == pytest.approx(9 / 999, abs=4 * math.sqrt(9 / 999 / windows.numel()))
+
+
+def test_the_partial_block_comes_at_any_time():
+    chosen = {"kind": "block", "rows": 41, "block_size": 10, "window": 1}
+    places = [whole_epoch(chosen, epoch).index(40) // 10 for epoch in range(1000)]
+    assert abs(deviation(np.bincount(places, minlength=5))) < 4
+
+
+@pytest.mark.parametrize("kind", ["full", "block"])
+def test_epochs_and_seeds_give_unrelated_orders(kind: str):
+    orders = [
+        Order(kind=kind, rows=5000, seed=seed, block_size=4, window=8).rows_for(epoch).double()
+        for seed, epoch in product((0, 1, 2**64 - 1), (0, 1, 2))
+    ]
+    correlation = torch.corrcoef(torch.stack(orders)) - torch.eye(9)
+    # Rows of a block window travel together, so fewer of its positions are independent.
+    assert correlation.abs().max() < 5 / math.sqrt(5000 if kind == "full" else 5000 / 32)
+
+
+def test_orders_stay_what_they_were_in_earlier_versions():
+    full = Order(kind="full", rows=1_000_000, seed=7)
+    block = Order(kind="block", rows=1003, seed=7, block_size=10, window=5)
+    assert full.take(0, 0, 5).tolist() == [422824, 928425, 5054, 884545, 598156]
+    assert full.take(3, 999_995, 10**9).tolist() == [783334, 873790, 269239, 983767, 860849]
+    assert Order(kind="full", rows=7, seed=7).rows_for(0).tolist() == [1, 4, 3, 2, 5, 0, 6]
+    assert block.take(0, 0, 8).tolist() == [672, 990, 789, 675, 787, 412, 993, 998]
+    assert Order(kind="full", rows=2**40, seed=7).take(0, 0, 2).tolist() == [641306055077, 1087419575747]
+    assert permute(torch.arange(8), 8, 7).tolist() == [0, 2, 7, 4, 6, 3, 5, 1]
+
+
+@pytest.mark.parametrize("rows", [10**9, 2**40, 2**61])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_billion_rows_take_no_memory(kind: str, rows: int):
+    order = Order(kind=kind, rows=rows, rank=1, world_size=3)
+    order.take(0, 0, 256)
+    tracemalloc.start()
+    parts = [order.take(1, start, start + 256) for start in (0, len(order) // 2, len(order) - 256)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200_000
+    assert len(torch.cat(parts).unique()) == 3 * 256
+    assert 0 <= torch.cat(parts).min() <= torch.cat(parts).max() < rows
+
+
+def test_no_rows_give_an_empty_epoch():
+    for kind, tail in product(KINDS, TAILS):
+        order = Order(kind=kind, rows=0, tail=tail, world_size=2)
+        assert len(order) == 0
+        assert order.rows_for(0).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "random"}, "kind is 'random', choose one of block, full, sequential"),
+        ({"tail": "cut"}, "tail is 'cut', choose one of drop, exact, pad"),
+        ({"rows": -1}, "rows is -1, expected a whole number from 0"),
+        ({"rows": 1.0}, "rows is 1.0"),
+        ({"seed": 2**64}, "seed is"),
+        ({"rank": 2, "world_size": 2}, "rank is 2, expected a whole number from 0 to 1"),
+        ({"world_size": 0}, "world_size is 0"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"window": True}, "window is True"),
+    ],
+)
+def test_an_order_checks_itself(wrong: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        Order(**{"kind": "full", "rows": 10} | wrong)
+
+
+@pytest.mark.parametrize("numbers", [(-1, 0, 1, 0), (0, -1, 1, 0), (0, 0, -1, 0), (0, 0, 1, -1)])
+def test_take_refuses_negative_numbers(numbers: tuple[int, int, int, int]):
+    with pytest.raises(ValueError, match="is -1, expected a whole number from 0"):
+        Order(kind="full", rows=10).take(*numbers)
+
+
+def test_an_order_travels_to_other_processes():
+    order = Order(kind="block", rows=100, seed=3)
+    assert pickle.loads(pickle.dumps(order)).rows_for(2).equal(order.rows_for(2))
+
+
+# --- somebody else's order
+
+
+class Endless(Sampler[int]):
+    def __iter__(self):
+        while True:
+            yield from (2, 0, 1)
+
+
+@pytest.mark.parametrize("source", [[3, 1, 4, 1], torch.tensor([3, 1, 4, 1]), np.array([3, 1, 4, 1]), (3, 1, 4, 1)])
+def test_a_list_of_indices_is_taken_as_it_is(source: Any):
+    order = Given(source, 5)
+    assert order.take(0, 0, 3).tolist() == [3, 1, 4]
+    assert order.take(0, 1, 9).tolist() == [1, 4, 1]
+    assert order.take(0, 1, 9, offset=2).tolist() == [1]
+    assert order.take(1, 4, 9).dtype == torch.int64
+    assert (len(order), order.remaining(3), order.remaining(9), order.consumed(2, 1)) == (4, 1, 0, 3)
+
+
+def test_a_distributed_sampler_is_told_the_epoch():
+    sampler = DistributedSampler(range(20), 2, 1, shuffle=True)
+    order = Given(sampler, 20)
+    first, second = (order.take(epoch, 0, 20).tolist() for epoch in (0, 1))
+    for epoch, taken in enumerate((first, second)):
+        sampler.set_epoch(epoch)
+        assert taken == list(sampler)
+    assert first != second
+
+
+def test_a_random_sampler_is_drawn_once_an_epoch():
+    order = Given(RandomSampler(range(1000)), 1000)
+    whole = order.take(0, 0, 1000)
+    assert order.take(0, 10, 20).equal(whole[10:20])
+    assert whole.sort().values.equal(torch.arange(1000))
+    assert not order.take(1, 0, 1000).equal(whole)
+
+
+def test_an_endless_sampler_is_read_no_further_than_asked():
+    order = Given(Endless(), 3)
+    assert order.take(0, 0, 4).tolist() == list(islice(Endless(), 4))
+    assert order.take(0, 4, 6).tolist() == [0, 1]
+    with pytest.raises(TypeError, match="has no len"):
+        len(order)
+
+
+def test_a_sampler_that_gives_something_else_is_refused():
+    with pytest.raises(TypeError, match="give the sampler inside it"):
+        Given(BatchSampler(SequentialSampler(range(4)), 2, False), 4).take(0, 0, 2)
+    with pytest.raises(ValueError, match=r"sampler yields 4, expected a row in \[0, 3\]"):
+        Given([0, 4], 4).take(0, 0, 2)
+    with pytest.raises(TypeError, match="ends for good"):
+        Given(iter([0, 1]), 4)
+
+
+# --- how well it mixes
+
+
+SORTED = torch.arange(102_400) // 1024
+SHUFFLED = SORTED[permute(torch.arange(102_400), 102_400, 1)]
+
+
+def test_a_full_shuffle_is_its_own_measure():
+    result = mixing(Order(kind="full", rows=102_400), SORTED)
+    assert result.neighbours == pytest.approx(1, abs=0.03)
+    assert result.blocks == result.blocks_full
+    assert result.classes == result.classes_full
+    assert result.warning() is None
+
+
+def test_a_sequential_order_does_not_mix():
+    result = mixing(Order(kind="sequential", rows=102_400), SORTED, batch_size=128)
+    assert result.neighbours == pytest.approx(3 / 102_401)
+    assert result.blocks == 2
+    assert result.classes is not None
+    assert result.classes < 1.2
+    assert "0.00 times as far apart" in str(mixing(Order(kind="sequential", rows=102_400)).warning())
+
+
+def test_blocks_of_a_sorted_dataset_are_warned_of_and_of_a_shuffled_one_are_not():
+    order = Order(kind="block", rows=102_400, block_size=64, window=8)
+    warned = mixing(order, SORTED)
+    assert warned.blocks == pytest.approx(8, abs=0.6)
+    assert warned.neighbours == pytest.approx(7 / 8, abs=0.05)
+    assert warned.classes is not None
+    assert warned.classes < 9
+    assert "build it with --shuffle-seed" in str(warned.warning())
+    assert mixing(order, SHUFFLED).warning() is None
+    assert mixing(Order(kind="block", rows=102_400, block_size=2, window=20_000), SORTED).warning() is None
+
+
+@pytest.mark.parametrize("world", [1, 8])
+def test_a_batch_touches_as_many_blocks_on_any_number_of_ranks(world: int):
+    order = Order(kind="block", rows=1_000_000, rank=world - 1, world_size=world)
+    result = mixing(order)
+    # A batch may lie across two windows: 256 positions of 8 ranks span half a window.
+    assert 60 < result.blocks < 75
+    assert result.blocks_full == pytest.approx(254, abs=1)
+
+
+def test_effective_classes_are_exp_of_the_entropy():
+    result = mixing(Order(kind="sequential", rows=4), torch.tensor([5, 5, 5, 9]), batch_size=4)
+    assert result.classes == pytest.approx(math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)))
+
+
+def test_mixing_of_a_billion_rows_reads_only_a_few():
+    assert mixing(Order(kind="full", rows=10**9)).neighbours == pytest.approx(1, abs=0.03)
+
+
+def test_mixing_refuses_what_cannot_mix():
+    with pytest.raises(ValueError, match="1 positions in batches of 256"):
+        mixing(Order(kind="full", rows=1))
+    with pytest.raises(ValueError, match=r"labels have shape \[3\], expected \[10\]"):
+        mixing(Order(kind="full", rows=10), torch.zeros(3))
