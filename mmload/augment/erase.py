@@ -1,0 +1,86 @@
+"""RandomErasing (cutout), named and set as in ``torchvision.transforms.v2``.
+
+Comes in: settings. Goes out: a hole per sample in a :class:`~mmload.augment.plan.Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.plan import Hole, Plan
+from mmload.augment.resize import first, rectangles
+from mmload.augment.step import Step, chance, span
+
+
+class RandomErasing(Step):
+    """Overwrites a random rectangle with probability ``p``, drawn per sample.
+
+    It overwrites what the steps before it give: after Normalize, ``value`` is in normalised units. A step after it
+    starts a further pass. Boxes and masks are left as they are.
+
+    Args:
+        p: how likely a sample gets a hole.
+        scale: least and greatest share of the image's area.
+        ratio: least and greatest height / width; drawn uniformly in its logarithm.
+        value: one number, one per channel, or ``"random"``: standard normal noise for each pixel.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) there is not one value per channel.
+    """
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] | str = 0.0,
+    ) -> None:
+        super().__init__()
+        self.p = chance(p)
+        self.scale = span("scale", scale)
+        if self.scale[1] > 1:
+            raise ValueError(f"scale is {scale!r}, expected shares of the area, at most 1")
+        self.ratio = span("ratio", ratio, above=0.0)
+        self.value = _value(value)
+
+    def fits(self, plan: Plan) -> bool:
+        """A hole is the last thing in a pass; several may follow each other."""
+        return True
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """One rectangle per sample: the first of ten drawn that is smaller than the image, else none."""
+        channels = plan.source[0]
+        if self.value is not None and len(self.value) not in (1, channels):
+            raise ValueError(f"value has {len(self.value)} numbers and the images {channels} channels")
+        applied = draws.chance(self.p)
+        rows, cols = rectangles(draws, plan.height * plan.width, self.scale, self.ratio)
+        fitting = (rows < plan.height) & (cols < plan.width)
+        applied = applied & fitting.any(1)
+        rows, cols = first(rows, fitting), first(cols, fitting)
+        places = draws.uniform(2)
+        noise = draws.bits(1)[:, 0] if self.value is None else None
+        hole = Hole(
+            top=whole_numbers(places[:, 0], (plan.height - rows + 1).clamp(min=1)),
+            left=whole_numbers(places[:, 1], (plan.width - cols + 1).clamp(min=1)),
+            height=torch.where(applied, rows, 0),
+            width=torch.where(applied, cols, 0),
+            value=self.value,
+            noise=noise,
+        )
+        return plan.with_hole(hole)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"p={self.p}, scale={self.scale}, ratio={self.ratio}, value={self.value or 'random'}"
+
+
+def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
+    """One number or one per channel; None stands for noise."""
+    if isinstance(value, str):
+        if value != "random":
+            raise ValueError(f"value is {value!r}, expected a number, one per channel, or 'random'")
+        return None
+    return (float(value),) if isinstance(value, int | float) else tuple(float(one) for one in value)

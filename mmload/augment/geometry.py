@@ -1,0 +1,183 @@
+"""Steps that move pixels but keep their size: crops and flips, named and set as in ``torchvision.transforms.v2``.
+
+Comes in: settings. Goes out: windows and flips in a :class:`~mmload.augment.plan.Plan`, drawn per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.plan import PADDING_MODES, Padding, Plan
+from mmload.augment.step import Step, chance, pair
+
+
+class RandomCrop(Step):
+    """A crop at a random place, of the image or of the image padded.
+
+    Args:
+        size: (height, width), or one number for both.
+        padding: pixels added before the crop: one number, (left and right, top and bottom), or (left, top, right,
+            bottom).
+        pad_if_needed: pad both sides by what is missing where the image is smaller than the crop.
+        fill: what constant padding is filled with, in the images' values; one number or one per channel.
+        padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
+        mask_fill: what constant padding of a segmentation mask is filled with (torchvision: a dict as ``fill``).
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) the padded image is smaller than the crop.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        padding: int | Sequence[int] | None = None,
+        pad_if_needed: bool = False,
+        fill: float | Sequence[float] = 0,
+        padding_mode: str = "constant",
+        mask_fill: int = 0,
+    ) -> None:
+        super().__init__()
+        self.size = pair(size)
+        self.padding = _borders(padding)
+        self.pad_if_needed = pad_if_needed
+        self.fill = (float(fill),) if isinstance(fill, int | float) else tuple(float(value) for value in fill)
+        if padding_mode not in PADDING_MODES:
+            raise ValueError(f"padding_mode is {padding_mode!r}, expected one of {', '.join(PADDING_MODES)}")
+        self.padding_mode = padding_mode
+        self.mask_fill = mask_fill
+
+    def fits(self, plan: Plan) -> bool:
+        """Padding must be around the whole image; a crop inside it always fits."""
+        return plan.fits_padding() if self._pads(plan) else plan.fits_window()
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """One window of ``size`` per sample, every place as likely as any other."""
+        height, width = self.size
+        left, top, right, bottom = self._padding_for(plan)
+        spare_rows = plan.height + top + bottom - height
+        spare_cols = plan.width + left + right - width
+        if spare_rows < 0 or spare_cols < 0:
+            raise ValueError(
+                f"a crop of {height} x {width} does not fit into images of {plan.height} x {plan.width} "
+                "with their padding: make it smaller, or set padding or pad_if_needed"
+            )
+        places = draws.uniform(2)
+        tops = whole_numbers(places[:, 0], spare_rows + 1) - top
+        lefts = whole_numbers(places[:, 1], spare_cols + 1) - left
+        return plan.cropped(tops, lefts, height, width, self._around((left, top, right, bottom)))
+
+    def _around(self, borders: tuple[int, int, int, int]) -> Padding | None:
+        """The padding; as wide on both sides, since a flip before it swaps them."""
+        left, top, right, bottom = borders
+        if not any(borders):
+            return None
+        margin = max(top, bottom), max(left, right)
+        return Padding(mode=self.padding_mode, fill=self.fill, mask_fill=self.mask_fill, margin=margin)
+
+    def _pads(self, plan: Plan) -> bool:
+        return any(self._padding_for(plan))
+
+    def _padding_for(self, plan: Plan) -> tuple[int, int, int, int]:
+        """Left, top, right, bottom; ``pad_if_needed`` adds what is missing to both sides, as torchvision does."""
+        left, top, right, bottom = self.padding
+        if not self.pad_if_needed:
+            return self.padding
+        rows = max(self.size[0] - (plan.height + top + bottom), 0)
+        cols = max(self.size[1] - (plan.width + left + right), 0)
+        return left + cols, top + rows, right + cols, bottom + rows
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"{self.size}, padding={self.padding}, padding_mode={self.padding_mode!r}"
+
+
+class CenterCrop(Step):
+    """The middle of the image; an image smaller than the crop is padded with zeros.
+
+    Args:
+        size: (height, width), or one number for both.
+    """
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        super().__init__()
+        self.size = pair(size)
+
+    def fits(self, plan: Plan) -> bool:
+        """Padding must be around the whole image; a crop inside it always fits."""
+        return plan.fits_padding() if self._pads(plan) else plan.fits_window()
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """The same window for every sample; halves are rounded as torchvision rounds them."""
+        top, left = _centre(plan.height, self.size[0]), _centre(plan.width, self.size[1])
+        start = torch.full((plan.count,), top, device=plan.device)
+        rows, cols = max(self.size[0] - plan.height, 0), max(self.size[1] - plan.width, 0)
+        around = Padding(margin=(rows, cols)) if rows or cols else None
+        return plan.cropped(start, torch.full_like(start, left), *self.size, around)
+
+    def _pads(self, plan: Plan) -> bool:
+        return self.size[0] > plan.height or self.size[1] > plan.width
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return str(self.size)
+
+
+class RandomHorizontalFlip(Step):
+    """Mirrored left to right with probability ``p``, drawn per sample."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = chance(p)
+
+    def fits(self, plan: Plan) -> bool:
+        """A flip fits wherever a crop does."""
+        return plan.fits_window()
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """One draw per sample."""
+        return plan.flipped(x=draws.chance(self.p))
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"p={self.p}"
+
+
+class RandomVerticalFlip(Step):
+    """Upside down with probability ``p``, drawn per sample."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = chance(p)
+
+    def fits(self, plan: Plan) -> bool:
+        """A flip fits wherever a crop does."""
+        return plan.fits_window()
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """One draw per sample."""
+        return plan.flipped(y=draws.chance(self.p))
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"p={self.p}"
+
+
+def _centre(length: int, size: int) -> int:
+    """Where the middle ``size`` of ``length`` starts: padding goes one more to the end, a crop rounds half to even."""
+    if size > length:
+        return -((size - length) // 2)
+    return int(round((length - size) / 2.0))
+
+
+def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom, as torchvision reads them."""
+    if padding is None:
+        return 0, 0, 0, 0
+    sizes = (padding,) if isinstance(padding, int) else tuple(padding)
+    if len(sizes) not in (1, 2, 4) or any(type(one) is not int or one < 0 for one in sizes):
+        raise ValueError(f"padding is {padding!r}, expected one, two or four whole numbers from 0")
+    whole = sizes * (4 // len(sizes))
+    return whole[0], whole[1], whole[2], whole[3]

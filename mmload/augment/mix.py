@@ -1,0 +1,143 @@
+"""MixUp and CutMix across the samples of a batch, named and set as in ``torchvision.transforms.v2``, drawn per sample.
+
+Comes in: rendered images and class indices or soft targets. Goes out: mixed images and soft targets. A sample's partner
+is the one before it in the batch, so here alone the result depends on the batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.step import AfterStep, chance
+
+_TRIES = 12
+"""Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
+
+
+class MixUp(AfterStep):
+    """Images and targets blended with those of the sample before: lam * own + (1 - lam) * other.
+
+    lam is drawn per sample from Beta(alpha, alpha) (Zhang et al. 2018); torchvision draws one per batch.
+
+    Args:
+        alpha: both parameters of the Beta distribution.
+        num_classes: what class indices are one-hot encoded with; may be None where targets are soft already.
+        p: how likely a sample is mixed.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
+    """
+
+    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = _positive(alpha)
+        self.num_classes = num_classes
+        self.p = chance(p)
+
+    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        """Mixed images and soft targets float32 [B, K]; without targets the images alone."""
+        applied = draws.chance(self.p)
+        share = torch.where(applied, beta(draws, self.alpha), 1.0).to(torch.float32)
+        own = share.view(-1, 1, 1, 1).to(images.dtype)
+        return images * own + images.roll(1, 0) * (1 - own), mixed_targets(targets, share, self.num_classes)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}"
+
+
+class CutMix(AfterStep):
+    """A rectangle of the sample before is pasted in, and targets are blended by area.
+
+    Its centre is uniform and its area 1 - lam of the image before clipping, lam drawn per sample from
+    Beta(alpha, alpha) (Yun et al. 2019); torchvision draws one rectangle per batch.
+
+    Args:
+        alpha: both parameters of the Beta distribution.
+        num_classes: what class indices are one-hot encoded with; may be None where targets are soft already.
+        p: how likely a sample is mixed.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
+    """
+
+    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = _positive(alpha)
+        self.num_classes = num_classes
+        self.p = chance(p)
+
+    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        """Mixed images and soft targets float32 [B, K]; without targets the images alone."""
+        height, width = images.shape[-2:]
+        x1, y1, x2, y2 = self.boxes(draws, height, width).unbind(1)
+        y = torch.arange(height, device=images.device)
+        x = torch.arange(width, device=images.device)
+        down = (y >= y1[:, None]) & (y < y2[:, None])
+        along = (x >= x1[:, None]) & (x < x2[:, None])
+        inside = down[:, None, :, None] & along[:, None, None, :]
+        share = 1.0 - ((x2 - x1) * (y2 - y1)).to(torch.float32) / (width * height)
+        return torch.where(inside, images.roll(1, 0), images), mixed_targets(targets, share, self.num_classes)
+
+    def boxes(self, draws: Draws, height: int, width: int) -> Tensor:
+        """What is pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
+        applied = draws.chance(self.p)
+        half = 0.5 * (1.0 - beta(draws, self.alpha)).sqrt()
+        places = draws.uniform(2)
+        x, y = whole_numbers(places[:, 0], width), whole_numbers(places[:, 1], height)
+        across, over = (half * width).to(torch.int64), (half * height).to(torch.int64)
+        left, right = (x - across).clamp(min=0), (x + across).clamp(max=width)
+        top, bottom = (y - over).clamp(min=0), (y + over).clamp(max=height)
+        return torch.stack((left, top, right, bottom), dim=1) * applied[:, None]
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}"
+
+
+def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) -> Tensor | None:
+    """Share * own + (1 - share) * the one before: float32 [B, K].
+
+    Raises:
+        ValueError: if targets are class indices and ``classes`` is None.
+    """
+    if targets is None:
+        return None
+    soft = targets.to(torch.float32)
+    if targets.dim() == 1:
+        if classes is None:
+            raise ValueError("targets are class indices: set num_classes, to blend them as one-hot vectors")
+        soft = torch.nn.functional.one_hot(targets.to(torch.int64), classes).to(torch.float32)
+    own = share[:, None]
+    return soft * own + soft.roll(1, 0) * (1 - own)
+
+
+def beta(draws: Draws, alpha: float) -> Tensor:
+    """Beta(alpha, alpha) per sample: float64 [B], as the share of two gamma draws, compared in logarithms."""
+    return torch.sigmoid(_log_gamma(draws, alpha) - _log_gamma(draws, alpha))
+
+
+def _log_gamma(draws: Draws, alpha: float) -> Tensor:
+    """The logarithm of Gamma(alpha) per sample.
+
+    Marsaglia and Tsang 2000 for alpha + 1, then times U^(1 / alpha), which holds for small alpha as well.
+    """
+    d = alpha + 1.0 - 1.0 / 3.0
+    normal, uniform = draws.normal(_TRIES), draws.uniform(_TRIES)
+    cube = (1.0 + normal / (9.0 * d) ** 0.5) ** 3
+    log_cube = cube.clamp(min=1e-300).log()
+    accepted = (cube > 0) & (torch.log1p(-uniform) < 0.5 * normal**2 + d - d * cube + d * log_cube)
+    first = accepted.to(torch.uint8).argmax(1, keepdim=True)
+    power = torch.log1p(-draws.uniform(1)[:, 0]) / alpha
+    logarithm: Tensor = log_cube.gather(1, first)[:, 0] + power
+    return logarithm + math.log(d)
+
+
+def _positive(alpha: float) -> float:
+    if not alpha > 0:
+        raise ValueError(f"alpha is {alpha!r}, expected a positive number")
+    return float(alpha)

@@ -1,0 +1,189 @@
+"""Steps that change the size: RandomResizedCrop and Resize, named and set as in ``torchvision.transforms.v2``.
+
+Comes in: settings. Goes out: a window and a resize in a :class:`~mmload.augment.plan.Plan`, drawn per sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.plan import Plan, Resampling
+from mmload.augment.step import Step, pair, span
+
+ATTEMPTS = 10
+"""How often torchvision draws an area and a ratio before it falls back."""
+
+MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
+
+
+class RandomResizedCrop(Step):
+    """A crop of random area and aspect ratio, resized to ``size``.
+
+    Args:
+        size: (height, width), or one number for both.
+        scale: least and greatest share of the image's area.
+        ratio: least and greatest width / height; drawn uniformly in its logarithm.
+        interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
+        antialias: whether shrinking averages over all source pixels.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0),
+        interpolation: Any = "bilinear",
+        antialias: bool | None = True,
+    ) -> None:
+        super().__init__()
+        self.size = pair(size)
+        self.scale = span("scale", scale)
+        self.ratio = span("ratio", ratio, above=0.0)
+        self.mode = mode_of(interpolation)
+        self.antialias = bool(antialias)
+
+    def fits(self, plan: Plan) -> bool:
+        """Only one resize fits into a pass."""
+        return plan.fits_resize()
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """One window per sample: the first of ten drawn that lies inside, else the centre."""
+        return plan.resized(self._windows(plan, draws), _resampling(self.size, self.mode, self.antialias))
+
+    def _windows(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Top, left, rows, cols: int64 [B]."""
+        cols, rows = rectangles(draws, plan.height * plan.width, self.scale, self.ratio)
+        fitting = (rows > 0) & (rows <= plan.height) & (cols > 0) & (cols <= plan.width)
+        height, width = self._fallback(plan.height, plan.width)
+        some = fitting.any(1)
+        h = torch.where(some, first(rows, fitting), height)
+        w = torch.where(some, first(cols, fitting), width)
+        places = draws.uniform(2)
+        top = torch.where(some, whole_numbers(places[:, 0], plan.height - h + 1), (plan.height - height) // 2)
+        left = torch.where(some, whole_numbers(places[:, 1], plan.width - w + 1), (plan.width - width) // 2)
+        return top, left, h, w
+
+    def _fallback(self, height: int, width: int) -> tuple[int, int]:
+        """The largest centred window within the ratios, as torchvision falls back to."""
+        least, greatest = self.ratio
+        if width / height < least:
+            return int(round(width / least)), width
+        if width / height > greatest:
+            return height, int(round(height * greatest))
+        return height, width
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"{self.size}, scale={self.scale}, ratio={self.ratio}, interpolation={self.mode!r}"
+
+
+class Resize(Step):
+    """The whole image in another size.
+
+    Args:
+        size: (height, width) exactly; or one number for the shorter side, the other keeping the aspect ratio; or None:
+            ``max_size`` alone decides.
+        interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
+        max_size: the longer side is not made longer than this; only where ``size`` is one number or None.
+        antialias: whether shrinking averages over all source pixels.
+
+    Raises:
+        ValueError: if an argument is out of range, or ``max_size`` contradicts ``size``.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None,
+        interpolation: Any = "bilinear",
+        max_size: int | None = None,
+        antialias: bool | None = True,
+    ) -> None:
+        super().__init__()
+        if size is None and max_size is None:
+            raise ValueError("size and max_size are both None, expected one of them")
+        single = size is None or isinstance(size, int) or len(size) == 1
+        if max_size is not None and not single:
+            raise ValueError(f"max_size is {max_size} beside size {size!r}, which already decides both sides")
+        if max_size is not None and isinstance(size, int) and max_size <= size:
+            raise ValueError(f"max_size is {max_size}, expected more than size, {size}")
+        self.short = None if size is None else pair(size)[0] if single else None
+        self.size = None if single or size is None else pair(size)
+        self.max_size = max_size
+        self.mode = mode_of(interpolation)
+        self.antialias = bool(antialias)
+
+    def fits(self, plan: Plan) -> bool:
+        """Only one resize fits into a pass."""
+        return plan.fits_resize()
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """The same size for every sample; nothing where it is the size already."""
+        size = self.size or self._keeping_aspect(plan.height, plan.width)
+        if size == (plan.height, plan.width):
+            return plan
+        return plan.resized(None, _resampling(size, self.mode, self.antialias))
+
+    def _keeping_aspect(self, height: int, width: int) -> tuple[int, int]:
+        """Sizes as torchvision computes them, cut to whole pixels."""
+        shorter, longer = sorted((height, width))
+        if self.short is None:
+            new_long = self.max_size or longer
+            new_short = int(new_long * shorter / longer)
+        else:
+            new_short, new_long = self.short, int(self.short * longer / shorter)
+            if self.max_size is not None and new_long > self.max_size:
+                new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
+        return (new_long, new_short) if width <= height else (new_short, new_long)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"{self.size or self.short}, max_size={self.max_size}, interpolation={self.mode!r}"
+
+
+def rectangles(
+    draws: Draws, area: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[Tensor, Tensor]:
+    """Ten proposals per sample: sides int64 [B, 10] whose product is a share ``scale`` of ``area``.
+
+    The first side over the second is ``ratio``, uniform in its logarithm, as in torchvision.
+    """
+    uniform = draws.uniform(2 * ATTEMPTS)
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    target = area * (scale[0] + (scale[1] - scale[0]) * uniform[:, :ATTEMPTS])
+    aspect = (low + (high - low) * uniform[:, ATTEMPTS:]).exp()
+    return _rounded(target * aspect), _rounded(target / aspect)
+
+
+def first(values: Tensor, chosen: Tensor) -> Tensor:
+    """The first of ``values`` [B, N] in each row where ``chosen`` is true; the first at all where none is."""
+    return values.gather(1, chosen.to(torch.uint8).argmax(1, keepdim=True))[:, 0]
+
+
+def _rounded(square: Tensor) -> Tensor:
+    return square.sqrt().round().to(torch.int64)
+
+
+def _resampling(size: tuple[int, int], mode: str, antialias: bool) -> Resampling:
+    smooth = mode in ("bilinear", "bicubic")
+    return Resampling(height=size[0], width=size[1], mode=mode, antialias=antialias and smooth)
+
+
+def mode_of(interpolation: Any) -> str:
+    """The name of an interpolation; torchvision's enum has it as its value.
+
+    Raises:
+        ValueError: if it is none of :data:`MODES`.
+    """
+    name = getattr(interpolation, "value", interpolation)
+    if name not in MODES:
+        raise ValueError(f"interpolation is {interpolation!r}, expected one of {', '.join(MODES)}")
+    return str(name)

@@ -1,0 +1,268 @@
+"""Collate: uint8 rows as stored in, the batch that training sees out.
+
+Comes in: a :class:`~mmload.records.Batch` with images uint8 [B, C, H, W], a list of rows, or bare images. Goes out: the
+same, described by the steps and rendered in one pass, then through what cannot be described. Never reads files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from mmload.augment.boxes import BoxRule, followed
+from mmload.augment.draws import Draws, fresh_seeds, view_seeds
+from mmload.augment.plan import Plan
+from mmload.augment.render import Rendering
+from mmload.augment.step import AfterStep, Step, white
+from mmload.records import Batch
+
+
+class Collate(nn.Module):
+    """Steps of :mod:`mmload.augment`, and any other modules, as one pass over the pixels where that can be.
+
+    The first steps that compose are rendered at once; from the first that does not, the rest runs after it in order,
+    again as few passes as can be. Images stay uint8, as in torchvision, until Normalize or a step that needs floats; a
+    foreign module gets images in ``dtype``, scaled to [0, 1] unless Normalize stands before it. Without steps this is
+    the plain conversion: torchvision's ``ToDtype(dtype, scale=True)``.
+
+    It is picklable, works as ``collate_fn`` of ``torch.utils.data.DataLoader`` and as the first part of a model:
+    ``nn.Sequential(collate, model)``. Results depend on the samples' seeds alone, not on the batch they are in.
+
+    Args:
+        steps: in order; a step's draws are keyed by its place.
+        device: where batches are moved before the first step; None: they stay where they are.
+        dtype: of the images that come out: uint8 or floating.
+        memory_format: ``torch.contiguous_format`` or ``torch.channels_last``.
+        box_rule: which boxes stay after they were clipped; None: those with both sides of a pixel or more.
+
+    Raises:
+        TypeError: if a step is not callable.
+        ValueError: if ``dtype`` or ``memory_format`` is something else.
+    """
+
+    def __init__(
+        self,
+        *steps: nn.Module,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        box_rule: BoxRule | None = None,
+    ) -> None:
+        super().__init__()
+        for step in steps:
+            if not isinstance(step, nn.Module):
+                raise TypeError(f"{step!r} is not an nn.Module: wrap a function in a module with a forward")
+        if dtype != torch.uint8 and not dtype.is_floating_point:
+            raise ValueError(f"dtype is {dtype}, expected torch.uint8 or a floating dtype")
+        if memory_format not in (torch.contiguous_format, torch.channels_last):
+            raise ValueError(f"memory_format is {memory_format}, expected contiguous_format or channels_last")
+        self.steps = nn.ModuleList(steps)
+        self.device = None if device is None else torch.device(device)
+        self.dtype = dtype
+        self.memory_format = memory_format
+        self.box_rule = box_rule or BoxRule()
+
+    @overload
+    def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+
+    @overload
+    def forward(self, batch: Batch | Sequence[Batch], generator: torch.Generator | None = None) -> Batch: ...
+
+    # Rows are rendered in a Python loop over drawn numbers: it runs as it is, and the model after it compiles.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
+    def forward(
+        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
+    ) -> Tensor | Batch:
+        """Renders a batch.
+
+        Args:
+            batch: with images uint8 [B, C, H, W]; or a list of rows with images [C, H, W]; or the bare images.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+
+        Returns:
+            What came in, with images in the collate's dtype and memory format; a list becomes a Batch.
+        """
+        if isinstance(batch, Tensor):
+            return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
+        whole = _stacked(batch)
+        if self.device is not None:
+            whole = whole.to(self.device)
+        images = whole.images
+        if images.dim() != 4:
+            raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
+        shape = images.shape[1], images.shape[2], images.shape[3]
+        started = self.start(whole, shape, device=images.device, source=images.dtype, generator=generator)
+        out = torch.empty(started.shape, dtype=started.dtype, device=images.device, memory_format=started.memory_format)
+        started.whole(images, out)
+        return started.finish(out)
+
+    def start(
+        self,
+        batch: Batch,
+        shape: tuple[int, int, int],
+        *,
+        device: torch.device | None = None,
+        source: torch.dtype = torch.uint8,
+        generator: torch.Generator | None = None,
+    ) -> Started:
+        """Draws and describes a batch whose images are yet to be read.
+
+        Args:
+            batch: everything but the images, which are not looked at.
+            shape: (C, H, W) of the images as stored.
+            device: where the images will be; None: where the seeds are, else the CPU.
+            source: the images' dtype.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+
+        Returns:
+            The description, to be rendered row by row or at once, and then finished.
+        """
+        if device is None:
+            device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
+        seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
+        return Started(self, batch, seeds.to(device), shape, source)
+
+
+class Started:
+    """A batch whose draws are made and whose pixels are yet to be rendered.
+
+    Attributes:
+        shape: [B, C, h, w] of the memory to render into.
+        dtype: of that memory.
+        memory_format: of that memory.
+    """
+
+    def __init__(
+        self,
+        collate: Collate,
+        batch: Batch,
+        seeds: Tensor,
+        shape: tuple[int, int, int],
+        source: torch.dtype,
+    ) -> None:
+        self._collate = collate
+        self._batch = batch
+        self._seeds = seeds
+        self._rendering, self._next = self._described(0, shape, source)
+        self.shape = self._rendering.plan.shape
+        self.dtype = self._rendering.dtype
+        self.memory_format = collate.memory_format
+
+    @property
+    def rowwise(self) -> bool:
+        """Whether rendering each row while it is in cache is faster than the batch as a whole."""
+        return self._rendering.rowwise
+
+    def row(self, k: int, image: Tensor, out: Tensor) -> None:
+        """Renders sample ``k`` from ``image`` [C, H, W] into ``out`` [C, h, w]; threads may share a batch."""
+        self._rendering.row(k, image, out)
+
+    def whole(self, images: Tensor, out: Tensor) -> None:
+        """Renders all samples from ``images`` [B, C, H, W] into ``out`` [B, C, h, w]."""
+        self._rendering.whole(images, out)
+
+    def finish(self, out: Tensor) -> Batch:
+        """Runs what could not be composed on the rendered images and gives the finished batch."""
+        self._batch = followed(self._batch, self._rendering.plan, self._collate.box_rule)
+        images, at = out, self._next
+        targets: Tensor | None = self._batch.targets
+        while at < len(self._collate.steps):
+            step = self._collate.steps[at]
+            if isinstance(step, Step):
+                images, at = self._rendered(at, images)
+                continue
+            if not (isinstance(step, AfterStep) and step.takes_uint8):
+                images = self._converted(images)
+            if isinstance(step, AfterStep):
+                images, targets = step.change(images, targets, Draws(self._seeds, at))
+            else:
+                images = step(images)
+            at += 1
+        images = self._converted(images).contiguous(memory_format=self.memory_format)
+        finished: Batch = self._batch.replace(images=images, targets=targets)
+        return finished
+
+    def _rendered(self, at: int, images: Tensor) -> tuple[Tensor, int]:
+        """A further pass, from step ``at`` as far as steps compose; the images and the step after it."""
+        shape = images.shape[1], images.shape[2], images.shape[3]
+        rendering, following = self._described(at, shape, images.dtype)
+        self._batch = followed(self._batch, rendering.plan, self._collate.box_rule)
+        return _render(rendering, images, self.memory_format), following
+
+    def _converted(self, images: Tensor) -> Tensor:
+        """The images in the collate's dtype, scaled to [0, 1] if they were whole numbers."""
+        if images.dtype == self._collate.dtype:
+            return images
+        shape = images.shape[1], images.shape[2], images.shape[3]
+        plan = Plan.of(len(images), shape, white(images.dtype), images.device)
+        return _render(Rendering(plan, self._collate.dtype), images, self.memory_format)
+
+    def _described(self, at: int, shape: tuple[int, int, int], source: torch.dtype) -> tuple[Rendering, int]:
+        """The description of the steps from ``at`` that compose, and the first step that does not."""
+        plan = Plan.of(self._batch.batch_size[0], shape, white(source), self._seeds.device)
+        steps = self._collate.steps
+        while at < len(steps):
+            step = steps[at]
+            if not isinstance(step, Step) or not step.fits(plan):
+                break
+            plan = step.describe(plan, Draws(self._seeds, at))
+            at += 1
+        return Rendering(plan, self._dtype_before(at, plan, source)), at
+
+    def _dtype_before(self, at: int, plan: Plan, source: torch.dtype) -> torch.dtype:
+        """What a pass that ends before step ``at`` renders to: whole numbers until something needs floats."""
+        steps = self._collate.steps
+        if plan.shift is not None or source != torch.uint8 or at == len(steps):
+            return self._collate.dtype
+        step = steps[at]
+        keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)
+        return source if keeps else self._collate.dtype
+
+
+def _render(rendering: Rendering, images: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """A whole batch into new memory."""
+    out = torch.empty(rendering.plan.shape, dtype=rendering.dtype, device=images.device, memory_format=memory_format)
+    rendering.whole(images, out)
+    return out
+
+
+def _stacked(batch: Batch | Sequence[Batch]) -> Batch:
+    """A list of rows as one batch."""
+    if isinstance(batch, Batch):
+        return batch
+    rows: list[Any] = list(batch)
+    stacked: Any = torch.stack(rows)
+    whole: Batch = stacked
+    return whole
+
+
+class TwoViews(nn.Module):
+    """Two independently drawn views of every sample, for self-supervised training.
+
+    Args:
+        first: renders the first view, with the samples' own seeds.
+        second: renders the other; None: ``first`` again, with other draws.
+    """
+
+    def __init__(self, first: Collate, second: Collate | None = None) -> None:
+        super().__init__()
+        self.first = first
+        self.second = first if second is None else second
+
+    def forward(
+        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor] | tuple[Batch, Batch]:
+        """Both views of a batch, each as :class:`Collate` gives it.
+
+        Args:
+            batch: what :class:`Collate` takes; its images are read twice and not changed.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+        """
+        if isinstance(batch, Tensor):
+            return self.first(batch, generator), self.second(batch, generator)
+        whole = _stacked(batch)
+        other = whole if whole.seeds is None else whole.replace(seeds=view_seeds(whole.seeds, 1))
+        return self.first(whole, generator), self.second(other, generator)
