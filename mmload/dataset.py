@@ -1,0 +1,161 @@
+"""A dataset on disk, opened: its splits by name, each a map-style dataset of rows.
+
+Comes in: a path. Goes out: a :class:`Dataset` whose manifest has been held against the files' sizes. Opening takes a
+time that grows with the shards, not with the rows. Never writes and needs neither the source nor Pillow.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mmload.errors import DamagedError, StoreError, UsageError, choices
+from mmload.manifest import FILE_NAME, Manifest, SplitRecord, loads, shard_name
+from mmload.reader import RowReader
+from mmload.records import Batch, FieldSpec, make_batch
+
+
+def open(path: str | Path) -> Dataset:
+    """Open a dataset.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        StoreError: if there is no finished dataset.
+        VersionError: if it is of another format version.
+        DamagedError: if its files do not have the sizes that the manifest says.
+    """
+    return Dataset(Path(path))
+
+
+class Dataset(Mapping[str, "Split"]):
+    """The splits of a dataset by name. See :func:`open`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = _read_manifest(path)
+        for name, record in self.manifest.splits.items():
+            _check_files(path / name, record)
+        self._splits = {name: Split(path, name, record) for name, record in self.manifest.splits.items()}
+
+    def __getitem__(self, name: str) -> Split:
+        if name not in self._splits:
+            raise UsageError(f"{self.path} has no split {name!r}; it has {choices(self._splits)}")
+        return self._splits[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._splits
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._splits)
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.path)!r}: {', '.join(f'{n} {len(s):,}' for n, s in self._splits.items())})"
+
+
+class Split:
+    """One split: a map-style dataset for ``torch.utils.data``, and what a loader reads. Picklable, thread-safe.
+
+    ``split[i]`` is one row, ``split[2:8]`` and ``split[[5, 1]]`` are batches; all are :class:`~mmload.records.Batch`.
+
+    Attributes:
+        name: the split's name.
+        record: its manifest entry.
+        reader: where rows come from.
+    """
+
+    def __init__(self, path: Path, name: str, record: SplitRecord) -> None:
+        self.path = path
+        self.name = name
+        self.record = record
+        self.reader = RowReader(path / name, record)
+
+    @property
+    def fields(self) -> dict[str, FieldSpec]:
+        """Name -> dtype and row shape of each stored field."""
+        return self.record.fields
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by index."""
+        return self.record.classes
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Per-channel mean of the stored pixels, in [0, 1], for ``Normalize``."""
+        return self.record.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Per-channel standard deviation of the stored pixels, in [0, 1], for ``Normalize``."""
+        return self.record.std
+
+    def __len__(self) -> int:
+        return self.record.rows
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Batch:
+        if isinstance(index, slice):
+            return self.rows(torch.arange(*index.indices(len(self))))
+        if isinstance(index, Tensor) and index.ndim == 1:
+            return self.__getitems__(index.tolist())
+        if isinstance(index, list | tuple | range):
+            return self.__getitems__(index)
+        row: Batch = self.__getitems__([operator.index(index)])[0]  # type: ignore[arg-type]  # int-like, or TypeError
+        return row
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Several rows at once; ``torch.utils.data.DataLoader`` calls this for each batch.
+
+        Raises:
+            IndexError: if an index is out of range.
+        """
+        count = len(self)
+        for index in indices:
+            if not -count <= index < count:
+                raise IndexError(f"row {index} of split {self.name!r}, which has {count} rows")
+        return self.rows(torch.tensor([index % count for index in indices], dtype=torch.int64))
+
+    def rows(self, rows: Tensor) -> Batch:
+        """The rows with these numbers, int64 [B], every one in [0, len)."""
+        fields = {name: self.reader.gather(name, rows) for name in self.fields}
+        return make_batch(fields, len(rows), ids=rows)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in self.fields.items())
+        return f"Split({self.name!r} of {str(self.path)!r}: {len(self):,} rows of {shown})"
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / FILE_NAME
+    try:
+        with builtins.open(file, encoding="utf-8") as stream:
+            return loads(stream.read(), str(file))
+    except FileNotFoundError as error:
+        if not path.exists():
+            raise StoreError(f"no such dataset: {path}; build it with: mmload build imagefolder ROOT {path}") from error
+        raise StoreError(f"{path} is not a finished dataset: it has no {FILE_NAME}; build it again") from error
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{file} is not UTF-8 text; rebuild the dataset") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {file} ({error.strerror})") from error
+
+
+def _check_files(folder: Path, record: SplitRecord) -> None:
+    for index, shard in enumerate(record.shards):
+        for name, expected in shard.files.items():
+            path = folder / shard_name(index) / f"{name}.memmap"
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise DamagedError(f"{path} is missing or cannot be read ({error.strerror})") from error
+            if size != expected.bytes:
+                raise DamagedError(f"{path} has {size:,} bytes, the manifest says {expected.bytes:,}")

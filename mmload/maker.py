@@ -1,0 +1,165 @@
+"""Makes any batch of a split, in whichever thread asks: rows from the tier, through the collate, into pooled memory.
+
+Comes in: row numbers and an epoch. Goes out: a function that the training thread calls for the finished batch: on a CPU
+it only returns it, with a device it makes the training stream wait for the copy and renders there. Decides no order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from mmload.augment.draws import sample_seeds
+from mmload.collate import Collate, Started
+from mmload.dataset import Split
+from mmload.pool import MemoryPool
+from mmload.records import Batch, make_batch
+from mmload.tiers import make
+from mmload.transfer import CudaPort, Ring
+
+
+class Maker:
+    """The work of a loader's threads, which share memory, tier and device; thread-safe.
+
+    Args:
+        split: where rows come from.
+        fields: which of its fields.
+        collate: what becomes of them; None: nothing.
+        device: where batches arrive.
+        tier: "disk", "memory" or "device".
+        seed: the loader's.
+        batch_size: the largest batch.
+        slots: how many batches can be alive in the loader at once.
+
+    Attributes:
+        read_seconds: time in reading rows that were gathered as a whole, all threads together.
+        render_seconds: time in rendering, row-by-row reading included.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        fields: Sequence[str],
+        collate: Callable[[Batch], Batch] | None,
+        *,
+        device: torch.device,
+        tier: str,
+        seed: int,
+        batch_size: int,
+        slots: int,
+    ) -> None:
+        self._split, self._collate, self._device, self._seed = split, collate, device, seed
+        self._others = [name for name in fields if name != "images"]
+        self._memory = MemoryPool(spare=slots)
+        self._tier = make(tier, split, device) if "images" in fields else None
+        self._spec = split.fields["images"] if self._tier else None
+        self._scratch = threading.local()
+        self._lock = threading.Lock()
+        self.read_seconds = self.render_seconds = 0.0
+        self._port = CudaPort(device) if device.type == "cuda" else None
+        self._ring = None
+        if self._port is not None and self._spec is not None and tier != "device":
+            self._ring = Ring(self._port, (batch_size, *self._spec.shape), self._spec.torch_dtype, slots)
+
+    @property
+    def hits(self) -> int:
+        """Rows that were in memory already."""
+        return self._tier.hits if self._tier else 0
+
+    @property
+    def misses(self) -> int:
+        """Rows that had to be read."""
+        return self._tier.misses if self._tier else 0
+
+    def make(self, rows: Tensor, epoch: int) -> Callable[[], Batch]:
+        """All that can be done for a batch outside of the training thread; the rest is the function returned.
+
+        Args:
+            rows: int64 [B].
+            epoch: what the samples' seeds are made of, with the loader's seed and the rows.
+        """
+        batch = self._without_images(rows, epoch)
+        if self._port is not None:
+            return self._bound_for_device(batch, rows)
+        if self._spec is not None and isinstance(self._collate, Collate):
+            finished = self._rendered(self._collate, batch, rows)
+        else:
+            if self._spec is not None:
+                batch.images = self._gathered(rows)
+            finished = batch if self._collate is None else self._collate(batch)
+        return lambda: finished
+
+    def _without_images(self, rows: Tensor, epoch: int) -> Batch:
+        fields = {name: self._split.reader.gather(name, rows) for name in self._others}
+        return make_batch(fields, len(rows), ids=rows, seeds=sample_seeds(self._seed, epoch, rows))
+
+    def _gathered(self, rows: Tensor) -> Tensor:
+        """The rows' images as they are stored, in pooled memory."""
+        if self._tier is None or self._spec is None:
+            raise RuntimeError("no images are read")
+        began = perf_counter()
+        images = self._memory.empty((len(rows), *self._spec.shape), self._spec.torch_dtype)
+        self._tier.gather_into(rows, images)
+        self._took(read=perf_counter() - began)
+        return images
+
+    def _rendered(self, collate: Collate, batch: Batch, rows: Tensor) -> Batch:
+        """Each row read, rendered and written while it is in cache; or the whole batch, where that is faster."""
+        if self._spec is None:
+            raise RuntimeError("no images are read")
+        channels, height, width = self._spec.shape
+        started = collate.start(batch, (channels, height, width), source=self._spec.torch_dtype)
+        out = self._memory.empty(started.shape, started.dtype, started.memory_format)
+        if started.rowwise:
+            began = perf_counter()
+            self._render_rows(started, rows, out)
+        else:
+            images = self._gathered(rows)
+            began = perf_counter()
+            started.whole(images, out)
+        finished = started.finish(out)
+        self._took(render=perf_counter() - began)
+        return finished
+
+    def _render_rows(self, started: Started, rows: Tensor, out: Tensor) -> None:
+        if self._tier is None or self._spec is None:
+            raise RuntimeError("no images are read")
+        if not hasattr(self._scratch, "row"):
+            self._scratch.row = torch.empty(self._spec.shape, dtype=self._spec.torch_dtype)
+        for k, image in enumerate(self._tier.each(rows, self._scratch.row)):
+            started.row(k, image, out[k])
+
+    def _bound_for_device(self, batch: Batch, rows: Tensor) -> Callable[[], Batch]:
+        """The batch on its way to the device; what is left is to wait for it there and render it."""
+        port, tier, spec, collate = self._port, self._tier, self._spec, self._collate
+        if port is None:
+            raise RuntimeError("there is no device")
+        shipped = self._ring.ship(len(rows), lambda part: self._fill(rows, part)) if self._ring else None
+
+        def arrive() -> Batch:
+            moved = batch.to(self._device, non_blocking=True)
+            if shipped is not None:
+                moved.images = shipped.arrive(port)
+            elif tier is not None and spec is not None:
+                images = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device=self._device)
+                tier.gather_into(rows, images)
+                moved.images = images
+            return moved if collate is None else collate(moved)
+
+        return arrive
+
+    def _fill(self, rows: Tensor, part: Tensor) -> None:
+        if self._tier is None:
+            raise RuntimeError("no images are read")
+        began = perf_counter()
+        self._tier.gather_into(rows, part)
+        self._took(read=perf_counter() - began)
+
+    def _took(self, *, read: float = 0.0, render: float = 0.0) -> None:
+        with self._lock:
+            self.read_seconds += read
+            self.render_seconds += render

@@ -1,0 +1,211 @@
+"""Where a split's images are read from: the files, this process's memory, or the device. The same batches from each.
+
+Comes in: a split and what the user asked for. Goes out: a :class:`Tier` that gives rows, and a sentence saying why it
+is this one. ``auto`` takes memory when the images fit into half of what is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.dataset import Split
+from mmload.reader import memory_of
+
+TIERS = ("auto", "disk", "memory", "device")
+
+MEMORY_SHARE = 0.5
+"""The most of the free memory (the host's, or the device's) that ``auto`` takes for a split's images."""
+
+_CHUNK_BYTES = 64 * 2**20
+
+
+class Tier(Protocol):
+    """A source of image rows. Thread-safe.
+
+    Attributes:
+        name: "disk", "memory" or "device".
+        hits: rows that were in memory already.
+        misses: rows that had to be read from files.
+    """
+
+    name: str
+    hits: int
+    misses: int
+
+    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
+        """One row after the other as uint8 [C, H, W], valid until the next; ``scratch`` may be used for it."""
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """All rows into ``out`` [B, C, H, W] at once."""
+
+
+class Disk:
+    """Rows from the files, through the system's page cache."""
+
+    name = "disk"
+
+    def __init__(self, split: Split) -> None:
+        self._reader = split.reader
+        self.hits = self.misses = 0
+
+    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
+        """See :class:`Tier`."""
+        self.misses += len(rows)
+        return self._reader.each("images", rows, scratch)
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """See :class:`Tier`."""
+        self.misses += len(rows)
+        self._reader.gather_into("images", rows, out)
+
+
+class Memory:
+    """Rows kept in memory from when they are first asked for: no wait at the start, no file from the second epoch on.
+
+    Two threads that miss the same row at once write the same bytes twice, which does no harm.
+    """
+
+    name = "memory"
+
+    def __init__(self, split: Split) -> None:
+        spec = split.fields["images"]
+        self._reader = split.reader
+        self._rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype)
+        self._memory = memory_of(self._rows) if len(split) else memoryview(b"")
+        self._row_bytes = spec.row_bytes
+        self._present = np.zeros(len(split), dtype=np.bool_)
+        self.hits = self.misses = 0
+
+    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
+        """See :class:`Tier`."""
+        self._fetch(rows)
+        return map(self._rows.__getitem__, rows.tolist())
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """See :class:`Tier`."""
+        self._fetch(rows)
+        torch.index_select(self._rows, 0, rows, out=out)
+
+    def _fetch(self, rows: Tensor) -> None:
+        """Read those of the rows that are not here yet, each to its own place."""
+        wanted = rows.numpy()
+        missing = wanted[~self._present[wanted]]
+        self.hits += len(wanted) - len(missing)
+        self.misses += len(missing)
+        for row in missing.tolist():
+            place = self._rows[row : row + 1]
+            self._reader.gather_into("images", torch.tensor([row]), place)
+        self._present[missing] = True
+
+
+class OnDevice:
+    """The whole split on a device, copied there in chunks when it is first asked for."""
+
+    name = "device"
+
+    def __init__(self, split: Split, device: torch.device) -> None:
+        spec = split.fields["images"]
+        self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
+        step = max(1, _CHUNK_BYTES // spec.row_bytes)
+        for start in range(0, len(split), step):
+            some = torch.arange(start, min(start + step, len(split)))
+            self.rows[start : start + len(some)] = split.reader.gather("images", some).to(device)
+        self.hits = 0
+        self.misses = len(split)
+
+    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
+        """See :class:`Tier`."""
+        self.hits += len(rows)
+        return map(self.rows.__getitem__, rows.tolist())
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """See :class:`Tier`."""
+        self.hits += len(rows)
+        torch.index_select(self.rows, 0, rows.to(self.rows.device), out=out)
+
+
+def choose(asked: str, size: int, device: torch.device) -> tuple[str, str]:
+    """The tier for a split whose images take ``size`` bytes, and why.
+
+    Args:
+        asked: one of :data:`TIERS`.
+        size: bytes of all images.
+        device: where batches are to arrive.
+
+    Returns:
+        "disk", "memory" or "device", and a sentence for people.
+
+    Raises:
+        ValueError: if ``asked`` is none of :data:`TIERS`.
+    """
+    if asked not in TIERS:
+        raise ValueError(f"tier is {asked!r}; use one of {', '.join(TIERS)}")
+    if asked != "auto":
+        return asked, f"{asked}: as asked"
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        if size <= MEMORY_SHARE * free:
+            return "device", f"device: {_mib(size)} of images, {_mib(free)} free on {device}"
+    free = free_memory()
+    if size <= MEMORY_SHARE * free:
+        return "memory", f"memory: {_mib(size)} of images, {_mib(free)} of memory free"
+    return "disk", f"disk: {_mib(size)} of images are more than {MEMORY_SHARE:.0%} of {_mib(free)} of free memory"
+
+
+def make(tier: str, split: Split, device: torch.device) -> Tier:
+    """The tier of this name over a split."""
+    if tier == "device":
+        return OnDevice(split, device)
+    return Memory(split) if tier == "memory" else Disk(split)
+
+
+def free_memory() -> int:
+    """Bytes that this process can still take: what the system has available, or its cgroup's limit, if that is less.
+
+    0 where neither is known, so that nothing is taken.
+    """
+    left = [size for size in (_system_memory(), _cgroup_memory()) if size is not None]
+    return max(0, min(left)) if left else 0
+
+
+def _system_memory() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _cgroup_memory() -> int | None:
+    """What a cgroup (v2, then v1) still allows; its page cache can be given back and counts as free."""
+    for limit, used, stat, cache in (
+        ("memory.max", "memory.current", "memory.stat", "file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_cache",
+        ),
+    ):
+        root = Path("/sys/fs/cgroup")
+        try:
+            allowed = int((root / limit).read_text(encoding="ascii"))
+            taken = int((root / used).read_text(encoding="ascii"))
+            lines = (root / stat).read_text(encoding="ascii").splitlines()
+        except (OSError, ValueError):  # not there, or "max": no limit
+            continue
+        fields = dict(line.split()[:2] for line in lines)
+        return allowed - taken + int(fields.get(cache, 0))
+    return None
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"

@@ -1,0 +1,65 @@
+"""What several test modules share: folders of tiny images, a built dataset, and the real photographs where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmload.build import build
+from mmload.dataset import Dataset
+from mmload.dataset import open as open_dataset
+from mmload.recipe import BuildRecipe, square
+
+REAL = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real photographs."""
+    if not REAL.is_dir():
+        pytest.skip(f"no real photographs at {REAL}")
+    return REAL
+
+
+def make_folder(
+    root: Path, per_class: int = 6, classes: tuple[str, ...] = ("ant", "bee", "cat"), seed: int = 0
+) -> Path:
+    """An ImageFolder of noisy PNGs of several sizes."""
+    rng = np.random.default_rng(seed)
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        for number in range(per_class):
+            height, width = rng.integers(40, 70, 2)
+            pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{number:02d}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ImageFolder of 18 PNGs in 3 classes. Read-only: shared by the session."""
+    return make_folder(tmp_path_factory.mktemp("source") / "photos")
+
+
+@pytest.fixture(scope="session")
+def dataset(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """``folder`` built at 32 x 32, in shards of 5 rows. Read-only: shared by the session."""
+    out = tmp_path_factory.mktemp("built") / "photos-32"
+    shard_bytes = 5 * (3 * 32 * 32 + 8)
+    build(
+        BuildRecipe(kind="imagefolder", root=folder, out=out, transforms=square(32), shard_bytes=shard_bytes), threads=2
+    )
+    return open_dataset(out)
+
+
+@pytest.fixture
+def images(dataset: Dataset) -> torch.Tensor:
+    """All stored pixels of ``dataset``, read by numpy from the files themselves."""
+    files = sorted((dataset.path / "train").glob("*/images.memmap"))
+    return torch.from_numpy(
+        np.concatenate([np.fromfile(file, dtype=np.uint8) for file in files]).reshape(-1, 3, 32, 32)
+    )
