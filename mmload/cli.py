@@ -1,0 +1,264 @@
+"""The ``mmload`` command: parse, make one call, show the result. The only place that prints or exits.
+
+Exit codes: 0 done, 1 it failed, 2 it was asked wrongly, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import mmload
+from mmload import recipe as recipes
+from mmload.errors import MmloadError, UsageError
+
+if TYPE_CHECKING:
+    from mmload.build import BuildReport
+    from mmload.dataset import Dataset
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Build an image dataset once into memory-mapped tensors; feed training from it at memory speed.",
+)
+
+
+def main() -> None:
+    """Run the command line and exit; every error becomes one line unless ``--debug`` is given."""
+    debug = "--debug" in sys.argv
+    try:
+        app(args=[arg for arg in sys.argv[1:] if arg != "--debug"])
+    except MmloadError as error:
+        if debug:
+            traceback.print_exc()
+        _fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _fail(f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"mmload: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"mmload {mmload.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Shown by --help."""
+
+
+@app.command()
+def build(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KIND ROOT OUT", help="As in: imagefolder photos photos-256; [ROOT] [OUT] with --config."
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe, such as configs/imagefolder_256.toml.")] = None,
+    size: Annotated[
+        int,
+        typer.Option(help="Without --config: the short side is resized to this, then the middle square cut out."),
+    ] = 256,
+    threads: Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at OUT.")] = False,
+) -> None:
+    """Build a dataset: decode and transform every image once, and store the rows."""
+    given = words or []
+    recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size)
+    from mmload.build import build as run
+
+    with _interruptible("run the same command again to go on"), _bar("build", "img") as progress:
+        report = run(recipe, overwrite=overwrite, threads=threads, progress=progress)
+    _show_build(report, recipe)
+
+
+@app.command()
+def info(dataset: Annotated[Path, typer.Argument(help="A built dataset.")]) -> None:
+    """Show what is in a dataset."""
+    from mmload.dataset import open as open_dataset
+
+    _show_dataset(open_dataset(dataset))
+
+
+@app.command()
+def bench(
+    dataset: Annotated[Path, typer.Argument(help="A built dataset.")],
+    source: Annotated[Path, typer.Option(help="The folder it was built from.")],
+    split: Annotated[str | None, typer.Option(help="Which split; the first by default.")] = None,
+    crop: Annotated[int, typer.Option(help="Pixels of the random square crop.")] = 224,
+    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 64,
+    epochs: Annotated[int, typer.Option(help="Measured epochs of each loader, after one to warm up.")] = 3,
+    images: Annotated[int, typer.Option(help="Images an epoch at least; a smaller split is repeated.")] = 2000,
+    workers: Annotated[str, typer.Option(help="Worker processes of the stock DataLoader, as a list.")] = "0,2,4",
+    threads: Annotated[int | None, typer.Option(help="mmload's threads; the cores available by default.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")] = None,
+) -> None:
+    """Measure the stored dataset against the stock DataLoader + torchvision, like for like."""
+    from mmload.bench import run, table
+    from mmload.dataset import open as open_dataset
+
+    opened = open_dataset(dataset)
+    name = split or next(iter(opened))
+    counts = _numbers(workers)
+    with _interruptible("nothing was changed"), _line() as progress:
+        record = run(
+            opened,
+            source,
+            name,
+            crop=crop,
+            batch_size=batch_size,
+            images=images,
+            epochs=epochs,
+            workers=counts,
+            threads=threads,
+            progress=progress,
+        )
+    print(table(record))
+    if json_file is not None:
+        json_file.write_text(json.dumps(record.as_json(), indent=1) + "\n", encoding="utf-8")
+        print(f"record: {json_file}")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where to make it; must be new or an earlier demo's.")] = Path(
+        "mmload-demo"
+    ),
+) -> None:
+    """Make a few hundred photographs, build them, read them, bench them, train on them. No network needed."""
+    from mmload.demo import run
+
+    with _interruptible("run it again to start afresh"):
+        run(folder, print)
+
+
+def _recipe_of_words(words: list[str], size: int) -> recipes.BuildRecipe:
+    if len(words) != 3:
+        raise UsageError(
+            f"build got {len(words)} argument{'s' * (len(words) != 1)}, expected 3: KIND ROOT OUT, "
+            "as in: mmload build imagefolder photos photos-256 --size 256"
+        )
+    kind, root, out = words
+    return recipes.BuildRecipe(kind=kind, root=Path(root), out=Path(out), transforms=recipes.square(size))
+
+
+def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
+    recipe = recipes.load(config)
+    if len(words) > 2:
+        raise UsageError(f"build --config got {len(words)} arguments, expected at most 2: [ROOT] [OUT]")
+    paths = dict(zip(("root", "out"), map(Path, words), strict=False))
+    recipe = replace(recipe, **paths)  # type: ignore[arg-type]  # both fields are Path | None
+    for name in ("root", "out"):
+        if getattr(recipe, name) is None:
+            raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
+    return recipe
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [-1]
+    if min(numbers) < 0:
+        raise UsageError(f"--workers is {text!r}; give whole numbers, as in 0,2,4")
+    return numbers
+
+
+@contextmanager
+def _interruptible(advice: str) -> Iterator[None]:
+    """Ctrl-C inside ends the program with one line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _fail(f"interrupted; {advice}", 130)
+
+
+@contextmanager
+def _bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar; yields what to call with (done, all)."""
+    from tqdm import tqdm
+
+    with tqdm(desc=name, unit=unit, dynamic_ncols=True, disable=None, file=sys.stderr) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
+
+
+@contextmanager
+def _line() -> Iterator[Callable[[str], None]]:
+    """One line of status that is overwritten and goes away; only where stderr is a terminal."""
+    terminal = sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if terminal:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
+    from mmload.dataset import open as open_dataset
+
+    splits = report.manifest.splits
+    rows = sum(split.rows for split in splits.values())
+    if report.built:
+        rate = f"{report.built:,} images in {report.seconds:.1f} s ({report.built / report.seconds:,.0f} images/s)"
+        went_on = f", {rows - report.built:,} from an earlier run" if report.built < rows else ""
+        print(f"built {report.out}: {rate}{went_on}")
+    else:
+        print(f"{report.out} is there already, of the same source and recipe: nothing to do")
+    _show_dataset(open_dataset(report.out))
+    first = next(iter(splits))
+    print("next:")
+    print(f"  mmload bench {report.out} --source {recipe.root}")
+    print(f'  for batch in mmload.Loader("{report.out}", split="{first}", batch_size=64, shuffle=True): ...')
+
+
+def _show_dataset(dataset: Dataset) -> None:
+    for name, split in dataset.items():
+        shards = len(split.record.shards)
+        size = f"{split.record.bytes / 2**20:,.1f} MiB in {shards} shard{'s' * (shards != 1)}"
+        print(f"  {name}: {len(split):,} rows, {len(split.classes)} classes, {size}")
+        for field, spec in split.fields.items():
+            print(f"    {field:<10} {spec.dtype} {list(spec.shape)}")
+        if split.mean:
+            print(f"    mean {_decimals(split.mean)}   std {_decimals(split.std)}")
+        if split.classes:
+            shown = ", ".join(split.classes[:6]) + (", ..." if len(split.classes) > 6 else "")
+            print(f"    classes    {shown}")
+
+
+def _decimals(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.4f}" for value in values)

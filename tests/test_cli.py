@@ -1,0 +1,225 @@
+"""The command line: what it shows, what it answers to wrong questions, and what it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import make_folder
+
+from mmload import __version__
+from mmload.cli import main
+from mmload.dataset import Dataset
+from mmload.dataset import open as open_dataset
+
+CONFIG = Path(__file__).parents[1] / "configs" / "imagefolder_256.toml"
+
+
+@dataclass
+class Done:
+    """How a command ended and what it showed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def mmload(*words: object) -> Done:
+    """Run a command in this process: a fresh one would spend two seconds on imports."""
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["mmload", *map(str, words)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+        code = 0
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    finally:
+        sys.argv = before
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def complaint(done: Done, code: int) -> str:
+    """The one line of an error; nothing else is said and the exit code is as expected."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("mmload: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+def test_help_and_version_import_no_torch() -> None:
+    program = """
+import sys
+sys.argv = ["mmload", "--help"]
+try:
+    import mmload.cli
+    mmload.cli.main()
+except SystemExit:
+    print("torch" in sys.modules, "tensordict" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "build" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
+def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mmload", "info", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"mmload: {tmp_path} is not a finished dataset: it has no dataset.json; build it again\n"
+    assert mmload("--version").stdout.strip() == f"mmload {__version__}"
+
+
+def test_build_says_what_it_did_and_what_to_type_next(folder: Path, tmp_path: Path) -> None:
+    done = mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 48)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"built .*out: 18 images in \d+\.\d s \([\d,]+ images/s\)", done.stdout)
+    assert "train: 18 rows, 3 classes, 0.1 MiB in 1 shard" in done.stdout
+    assert f"mmload bench {tmp_path / 'out'} --source {folder}" in done.stdout
+    assert open_dataset(tmp_path / "out")["train"].fields["images"].shape == (3, 48, 48)
+    again = mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 48)
+    assert again.returncode == 0
+    assert "nothing to do" in again.stdout
+
+
+def test_a_recipe_builds_with_paths_from_the_command_line_or_its_own(folder: Path, tmp_path: Path) -> None:
+    assert mmload("build", "--config", CONFIG, folder, tmp_path / "a").returncode == 0
+    own = tmp_path / "own.toml"
+    text = CONFIG.read_text().replace('# root = "photos"', f'root = "{folder}"')
+    own.write_text(f'out = "{tmp_path / "b"}"\n' + text)
+    assert mmload("build", "--config", own).returncode == 0
+    assert (tmp_path / "a" / "dataset.json").read_bytes() == (tmp_path / "b" / "dataset.json").read_bytes()
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    line = complaint(mmload("build", "imagefolder", tmp_path / "nowhere", tmp_path / "out"), 1)
+    assert f"no such folder: {tmp_path / 'nowhere'}" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_classes(tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    assert "no class folders in" in complaint(mmload("build", "imagefolder", tmp_path / "flat", tmp_path / "out"), 1)
+
+
+def test_a_class_without_images(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "photos", per_class=1)
+    (root / "empty").mkdir()
+    line = complaint(mmload("build", "imagefolder", root, tmp_path / "out"), 1)
+    assert "empty" in line
+
+
+def test_out_exists(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    line = complaint(mmload("build", "imagefolder", folder, tmp_path / "out"), 1)
+    assert "exists and is not a dataset" in line
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+
+
+def test_another_recipe_at_out_needs_overwrite(folder: Path, tmp_path: Path) -> None:
+    assert mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 32).returncode == 0
+    line = complaint(mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 40), 1)
+    assert "another recipe; add --overwrite" in line
+    assert mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 40, "--overwrite").returncode == 0
+    assert open_dataset(tmp_path / "out")["train"].fields["images"].shape == (3, 40, 40)
+
+
+def test_a_corrupt_image_is_named_and_no_dataset_is_left(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "photos", per_class=2)
+    (root / "bee" / "00.png").write_bytes((root / "bee" / "00.png").read_bytes()[:300])
+    line = complaint(mmload("build", "imagefolder", root, tmp_path / "out"), 1)
+    assert "bee/00.png" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_split(dataset: Dataset, folder: Path) -> None:
+    line = complaint(mmload("bench", dataset.path, "--source", folder, "--split", "test"), 2)
+    assert "no split 'test'; it has train" in line
+
+
+def test_an_unknown_version(dataset: Dataset, tmp_path: Path) -> None:
+    copy = shutil.copytree(dataset.path, tmp_path / "copy")
+    manifest = json.loads((copy / "dataset.json").read_text())
+    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 2}))
+    assert "format version 2, this mmload reads version 1" in complaint(mmload("info", copy), 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ('[store]\nshard_sise = "1GiB"', "[store] has no key 'shard_sise'; it has "),
+        ("[stor]\n", "the recipe has no key 'stor'; it has decode, out, source, store, transforms"),
+        ('[[transforms]]\nstep = "RandomCrop"\nsize = 2', "transform RandomCrop is random"),
+        ('[[transforms]]\nstep = "Resise"\nsize = 2', "unknown transform 'Resise'; use one of CenterCrop, "),
+        ('[[transforms]]\nstep = "Resize"\nsice = 2', "transform Resize has no argument 'sice'; it takes "),
+        ("[decode\n", "is not TOML"),
+        ('[store]\nshard_size = "big"', "size is 'big'"),
+    ],
+)
+def test_a_wrong_recipe_is_named_with_what_is_known(folder: Path, tmp_path: Path, wrong: str, expected: str) -> None:
+    recipe = tmp_path / "wrong.toml"
+    recipe.write_text('[source]\nkind = "imagefolder"\n' + wrong)
+    assert expected in complaint(mmload("build", "--config", recipe, folder, tmp_path / "out"), 2)
+
+
+def test_words_that_are_too_few_or_unknown(folder: Path, tmp_path: Path) -> None:
+    assert "expected 3: KIND ROOT OUT" in complaint(mmload("build", folder), 2)
+    line = complaint(mmload("build", "imagefolders", folder, tmp_path / "out"), 2)
+    assert "unknown source kind 'imagefolders'; use one of " in line
+    assert mmload("build", "--sise", 3).returncode == 2
+    assert mmload("nonsense").returncode == 2
+
+
+def test_bench_shows_a_table_and_writes_a_record(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    words = ["--crop", 24, "--images", 36, "--epochs", 2, "--workers", "0,1", "--batch-size", 8]
+    done = mmload("bench", dataset.path, "--source", folder, *words, "--json", tmp_path / "record.json")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines[:-1])
+    for name in ("DataLoader + torchvision, 0 workers", "DataLoader + torchvision, 1 worker", "mmload.Loader", "fill_"):
+        assert any(line.startswith(name) for line in lines), done.stdout
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["settings"]["images"] == 36
+    assert all(len(result["epochs"]) == 2 and min(result["epochs"]) > 0 for result in record["results"])
+
+
+def test_bench_refuses_another_source_and_a_crop_that_does_not_fit(dataset: Dataset, tmp_path: Path) -> None:
+    other = make_folder(tmp_path / "other", per_class=2)
+    line = complaint(mmload("bench", dataset.path, "--source", other, "--crop", 24, "--images", 1), 1)
+    assert "has 6 images, split 'train'" in line
+    assert "--crop is 64" in complaint(mmload("bench", dataset.path, "--source", other, "--crop", 64), 2)
+
+
+def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path) -> None:
+    from mmload.demo import run
+
+    said: list[str] = []
+    losses = run(tmp_path / "demo", said.append, images=48, epochs=4)
+    assert losses[-1] < losses[0]
+    text = "\n".join(said)
+    for step in ("1. made 48 JPEGs", "2. built", "3. read it back", "4. the same epochs", "5. a small network"):
+        assert step in text
+    assert len(open_dataset(tmp_path / "demo" / "dataset")["train"]) == 48
+
+
+def test_demo_leaves_a_folder_of_other_things_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert "holds other things" in complaint(mmload("demo", tmp_path), 1)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
