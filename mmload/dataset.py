@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import builtins
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Subset
 
 from mmload.errors import DamagedError, StoreError, UsageError, choices
 from mmload.manifest import FILE_NAME, Manifest, SplitRecord, loads, shard_name
@@ -128,6 +131,36 @@ class Split:
         """The rows with these numbers, int64 [B], every one in [0, len)."""
         fields = {name: self.reader.gather(name, rows) for name in self.fields}
         return make_batch(fields, len(rows), ids=rows)
+
+    def subset(self, rows: Sequence[int]) -> Subset[Batch]:
+        """Some of the rows as a dataset of their own, for ``torch.utils.data``; a Loader takes ``sampler=rows`` instead."""
+        return Subset(self, rows)  # type: ignore[arg-type]  # map-style by its methods
+
+    @property
+    def shards(self) -> list[Batch]:
+        """Each shard as a memory-mapped tensorclass, read-only: writing to it ends the process, as to any such map."""
+        return [self._mapped(index) for index in range(len(self.record.shards))]
+
+    @property
+    def data(self) -> Batch:
+        """The whole split as one memory-mapped tensorclass, read-only.
+
+        Raises:
+            UsageError: if the split has several shards, which no single map can hold: take :attr:`shards`.
+        """
+        if len(self.record.shards) != 1:
+            raise UsageError(f"split {self.name!r} has {len(self.record.shards)} shards, not one; take .shards")
+        return self._mapped(0)
+
+    def _mapped(self, index: int) -> Batch:
+        rows = self.record.shards[index].rows
+        fields = {}
+        for name, spec in self.fields.items():
+            flat = np.memmap(self.reader.path(name, index), dtype=np.uint8, mode="r")
+            with warnings.catch_warnings():  # torch warns of memory that cannot be written, which is meant
+                warnings.simplefilter("ignore", UserWarning)
+                fields[name] = torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
+        return make_batch(fields, rows)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in self.fields.items())

@@ -1,0 +1,115 @@
+"""mmload under the packages that people train with: the real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import make_folder
+from torch import nn
+from torch.utils.data import DataLoader
+
+import mmload
+from mmload.augment import Normalize, RandomCrop
+from mmload.build import build
+from mmload.recipe import BuildRecipe, square
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with train and val."""
+    root = tmp_path_factory.mktemp("both")
+    make_folder(root / "photos" / "train", per_class=6)
+    make_folder(root / "photos" / "val", per_class=2, seed=1)
+    build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(32)))
+    return root / "built"
+
+
+def collate() -> mmload.Collate:
+    return mmload.Collate(RandomCrop(24), Normalize.imagenet())
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 24 * 24, 3))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_validates_and_resumes(path: Path, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    from mmload.lightning import DataModule
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+            self.rows: list[int] = []
+            self.validated = 0
+
+        def training_step(self, batch: mmload.Batch, index: int) -> torch.Tensor:
+            self.rows += batch.ids.tolist()
+            return nn.functional.cross_entropy(self.network(batch.images), batch.targets)
+
+        def validation_step(self, batch: mmload.Batch, index: int) -> None:
+            self.validated += len(batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    data = DataModule(path, train_collate=collate(), eval_collate=collate(), batch_size=4)
+    module = Module()
+    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(max_epochs=2, default_root_dir=tmp_path, num_sanity_val_steps=0, **options)
+    trainer.fit(module, data)
+    assert sorted(module.rows[:18]) == sorted(module.rows[18:]) == list(range(18))
+    assert module.rows[:18] != module.rows[18:]
+    assert module.validated == 12
+    trainer.save_checkpoint(tmp_path / "kept.ckpt")
+    again = DataModule(path, train_collate=collate(), eval_collate=collate(), batch_size=4)
+    more = Module()
+    lightning.Trainer(max_epochs=3, default_root_dir=tmp_path, num_sanity_val_steps=0, **options).fit(
+        more, again, ckpt_path=tmp_path / "kept.ckpt", weights_only=False
+    )
+    assert sorted(more.rows) == list(range(18))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_prepares_both_kinds_of_loader(path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    accelerator = accelerate.Accelerator(cpu=True)
+    split = mmload.open(path)["train"]
+    plain = DataLoader(split, batch_size=4, shuffle=True, collate_fn=collate())
+    own = mmload.Loader(split, batch_size=4, shuffle=True, collate=collate())
+    model, optimizer = network(), None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer, plain, own = accelerator.prepare(model, optimizer, plain, own)
+    for loader in (plain, own):
+        rows = []
+        for batch in loader:
+            loss = nn.functional.cross_entropy(model(batch.images), batch.targets)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            rows += batch.ids.tolist()
+        assert sorted(rows) == list(range(18))
+
+
+def test_workers_that_are_spawned_read_the_same(path: Path) -> None:
+    split = mmload.open(path)["train"]
+    split[0]
+    loader = DataLoader(
+        split,
+        batch_size=6,
+        num_workers=1,
+        multiprocessing_context="spawn",
+        collate_fn=mmload.Collate(dtype=torch.uint8),
+    )
+    assert torch.equal(torch.cat([batch.images for batch in loader]), split[:].images)
+
+
+def test_data_is_the_split_mapped_read_only(path: Path) -> None:
+    split = mmload.open(path)["train"]
+    assert torch.equal(split.data.images, split[:].images)
+    assert split.data.targets.tolist() == split[:].targets.tolist()
+    assert [len(shard) for shard in split.shards] == [18]
+    assert torch.equal(split.subset([4, 2])[1].images, split[2].images)
