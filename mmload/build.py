@@ -175,6 +175,16 @@ class _Work:
         self.done = self.built = 0
 
     def run(self, engine: Engine, overwrite: bool) -> Manifest:
+        try:
+            return self._build(engine, overwrite)
+        except SampleError as error:
+            raise SampleError(
+                error.sample,
+                f"{error.reason}; mend or remove it and build anew with --overwrite, or add --on-error skip "
+                "(which goes on from the sealed shards)",
+            ) from error
+
+    def _build(self, engine: Engine, overwrite: bool) -> Manifest:
         _begin(self.staging, self.plan, overwrite)
         fields = {name: fields_of(split, self.chain, self.errors.skip) for name, split in self.splits.items()}
         plans = {
@@ -192,19 +202,9 @@ class _Work:
             shuffle_seed=self.recipe.shuffle_seed,
             skip=self.errors.skip,
         )
-        for plan, seal in zip(missing, self._run(engine, job, missing), strict=True):
+        for plan, seal in zip(missing, engine.run(job, missing, self._told), strict=True):
             seals[plan.split, plan.index] = seal
         return self._commit(fields, plans, seals)
-
-    def _run(self, engine: Engine, job: ShardJob, plans: list[ShardPlan]) -> list[Seal]:
-        try:
-            return engine.run(job, plans, self._told)
-        except SampleError as error:
-            raise SampleError(
-                error.sample,
-                f"{error.reason}; mend or remove it and run the same again, or add --on-error skip "
-                "(both go on from the sealed shards, unless the source has changed)",
-            ) from error
 
     def _sealed(self, plans: Mapping[str, list[ShardPlan]]) -> dict[tuple[str, int], Seal]:
         """What an earlier run finished. A shard that left samples out does not count where none may be left out."""

@@ -85,16 +85,79 @@ def build(
         typer.Option(help="Without --config: the short side is resized to this, then the middle square cut out."),
     ] = 256,
     threads: Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at OUT.")] = False,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes over shards; one for every 8 cores by default.")
+    ] = None,
+    shard_size: Annotated[str | None, typer.Option(help="Bytes of a shard at most; 1GiB by default.")] = None,
+    shuffle_seed: Annotated[
+        int | None, typer.Option(help="Shuffle samples over rows, for reading in block order later.")
+    ] = None,
+    exif_orient: Annotated[
+        bool, typer.Option("--exif-orient", help="Turn images as their EXIF orientation says.")
+    ] = False,
+    on_error: Annotated[str, typer.Option(help="A sample that cannot be read: fail, or skip it.")] = "fail",
+    max_errors: Annotated[
+        str | None, typer.Option(help="With --on-error skip: the most to leave out, as 20 or 1%.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset at OUT.")] = False,
 ) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
     given = words or []
     recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size)
+    recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient)
     from mmload.build import build as run
 
     with _interruptible("run the same command again to go on"), _bar("build", "img") as progress:
-        report = run(recipe, overwrite=overwrite, threads=threads, progress=progress)
+        report = run(
+            recipe,
+            overwrite=overwrite,
+            on_error=on_error,
+            max_errors=max_errors,
+            threads=threads,
+            processes=processes,
+            progress=progress,
+        )
     _show_build(report, recipe)
+
+
+@app.command()
+def verify(
+    dataset: Annotated[Path, typer.Argument(help="A built dataset.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Decode this, what it was built from, again and compare every pixel.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")] = None,
+) -> None:
+    """Check every file of a dataset against its checksum, and with --source every pixel against its image."""
+    from mmload import verify as checks
+
+    with _interruptible("nothing was changed"), _bar("verify", "B") as progress:
+        faults = checks.verify(dataset, progress=progress)
+    if source is not None and not faults:
+        with _interruptible("nothing was changed"), _bar("compare", "img") as progress:
+            faults = checks.compare(dataset, source, threads=threads, progress=progress)
+    for fault in faults:
+        print(f"bad: {fault}")
+    if faults:
+        again = "mend what can be mended" if source is None else "see which side changed, or mend"
+        _fail(f"{dataset}: {len(faults)} faults; to {again}: mmload repair {dataset} --source ROOT", 1)
+    print(f"{dataset} is whole" + (f" and equals {source}" if source is not None else ""))
+
+
+@app.command()
+def repair(
+    dataset: Annotated[Path, typer.Argument(help="A built dataset.")],
+    source: Annotated[Path, typer.Option(help="What it was built from.")],
+    threads: Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")] = None,
+) -> None:
+    """Build exactly the bad shards of a dataset again, from its source."""
+    from mmload import verify as checks
+
+    with _interruptible("run the same command again to go on"), _bar("repair", "img") as progress:
+        mended = checks.repair(dataset, source, threads=threads, progress=progress)
+    for fault in mended:
+        print(f"mended: {fault}")
+    print(f"{dataset} is whole" + ("" if mended else ", there was nothing to mend"))
 
 
 @app.command()
@@ -176,6 +239,19 @@ def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
     for name in ("root", "out"):
         if getattr(recipe, name) is None:
             raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
+    return recipe
+
+
+def _with_options(
+    recipe: recipes.BuildRecipe, shard_size: str | None, shuffle_seed: int | None, exif_orient: bool
+) -> recipes.BuildRecipe:
+    """The recipe with what the command line says on top."""
+    if shard_size is not None:
+        recipe = replace(recipe, shard_bytes=recipes.parse_bytes(shard_size))
+    if shuffle_seed is not None:
+        recipe = replace(recipe, shuffle_seed=shuffle_seed)
+    if exif_orient:
+        recipe = replace(recipe, decode={**recipe.decode, "exif_orient": True})
     return recipe
 
 

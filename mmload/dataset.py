@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from mmload.errors import DamagedError, StoreError, UsageError, choices
-from mmload.manifest import FILE_NAME, Manifest, SplitRecord, loads, shard_name
+from mmload.manifest import SplitRecord, read, shard_name
 from mmload.reader import RowReader
 from mmload.records import Batch, FieldSpec, make_batch
 
@@ -42,7 +43,7 @@ class Dataset(Mapping[str, "Split"]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.manifest = _read_manifest(path)
+        self.manifest = read(path)
         for name, record in self.manifest.splits.items():
             _check_files(path / name, record)
         self._splits = {name: Split(path, name, record) for name, record in self.manifest.splits.items()}
@@ -133,7 +134,7 @@ class Split:
         return make_batch(fields, len(rows), ids=rows)
 
     def subset(self, rows: Sequence[int]) -> Subset[Batch]:
-        """Some of the rows as a dataset of their own, for ``torch.utils.data``; a Loader takes ``sampler=rows`` instead."""
+        """Some of the rows as a dataset of their own, for ``torch.utils.data``; a Loader takes ``sampler=rows``."""
         return Subset(self, rows)  # type: ignore[arg-type]  # map-style by its methods
 
     @property
@@ -167,28 +168,22 @@ class Split:
         return f"Split({self.name!r} of {str(self.path)!r}: {len(self):,} rows of {shown})"
 
 
-def _read_manifest(path: Path) -> Manifest:
-    file = path / FILE_NAME
-    try:
-        with builtins.open(file, encoding="utf-8") as stream:
-            return loads(stream.read(), str(file))
-    except FileNotFoundError as error:
-        if not path.exists():
-            raise StoreError(f"no such dataset: {path}; build it with: mmload build imagefolder ROOT {path}") from error
-        raise StoreError(f"{path} is not a finished dataset: it has no {FILE_NAME}; build it again") from error
-    except UnicodeDecodeError as error:
-        raise DamagedError(f"{file} is not UTF-8 text; rebuild the dataset") from error
-    except OSError as error:
-        raise StoreError(f"cannot read {file} ({error.strerror})") from error
-
-
 def _check_files(folder: Path, record: SplitRecord) -> None:
+    """Hold the shards' files against the manifest by their sizes: a time that does not grow with the rows."""
     for index, shard in enumerate(record.shards):
         for name, expected in shard.files.items():
             path = folder / shard_name(index) / f"{name}.memmap"
             try:
-                size = path.stat().st_size
+                status = path.stat()
+            except FileNotFoundError as error:
+                raise DamagedError(f"{path} is missing; run: mmload repair {folder.parent} --source ROOT") from error
             except OSError as error:
-                raise DamagedError(f"{path} is missing or cannot be read ({error.strerror})") from error
-            if size != expected.bytes:
-                raise DamagedError(f"{path} has {size:,} bytes, the manifest says {expected.bytes:,}")
+                raise DamagedError(f"{path} cannot be read ({error.strerror})") from error
+            if not stat.S_ISREG(status.st_mode):
+                raise DamagedError(f"{path} is not a file; run: mmload repair {folder.parent} --source ROOT")
+            if status.st_size != expected.bytes:
+                what = "was truncated" if status.st_size < expected.bytes else "was written to"
+                raise DamagedError(
+                    f"{path} {what}: it has {status.st_size:,} bytes, the manifest says {expected.bytes:,}; "
+                    f"run: mmload repair {folder.parent} --source ROOT"
+                )

@@ -57,9 +57,8 @@ def run(folder: Path, say: Callable[[str], None], *, images: int = 320, epochs: 
 
     recipe = recipes.BuildRecipe(kind="imagefolder", root=photos, out=dataset, transforms=recipes.square(256))
     report = build(recipe)
-    say(
-        f"2. built {dataset}: {report.built} rows in {report.seconds:.1f} s, {report.built / report.seconds:,.0f} images/s"
-    )
+    rate = report.built / report.seconds
+    say(f"2. built {dataset}: {report.built} rows in {report.seconds:.1f} s, {rate:,.0f} images/s")
 
     opened = open_dataset(dataset)
     train = opened["train"]

@@ -1,7 +1,7 @@
 """mmload under PyTorch Lightning: a DataModule over a built dataset.
 
-Comes in: a dataset and one collate for training, one for the rest. Goes out: loaders, one a stage. Needs the ``lightning``
-package: ``pip install mmload[lightning]``.
+Comes in: a dataset and one collate for training, one for the rest. Goes out: loaders, one a stage. Needs the
+``lightning`` package: ``pip install mmload[lightning]``.
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ class Maker:
             raise RuntimeError("no images are read")
         if not hasattr(self._scratch, "row"):
             self._scratch.row = torch.empty(self._spec.shape, dtype=self._spec.torch_dtype)
-        for k, image in enumerate(self._tier.each(rows, self._scratch.row)):
-            started.row(k, image, out[k])
+        for k, (image, place) in enumerate(zip(self._tier.each(rows, self._scratch.row), out.unbind(0), strict=True)):
+            started.row(k, image, place)
 
     def _bound_for_device(self, batch: Batch, rows: Tensor) -> Callable[[], Batch]:
         """The batch on its way to the device; what is left is to wait for it there and render it."""

@@ -107,6 +107,28 @@ class Batch(TensorClass):
     extra: TensorDict | None = None
     """Any further fields of the dataset, by name."""
 
+    def to_torchvision(self) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+        """The batch as torchvision's detection models take it: a list of images and a list of targets.
+
+        Returns:
+            Images [C, H, W]; and for each a dict of ``boxes`` float32 [N, 4], ``labels`` int64 [N], which count from 1
+            as class 0 is the background there, and, where the dataset has them, ``masks`` and ``difficult``.
+
+        Raises:
+            ValueError: if the batch has no boxes.
+        """
+        if self.boxes is None or self.labels is None or self.counts is None:
+            raise ValueError("the batch has no boxes, labels and counts; build it for detection")
+        targets = []
+        for row, count in enumerate(self.counts.tolist()):
+            target = {"boxes": self.boxes[row, :count], "labels": self.labels[row, :count] + 1}
+            if self.difficult is not None:
+                target["difficult"] = self.difficult[row, :count]
+            if self.masks is not None:
+                target["masks"] = self.masks[row]
+            targets.append(target)
+        return list(self.images.unbind(0)), targets
+
 
 FIELD_NAMES = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks", "features")
 """The stored fields that :class:`Batch` has an attribute for; all others travel in ``Batch.extra``."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.order import permute
 from mmload.records import DTYPES, FieldSpec, Sample
-from mmload.sources import SourceSplit
+from mmload.sources import InBulk, SourceSplit
 from mmload.staging import attend
 from mmload.stats import channel_sums
 from mmload.store import Chunk, Seal, ShardWriter, Site
@@ -115,9 +115,8 @@ class ShardJob:
         return order
 
     def _chunk(self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec]) -> Chunk:
-        bulk = getattr(split, "read_rows", None)
-        if bulk is not None and isinstance(indices, range) and not self.chain.steps:
-            return _bulk(split, bulk(indices.start, indices.stop), indices, fields)
+        if isinstance(split, InBulk) and isinstance(indices, range) and not self.chain.steps:
+            return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
         out = {name: torch.empty(len(indices), *spec.shape, dtype=spec.torch_dtype) for name, spec in fields.items()}
         samples: list[tuple[str, tuple[int, int] | None]] = []
         skipped: list[tuple[str, str]] = []

@@ -236,6 +236,7 @@ def test_two_views_are_drawn_apart_and_fixed() -> None:
     assert plain.shape != other.shape
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler calls its own deprecated functions
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_model_with_a_collate_compiles() -> None:
     collate = Collate(*train_steps(TINY))

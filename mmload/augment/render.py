@@ -45,7 +45,6 @@ class Rendering:
         self.plan = plan
         self.dtype = dtype
         self._shift, self._scale = _colour_map(plan, dtype)
-        self._direct = plan.resampling is None and plan.grey is None and not plan.holes and self._scale is not None
 
     @property
     def rowwise(self) -> bool:
@@ -94,8 +93,13 @@ class Rendering:
 
     def _paint(self, pixels: Tensor, out: Tensor, grey: Tensor | bool | None) -> None:
         """Colours and converts [..., C, h, w] into ``out``."""
-        if self._scale is None and (grey is None or grey is False):
+        plain = grey is None or grey is False
+        if self._scale is None and plain:
             out.copy_(pixels)
+        elif plain and out.dtype == torch.float32 and out.is_contiguous():
+            # Straight in the output: with two threads as fast as working memory in cache, and fewer calls.
+            out.copy_(pixels)
+            _map(out, self._shift, self._scale, out)
         elif out.dim() == 3 and not out.is_contiguous() and out.permute(1, 2, 0).is_contiguous():
             self._paint_interleaved(pixels, out.permute(1, 2, 0), grey)
         else:
