@@ -31,7 +31,7 @@ from mmload.manifest import (
 from mmload.recipe import BuildRecipe
 from mmload.records import FieldSpec
 from mmload.shards import ShardJob, ShardPlan, fields_of, plan_shards, row_bytes
-from mmload.sources import SourceSplit, make_source
+from mmload.sources import Noted, SourceSplit, make_source
 from mmload.staging import Staging
 from mmload.stats import mean_std
 from mmload.store import Seal, Site
@@ -238,7 +238,13 @@ class _Work:
             if not any(seal.record.rows for seal in shards):
                 raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
             records[name] = self._record(name, split, fields[name], shards)
-        manifest = Manifest(recipe=self.plan["recipe"], fingerprint=self.plan["fingerprint"], splits=records)
+        notes = {name: list(split.notes()) for name, split in self.splits.items() if isinstance(split, Noted)}
+        manifest = Manifest(
+            recipe=self.plan["recipe"],
+            fingerprint=self.plan["fingerprint"],
+            splits=records,
+            card={"notes": {name: said for name, said in notes.items() if said}},
+        )
         self.staging.commit(manifest)
         return manifest
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -81,9 +82,29 @@ def build(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A recipe, such as configs/imagefolder_256.toml.")] = None,
     size: Annotated[
-        int,
-        typer.Option(help="Without --config: the short side is resized to this, then the middle square cut out."),
-    ] = 256,
+        int | None,
+        typer.Option(
+            help="Without --config: the short side is resized to this, then the middle square cut out (for detection: "
+            "the whole image fitted into the square). 256 for imagefolder and voc, else rows stay as they are."
+        ),
+    ] = None,
+    val_fraction: Annotated[float | None, typer.Option(help="Hold out this share of each class as split val.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Which samples --val-fraction holds out.")] = None,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Class folders may be empty.")] = False,
+    task: Annotated[
+        str | None, typer.Option(help="voc: detection, classification, segmentation or single_label.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="cifar100: fine or coarse.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="python: package.module:callable.")] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="voc, cifar10, cifar100: fetch it to ROOT first.")
+    ] = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any other [source] key of docs/recipes.md, as --set year=2007."
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")] = None,
     processes: Annotated[
         int | None, typer.Option(help="Processes over shards; one for every 8 cores by default.")
@@ -103,7 +124,20 @@ def build(
 ) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
     given = words or []
-    recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size)
+    named = {
+        "val_fraction": val_fraction,
+        "seed": seed,
+        "allow_empty": allow_empty or None,
+        "task": task,
+        "labels": labels,
+        "dataset": dataset,
+        "download": download or None,
+    }
+    options = {key: value for key, value in named.items() if value is not None} | _settings(setting or [])
+    if config and size is not None:
+        raise UsageError(f"--size and --config are both given; {config} says what happens to the images")
+    recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size, options)
+    recipe = replace(recipe, options={**recipe.options, **options})
     recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient)
     from mmload.build import build as run
 
@@ -220,14 +254,34 @@ def demo(
         run(folder, print)
 
 
-def _recipe_of_words(words: list[str], size: int) -> recipes.BuildRecipe:
+def _settings(pairs: list[str]) -> dict[str, object]:
+    """KEY=VALUE words; a value is TOML where it can be (2007, true, ["a", "b"]), else the text itself."""
+    settings: dict[str, object] = {}
+    for pair in pairs:
+        key, found, text = pair.partition("=")
+        if not found or not key:
+            raise UsageError(f"--set is {pair!r}; write KEY=VALUE, as in --set year=2007")
+        try:
+            settings[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key] = text
+    return settings
+
+
+def _recipe_of_words(words: list[str], size: int | None, options: Mapping[str, object]) -> recipes.BuildRecipe:
     if len(words) != 3:
         raise UsageError(
             f"build got {len(words)} argument{'s' * (len(words) != 1)}, expected 3: KIND ROOT OUT, "
             "as in: mmload build imagefolder photos photos-256 --size 256"
         )
     kind, root, out = words
-    return recipes.BuildRecipe(kind=kind, root=Path(root), out=Path(out), transforms=recipes.square(size))
+    if size is None and kind in ("imagefolder", "voc"):
+        size = 256
+    transforms: tuple[dict[str, object], ...] = ()
+    if size is not None:
+        boxed = options.get("task") == "detection"
+        transforms = ({"step": "Letterbox", "size": size},) if boxed else recipes.square(size)
+    return recipes.BuildRecipe(kind=kind, root=Path(root), out=Path(out), transforms=transforms)
 
 
 def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
@@ -316,9 +370,13 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     else:
         print(f"{report.out} is there already, of the same source and recipe: nothing to do")
     _show_dataset(open_dataset(report.out))
+    for name, notes in report.manifest.card.get("notes", {}).items():
+        for note in notes:
+            print(f"  note on {name}: {note}")
     first = next(iter(splits))
     print("next:")
-    print(f"  mmload bench {report.out} --source {recipe.root}")
+    if recipe.kind == "imagefolder":
+        print(f"  mmload bench {report.out} --source {recipe.root}")
     print(f'  for batch in mmload.Loader("{report.out}", split="{first}", batch_size=64, shuffle=True): ...')
 
 

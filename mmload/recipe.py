@@ -15,6 +15,7 @@ from typing import Any
 
 from mmload.errors import RecipeError, choices
 
+_WITHOUT_EFFECT = ("download", "concurrent")  # source options that no stored byte depends on
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -73,7 +74,7 @@ class BuildRecipe:
         """
         shuffle = {} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}
         body = {
-            "source": {"kind": self.kind, **self.options},
+            "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
             "decode": {**_DECODE, **self.decode},
             "transforms": [dict(step) for step in self.transforms],
             "store": {"shard_size": self.shard_bytes, **shuffle},

@@ -9,14 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_CACHED = 3 * 256 * 256  # floats that stay in a core's cache
 _BLOCK = 256  # 256 x 255^2 < 2^24: a float32 sum over a block is exact in whatever order it is added
 
 
 def channel_sums(images: Tensor) -> Tensor:
     """Each channel's sum and sum of squares.
 
-    In float32 over blocks of 256 pixels, one image at a time in a buffer that stays in cache: 52 us for [3, 256, 256],
-    where a buffer for 8 images took 127 and integer arithmetic 3 times as long.
+    In float32 over blocks of 256 pixels, in a buffer that stays in cache: 52 us for [3, 256, 256], where a buffer for 8
+    images took 127 and integer arithmetic 3 times as long. Small images go through it many at a time.
 
     Args:
         images: uint8 [N, C, H, W], contiguous.
@@ -28,11 +29,13 @@ def channel_sums(images: Tensor) -> Tensor:
     pixels = images.reshape(count, channels, -1)
     whole = pixels.shape[2] // _BLOCK * _BLOCK
     sums = torch.zeros(2, channels, dtype=torch.int64)
-    blocks = torch.empty(channels, whole // _BLOCK, _BLOCK)
-    for image in pixels:
-        blocks.copy_(image[:, :whole].view(blocks.shape))
-        sums[0] += blocks.sum(2).sum(1, dtype=torch.int64)
-        sums[1] += blocks.square_().sum(2).sum(1, dtype=torch.int64)
+    if whole:
+        step = max(1, _CACHED // (channels * whole))
+        for start in range(0, count, step):
+            some = pixels[start : start + step, :, :whole]
+            blocks = some.reshape(len(some), channels, -1, _BLOCK).float()
+            sums[0] += blocks.sum(3).sum((0, 2), dtype=torch.int64)
+            sums[1] += blocks.square_().sum(3).sum((0, 2), dtype=torch.int64)
     rest = pixels[:, :, whole:].to(torch.int64)
     sums[0] += rest.sum((0, 2))
     sums[1] += rest.square().sum((0, 2))

@@ -107,6 +107,37 @@ def test_a_recipe_builds_with_paths_from_the_command_line_or_its_own(folder: Pat
     assert (tmp_path / "a" / "dataset.json").read_bytes() == (tmp_path / "b" / "dataset.json").read_bytes()
 
 
+def test_other_sources_take_their_options_and_tell_their_notes(tmp_path: Path, real_data: Path) -> None:
+    done = mmload("build", "cifar10", real_data / "cifar10_short", tmp_path / "cifar")
+    assert done.returncode == 0, done.stderr
+    assert "note on train: not the original CIFAR10" in done.stdout
+    assert {name: len(split) for name, split in open_dataset(tmp_path / "cifar").items()} == {
+        "train": 1500,
+        "test": 300,
+    }
+    words = ["--size", 128, "--task", "detection", "--set", "classes=auto", "--set", 'image_set=["train"]']
+    done = mmload("build", "voc", real_data / "raccoon_voc", tmp_path / "voc", *words)
+    assert done.returncode == 0, done.stderr
+    split = open_dataset(tmp_path / "voc")["train"]
+    assert split[:4].boxes.shape[2] == 4
+    assert split.fields["images"].shape == (3, 128, 128)
+
+
+def test_a_share_is_held_out_for_validation(folder: Path, tmp_path: Path) -> None:
+    words = ["--size", 24, "--val-fraction", 0.34, "--seed", 1]
+    assert mmload("build", "imagefolder", folder, tmp_path / "out", *words).returncode == 0
+    built = open_dataset(tmp_path / "out")
+    assert (len(built["train"]), len(built["val"])) == (12, 6)
+
+
+def test_options_that_a_source_does_not_have_are_named(folder: Path, tmp_path: Path) -> None:
+    line = complaint(mmload("build", "imagefolder", folder, tmp_path / "out", "--task", "detection"), 2)
+    assert "task" in line
+    assert "--set is 'year'" in complaint(mmload("build", "voc", folder, tmp_path / "out", "--set", "year"), 2)
+    line = complaint(mmload("build", "--config", CONFIG, folder, tmp_path / "out", "--size", 3), 2)
+    assert "--size and --config are both given" in line
+
+
 def test_no_such_folder(tmp_path: Path) -> None:
     line = complaint(mmload("build", "imagefolder", tmp_path / "nowhere", tmp_path / "out"), 1)
     assert f"no such folder: {tmp_path / 'nowhere'}" in line
