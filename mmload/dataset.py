@@ -6,7 +6,6 @@ time that grows with the shards, not with the rows. Never writes and needs neith
 
 from __future__ import annotations
 
-import builtins
 import operator
 import stat
 import warnings
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from mmload.errors import DamagedError, StoreError, UsageError, choices
+from mmload.errors import DamagedError, UsageError, choices
 from mmload.manifest import SplitRecord, read, shard_name
 from mmload.reader import RowReader
 from mmload.records import Batch, FieldSpec, make_batch
@@ -184,6 +183,6 @@ def _check_files(folder: Path, record: SplitRecord) -> None:
             if status.st_size != expected.bytes:
                 what = "was truncated" if status.st_size < expected.bytes else "was written to"
                 raise DamagedError(
-                    f"{path} {what}: it has {status.st_size:,} bytes, the manifest says {expected.bytes:,}; "
+                    f"{path} has {status.st_size:,} bytes, the manifest says {expected.bytes:,}: it {what}; "
                     f"run: mmload repair {folder.parent} --source ROOT"
                 )

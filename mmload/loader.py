@@ -1,7 +1,7 @@
 """The loader: order -> reader -> collate -> batch, in threads, a few batches ahead of the training loop.
 
 Comes in: a split and a collate. Goes out: finished batches, in order. Every batch equals the collate applied to the
-gathered rows, whatever the threads, tier, ranks and resume point. Needs neither Pillow nor typer; never forks or prints.
+gathered rows, whatever the threads, tier, ranks and resume point. Needs neither Pillow nor typer; never forks.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ class Loader:
         """What happened since the loader was made.
 
         Returns:
-            ``batches`` given out; ``waited_s`` the training loop stood still for them; ``read_s`` and ``render_s`` of all
-            threads together (read and rendered row by row, they count as render); ``tier`` and its ``tier_reason``;
-            ``hits`` and ``misses`` of rows that were in memory already or not.
+            ``batches`` given out; ``waited_s`` the training loop stood still for them; ``read_s`` and ``render_s`` of
+            all threads together (read and rendered row by row, they count as render); ``tier`` and its
+            ``tier_reason``; ``hits`` and ``misses`` of rows that were in memory already or not.
         """
         made = self._maker
         return {

@@ -97,14 +97,6 @@ class RowReader:
             self._read(name, shard, row * size, memory)
             yield scratch
 
-    def ahead(self, name: str, rows: Tensor) -> None:
-        """Ask the system to have these rows in its cache soon; returns at once, does nothing where it cannot be asked."""
-        if not hasattr(os, "posix_fadvise"):
-            return
-        size = self._record.fields[name].row_bytes
-        for shard, row in self._places(rows):
-            os.posix_fadvise(self._handle(name, shard), row * size, size, os.POSIX_FADV_WILLNEED)
-
     def path(self, name: str, shard: int) -> Path:
         """The file that holds a field of a shard."""
         return self._folder / shard_name(shard) / f"{name}.memmap"

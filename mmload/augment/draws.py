@@ -52,6 +52,14 @@ def mixed_on_device(value: Tensor) -> Tensor:
     return value ^ _shifted(value, 31)
 
 
+def mixed_number(number: int) -> int:
+    """The same for one Python integer of any size, as an unsigned word."""
+    word = number % (1 << 64)
+    word = (word ^ word >> 30) * _FACTORS[0] % (1 << 64)
+    word = (word ^ word >> 27) * _FACTORS[1] % (1 << 64)
+    return word ^ word >> 31
+
+
 def _words(value: Tensor) -> Words:
     """A CPU tensor as unsigned words; of at least one dimension, as numpy warns of wrapping in none."""
     words: Words = np.atleast_1d(value.numpy()).view(np.uint64)
@@ -86,9 +94,8 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor) -> Tensor:
     Returns:
         int64 [B] on the device of ``ids``, the same bits on every device.
     """
-    run = int(mixed(torch.tensor(wrapped(seed + GOLDEN))))
-    run = int(mixed(torch.tensor(run ^ wrapped(GOLDEN * (epoch + 1)))))
-    return mixed(mixed(ids ^ run) + GOLDEN)
+    run = mixed_number(mixed_number(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
+    return mixed(mixed(ids ^ wrapped(run)) + GOLDEN)
 
 
 def view_seeds(seeds: Tensor, view: int) -> Tensor:

@@ -57,7 +57,11 @@ def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
     top, left, rows, cols, *_ = window
     _, height, width = image.shape
     if top >= 0 and left >= 0 and top + rows <= height and left + cols <= width:
-        return image[:, top : top + rows, left : left + cols]
+        # As image[:, top : top + rows, left : left + cols], which gives up the interpreter lock twice and has to win it
+        # back from the other threads.
+        channel, line, pixel = image.stride()
+        start = image.storage_offset() + top * line + left * pixel
+        return image.as_strided((len(image), rows, cols), (channel, line, pixel), start)
     padding = padding or Padding()
     if padding.mode == "constant":
         return _cut_filled(image, window, padding)
