@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.order import permute
+from mmload.pool import MemoryPool
 from mmload.records import DTYPES, FieldSpec, Sample
 from mmload.sources import InBulk, SourceSplit
 from mmload.staging import attend
@@ -29,6 +30,9 @@ Told = Callable[[int, int], None]
 
 _CHUNK_BYTES = 2 * 2**20
 _CHUNK_ROWS = 256
+
+_MEMORY = MemoryPool(spare=64)
+"""A fresh chunk costs more page faults than its copies cost time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +121,7 @@ class ShardJob:
     def _chunk(self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec]) -> Chunk:
         if isinstance(split, InBulk) and isinstance(indices, range) and not self.chain.steps:
             return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
-        out = {name: torch.empty(len(indices), *spec.shape, dtype=spec.torch_dtype) for name, spec in fields.items()}
+        out = {name: _MEMORY.empty((len(indices), *spec.shape), spec.torch_dtype) for name, spec in fields.items()}
         samples: list[tuple[str, tuple[int, int] | None]] = []
         skipped: list[tuple[str, str]] = []
         for index in indices:

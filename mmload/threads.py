@@ -22,8 +22,9 @@ def available_cores() -> int:
 def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
     """A pool of ``size`` threads, all started, each with torch's intra-op parallelism at 1.
 
-    ``torch.set_num_threads`` in a thread also stores the number for threads born later; the caller's own number is
-    therefore put back once every thread has set its own.
+    ``torch.set_num_threads`` in a thread also stores the number for threads born later, so the caller's own number is
+    put back once every thread has its own. A thread takes the stored number up at its first parallel operation, or when
+    it is asked for its number, as here: else that first operation would undo the setting.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(size, thread_name_prefix=name)
@@ -31,6 +32,7 @@ def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
 
     def settle() -> None:
         torch.set_num_threads(1)
+        torch.get_num_threads()
         started.wait()
 
     for future in [pool.submit(settle) for _ in range(size)]:
