@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import pickle
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import make_folder
 
@@ -229,6 +231,36 @@ def test_bench_shows_a_table_and_writes_a_record(dataset: Dataset, folder: Path,
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["settings"]["images"] == 36
     assert all(len(result["epochs"]) == 2 and min(result["epochs"]) > 0 for result in record["results"])
+
+
+@pytest.mark.parametrize("augment", ["resized-crop", "none"])
+def test_bench_takes_other_augmentations(dataset: Dataset, folder: Path, augment: str) -> None:
+    words = ["--augment", augment, "--images", 18, "--epochs", 1, "--workers", 0, "--batch-size", 6]
+    done = mmload("bench", dataset.path, "--source", folder, *words)
+    assert done.returncode == 0, done.stderr
+    assert "mmload.Loader" in done.stdout
+    line = complaint(mmload("bench", dataset.path, "--source", folder, "--augment", "zoom"), 2)
+    assert "--augment is 'zoom'; use one of crop, resized-crop, none" in line
+
+
+def test_bench_measures_cifar_against_torchvisions(tmp_path: Path) -> None:
+    folder = tmp_path / "source" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        batch = {
+            "data": rng.integers(0, 256, (8, 3072), dtype=np.uint8),
+            "labels": rng.integers(0, 10, 8).tolist(),
+            "filenames": [f"{name}_{row}.png" for row in range(8)],
+        }
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+    names = [f"kind{number}" for number in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    assert mmload("build", "cifar10", tmp_path / "source", tmp_path / "cifar").returncode == 0
+    words = ["--padding", 4, "--images", 100, "--epochs", 1, "--workers", 0]
+    done = mmload("bench", tmp_path / "cifar", "--source", tmp_path / "source", *words)
+    assert done.returncode == 0, done.stderr
+    assert "mmload.Loader" in done.stdout
 
 
 def test_bench_refuses_another_source_and_a_crop_that_does_not_fit(dataset: Dataset, tmp_path: Path) -> None:

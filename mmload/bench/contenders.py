@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from mmload.collate import Collate
 from mmload.dataset import Dataset, Split
 from mmload.errors import SourceError, UsageError
@@ -32,7 +32,10 @@ class Task:
         dataset: the store.
         split: which of its splits.
         source: the folder that it was built from.
-        crop: pixels of the random square crop.
+        augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalise to float32; or
+            "none": the stored uint8 rows.
+        crop: pixels of the square that comes out.
+        padding: pixels around the image before a random crop, as CIFAR is trained with.
         batch_size: images a batch.
         images: images an epoch, at least; a smaller split is gone through several times, by all contenders alike.
         threads: mmload's threads; None: the cores available.
@@ -41,7 +44,9 @@ class Task:
     dataset: Dataset
     split: str
     source: Path
+    augment: str = "crop"
     crop: int = 224
+    padding: int = 0
     batch_size: int = 64
     images: int = 2000
     threads: int | None = None
@@ -63,7 +68,7 @@ class Contender(Protocol):
     name: str
 
     def epoch(self) -> Iterator[Tensor]:
-        """The images of each batch, float32 [B, C, crop, crop], of one epoch in a new random order."""
+        """The images of each batch, as the task has them, of one epoch in a new random order."""
 
     def close(self) -> None:
         """End its threads and processes."""
@@ -79,7 +84,6 @@ class Stock:
 
     def __init__(self, task: Task, workers: int) -> None:
         from torch.utils.data import ConcatDataset, DataLoader
-        from torchvision.datasets import ImageFolder
         from torchvision.transforms import v2
 
         self.name = f"DataLoader + torchvision, {workers} worker{'s' * (workers != 1)}"
@@ -88,13 +92,9 @@ class Stock:
             raise SourceError(f"no such folder: {root}; give the folder that the dataset was built from")
         steps = [
             *recipe_as_torchvision(task.dataset.manifest.recipe),
-            v2.RandomCrop(task.crop),
-            v2.RandomHorizontalFlip(),
-            v2.PILToTensor(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(*_statistics(task.rows)),
+            *_stock_augmentation(task),
         ]
-        folder = ImageFolder(str(root), v2.Compose(steps))
+        folder = _stock_dataset(task, root, v2.Compose(steps))
         if len(folder) != len(task.rows):
             raise SourceError(
                 f"{root} has {len(folder):,} images, split {task.split!r} of {task.dataset.path} has "
@@ -156,7 +156,7 @@ class MapStyle:
             shuffle=True,
             num_workers=workers,
             persistent_workers=workers > 0,
-            collate_fn=_collate(task),
+            collate_fn=_collate(task) or _as_it_is,  # type: ignore[arg-type]  # __getitems__ gives it a Batch
         )
 
     def epoch(self) -> Iterator[Tensor]:
@@ -178,7 +178,9 @@ class Fill:
         self._pool: ThreadPoolExecutor = single_op_pool(self._threads, "mmload-bench")
         self._local = threading.local()
         channels = task.rows.fields["images"].shape[0]
-        self._shape = (task.batch_size, channels, task.crop, task.crop)
+        size = (task.crop, task.crop) if task.augment != "none" else task.rows.fields["images"].shape[1:]
+        self._shape = (task.batch_size, channels, *size)
+        self._dtype = torch.float32 if task.augment != "none" else torch.uint8
         self._batches = -(-len(task.rows) * task.repeats // task.batch_size)
 
     def epoch(self) -> Iterator[Tensor]:
@@ -188,14 +190,19 @@ class Fill:
     def _fill(self, number: int) -> Tensor:
         # Three buffers a thread, in turn: what a loader with a batch or two ahead has in hand.
         if not hasattr(self._local, "buffers"):
-            self._local.buffers = [torch.empty(self._shape) for _ in range(3)]
+            self._local.buffers = [torch.empty(self._shape, dtype=self._dtype) for _ in range(3)]
         buffers: list[Tensor] = self._local.buffers
         buffers.append(buffers.pop(0))
-        return buffers[0].fill_(0.5)
+        return buffers[0].fill_(1)
 
     def close(self) -> None:
         """See :class:`Contender`."""
         self._pool.shutdown()
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    """Collates what is a batch already."""
+    return batch
 
 
 class _Repeated(torch.utils.data.Dataset[Batch]):
@@ -232,8 +239,48 @@ def recipe_as_torchvision(recipe: dict[str, Any]) -> list[Any]:
     return made
 
 
-def _collate(task: Task) -> Collate:
-    return Collate(RandomCrop(task.crop), RandomHorizontalFlip(), Normalize(*_statistics(task.rows)))
+def _stock_augmentation(task: Task) -> list[Any]:
+    """The task's augmentation as torchvision's own, for PIL images."""
+    from torchvision.transforms import v2
+
+    if task.augment == "none":
+        return [v2.PILToTensor()]
+    crop = v2.RandomResizedCrop(task.crop) if task.augment == "resized-crop" else v2.RandomCrop(task.crop, task.padding)
+    to_float = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)]
+    return [crop, v2.RandomHorizontalFlip(), *to_float, v2.Normalize(*_statistics(task.rows))]
+
+
+def _stock_dataset(task: Task, root: Path, transform: Any) -> Any:
+    """The torchvision dataset of the kind that the store was built from.
+
+    Raises:
+        UsageError: if torchvision has none to measure against.
+    """
+    from torchvision import datasets
+
+    kind = task.dataset.manifest.recipe["source"]["kind"]
+    if kind == "imagefolder":
+        return datasets.ImageFolder(str(root), transform)
+    if kind not in ("cifar10", "cifar100"):
+        raise UsageError(
+            f"a dataset of kind {kind} cannot be measured against torchvision; build an imagefolder or cifar"
+        )
+    official = datasets.CIFAR10 if kind == "cifar10" else datasets.CIFAR100
+
+    class AnyLength(official):  # type: ignore[misc, valid-type]  # the published checksums are not what is measured
+        def _check_integrity(self) -> bool:
+            return True
+
+    return AnyLength(str(task.source), train=task.split == "train", transform=transform)
+
+
+def _collate(task: Task) -> Collate | None:
+    if task.augment == "none":
+        return None
+    crop = (
+        RandomResizedCrop(task.crop) if task.augment == "resized-crop" else RandomCrop(task.crop, task.padding or None)
+    )
+    return Collate(crop, RandomHorizontalFlip(), Normalize(*_statistics(task.rows)))
 
 
 def _statistics(rows: Split) -> tuple[list[float], list[float]]:

@@ -11,13 +11,17 @@ from mmload.bench.report import Record
 from mmload.dataset import Dataset
 from mmload.errors import UsageError
 
+AUGMENTS = ("crop", "resized-crop", "none")
+
 
 def run(
     dataset: Dataset,
     source: Path,
     split: str,
     *,
-    crop: int = 224,
+    augment: str = "crop",
+    crop: int | None = None,
+    padding: int = 0,
     batch_size: int = 64,
     images: int = 2000,
     epochs: int = 3,
@@ -31,7 +35,9 @@ def run(
         dataset: the store.
         source: the folder that it was built from.
         split: which split.
-        crop: pixels of the random square crop.
+        augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.contenders.Task`.
+        crop: pixels of the square that comes out; None: 7/8 of the stored side (224 of 256), all of it with padding.
+        padding: pixels around the image before a random crop.
         batch_size: images a batch.
         images: images an epoch at least; smaller splits are repeated.
         epochs: measured epochs of each.
@@ -46,6 +52,10 @@ def run(
     spec = dataset[split].fields.get("images")
     if spec is None:
         raise UsageError(f"split {split!r} of {dataset.path} stores no images; there is nothing to measure against")
+    if augment not in AUGMENTS:
+        raise UsageError(f"--augment is {augment!r}; use one of {', '.join(AUGMENTS)}")
+    if crop is None:
+        crop = min(spec.shape[1:]) if padding else min(spec.shape[1:]) * 7 // 8
     if not 1 <= crop <= min(spec.shape[1:]):
         raise UsageError(
             f"--crop is {crop}, the stored images are {spec.shape[1]} x {spec.shape[2]}; use 1 to {min(spec.shape[1:])}"
@@ -57,7 +67,9 @@ def run(
         dataset=dataset,
         split=split,
         source=source,
+        augment=augment,
         crop=crop,
+        padding=padding,
         batch_size=batch_size,
         images=images,
         threads=threads,
@@ -67,11 +79,15 @@ def run(
     settings = {
         "split": split,
         "stored": list(spec.shape),
+        "augment": augment,
         "crop": crop,
+        "padding": padding,
         "batch_size": batch_size,
         "images": len(task.rows) * task.repeats,
         "epochs": epochs,
-        "output": "float32 contiguous, random crop + flip + normalise, shuffled",
+        "output": "uint8 as stored, shuffled"
+        if augment == "none"
+        else "float32 contiguous, flip + normalise, shuffled",
         "cache": "warm",
     }
     return Record(settings=settings, measurements=measure(contenders, epochs, progress))
