@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -268,6 +268,8 @@ def _stock_dataset(task: Task, root: Path, transform: Any) -> Any:
     official = datasets.CIFAR10 if kind == "cifar10" else datasets.CIFAR100
 
     class AnyLength(official):  # type: ignore[misc, valid-type]  # the published checksums are not what is measured
+        meta: ClassVar[Any] = {**official.meta, "md5": None}
+
         def _check_integrity(self) -> bool:
             return True
 
