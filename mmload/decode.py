@@ -8,6 +8,7 @@ alone, so a build is deterministic. Never opens a file by name and never resizes
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ MAX_PIXELS = 2**31 // 12
 """178,956,970: above this an image is taken for a decompression bomb; it is twice Pillow's warning level."""
 
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
+_BARE = (0x01, *range(0xD0, 0xD8))  # JPEG markers that no length follows
 _WIDE_FORMATS = ("PNG", "PPM")  # their 32-bit mode "I" holds 16-bit values
 
 
@@ -33,7 +35,8 @@ class Decoder:
     """How pixels are made of files. Thread-safe and picklable.
 
     Attributes:
-        mode: "RGB" or "L" (one gray channel), with the meaning of ``PIL.Image.convert``.
+        mode: "RGB" or "L" (one gray channel), with the meaning of ``PIL.Image.convert``; but of a JPEG, "L" is the
+            luma that the file itself holds.
         exif_orient: turn the image as its EXIF orientation says; torchvision's ImageFolder does not.
         background: what shows through transparent pixels: a gray level, or (red, green, blue).
 
@@ -46,7 +49,7 @@ class Decoder:
     background: int | tuple[int, int, int] = 255
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
+        if not isinstance(self.mode, str) or self.mode not in MODES:
             raise RecipeError(f"decode mode is {self.mode!r}; use one of {', '.join(MODES)}")
         if not isinstance(self.exif_orient, bool):
             raise RecipeError(f"decode exif_orient is {self.exif_orient!r}; use true or false")
@@ -81,7 +84,7 @@ class Decoder:
                 torch.from_numpy(data), mode=MODES[self.mode], apply_exif_orientation=self.exif_orient
             )
         except RuntimeError as error:
-            raise ValueError(f"broken JPEG ({str(error).partition(chr(10))[0]})") from error
+            raise ValueError(f"broken JPEG ({_reason(error)})") from error
         return pixels
 
     @property
@@ -95,9 +98,11 @@ class Decoder:
                 with Image.open(io.BytesIO(data.tobytes())) as image:
                     _refuse_bomb(*image.size)
                     turned = ImageOps.exif_transpose(image) if self.exif_orient else image
-                    pixels = np.array(self._flattened(turned).convert(self.mode))
+                    pixels = np.array(self._flattened(turned, image.format).convert(self.mode))
         except UnidentifiedImageError as error:
             raise ValueError("not an image in any format that Pillow reads") from error
+        except Image.DecompressionBombError as error:
+            raise ValueError(f"{error}") from error
         except _Refused:
             raise
         except Exception as error:  # Pillow's readers raise nearly anything on a broken file: KeyError, zlib.error, ...
@@ -105,10 +110,10 @@ class Decoder:
         tensor = torch.from_numpy(pixels)
         return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor.permute(2, 0, 1)
 
-    def _flattened(self, image: Image.Image) -> Image.Image:
+    def _flattened(self, image: Image.Image, kind: str | None) -> Image.Image:
         """8 bits a channel, and no transparency left."""
         image.load()
-        if image.mode in _WIDE or (image.mode == "I" and image.format in _WIDE_FORMATS):
+        if image.mode in _WIDE or (image.mode == "I" and kind in _WIDE_FORMATS):
             return self._narrowed(image)
         if image.mode in ("I", "F"):
             raise _Refused(f"pixels are 32-bit ({image.mode}), whose range no file says; convert it to 8 or 16 bits")
@@ -118,7 +123,7 @@ class Decoder:
         return Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
 
     def _narrowed(self, image: Image.Image) -> Image.Image:
-        """16-bit gray scaled to 8 bits: round(value / 257), where ``PIL.Image.convert`` clips all above 255 to white."""
+        """16-bit gray scaled to 8 bits: round(value / 257), ``PIL.Image.convert`` clips all above 255 to white."""
         wide = np.asarray(image).astype(np.uint32)
         gray = ((wide + 128) // 257).astype(np.uint8)
         key = image.info.get("transparency")
@@ -131,6 +136,11 @@ class Decoder:
 def _tuple_of(value: Any) -> Any:
     """A list, as TOML and JSON write it, as a tuple."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def _reason(error: RuntimeError) -> str:
+    """The first line of a message of torch's, without the place in its source that newer versions put before it."""
+    return re.sub(r"^.*\.cpp:\d+, ", "", str(error).partition("\n")[0])
 
 
 class _Refused(ValueError):
@@ -158,7 +168,10 @@ def _jpeg_header(data: np.ndarray) -> tuple[int, int, int] | None:
             continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             return _frame(segment)
-        at += 2 + int.from_bytes(segment[2:4], "big")
+        length = 0 if marker in _BARE else int.from_bytes(segment[2:4], "big")
+        if marker not in _BARE and length < 2:
+            return None
+        at += 2 + length
     return None
 
 

@@ -7,6 +7,7 @@ content, byte for byte. Never touches the shards themselves: :mod:`mmload.store`
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ SKIPPED_NAME = "skipped.jsonl"
 SKIPPED_SHOWN = 1000
 """A split's manifest lists this many skipped samples; all of them are in its ``skipped.jsonl``."""
 
+_DIMENSIONS = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CRC32 = re.compile(r"[0-9a-f]{8}")
 
@@ -97,7 +99,7 @@ class Manifest:
             "splits": {name: _split_to_json(split) for name, split in self.splits.items()},
             "card": self.card,
         }
-        return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def shard_name(index: int) -> str:
@@ -106,8 +108,11 @@ def shard_name(index: int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a split or field may be called this: a plain word, so that it cannot leave the dataset's folder."""
-    return _NAME.fullmatch(text) is not None
+    """Whether a split or field may be called this: a plain word that cannot leave the dataset's folder.
+
+    ``shape`` and ``device`` are keys of a shard's ``meta.json`` with another meaning, so nothing is called that.
+    """
+    return _NAME.fullmatch(text) is not None and text not in ("shape", "device")
 
 
 def loads(text: str, path: str) -> Manifest:
@@ -122,14 +127,15 @@ def loads(text: str, path: str) -> Manifest:
         DamagedError: if it is not a manifest, or contradicts itself.
     """
     try:
-        body = json.loads(text)
+        body = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is not JSON ({error}); rebuild the dataset") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise DamagedError(f'{path} is not the manifest of an mmload dataset: it has no "format": "{FORMAT}"')
-    if body.get("version") != VERSION or isinstance(body["version"], bool):
+    version = body.get("version")
+    if type(version) is not int or version != VERSION:
         raise VersionError(
-            f"{path} has format version {body.get('version')!r}, this mmload reads version {VERSION}; "
+            f"{path} has format version {_shown(version)}, this mmload reads version {VERSION}; "
             "upgrade mmload, or build the dataset again"
         )
     return _Reader(path).manifest(body)
@@ -185,6 +191,20 @@ def shard_from_json(body: object, path: str) -> ShardRecord:
     return _Reader(path).shard(body, "shard")
 
 
+def _shown(value: object) -> str:
+    """A value as a message shows it."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "deeply nested"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _no_number(name: str) -> object:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{name} is no JSON")
+
+
 class _Reader:
     """Checks JSON values on their way into records; every complaint names the file and the place in it."""
 
@@ -192,9 +212,9 @@ class _Reader:
         self.path = path
 
     def fail(self, where: str, expected: str, got: object) -> DamagedError:
-        shown = repr(got)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        return DamagedError(f"{self.path} is damaged: {where} is {shown}, expected {expected}; rebuild the dataset")
+        return DamagedError(
+            f"{self.path} is damaged: {where} is {_shown(got)}, expected {expected}; rebuild the dataset"
+        )
 
     def mapping(self, body: object, where: str) -> Mapping[str, Any]:
         if not isinstance(body, dict):
@@ -237,6 +257,8 @@ class _Reader:
         record = self.mapping(body, where)
         shape = self.items(record.get("shape"), f"{where}.shape")
         sizes = tuple(self.count(size, f"{where}.shape") for size in shape)
+        if math.prod(sizes[:_DIMENSIONS]) >= 2**56 or len(sizes) > _DIMENSIONS:
+            raise self.fail(f"{where}.shape", f"at most {_DIMENSIONS} sizes, less than 2**56 elements", shape)
         try:
             return FieldSpec(dtype=self.text(record.get("dtype"), f"{where}.dtype"), shape=sizes)
         except ValueError as error:

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mmload.errors import RecipeError, choices
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that no stored byte depends on
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
+_DIGITS = 40
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -26,12 +28,15 @@ def parse_bytes(text: str | int) -> int:
     Raises:
         RecipeError: if it is no positive size.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(text).strip())
-    if isinstance(text, bool) or not found or found[2].upper() not in _UNITS:
-        raise RecipeError(f"size is {text!r}; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
-    size = int(float(found[1]) * _UNITS[found[2].upper()])
-    if size < 1:
-        raise RecipeError(f"size is {text!r}; it has to be at least one byte")
+    if type(text) is int:
+        size = text
+    else:
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip()) if isinstance(text, str) else None
+        if not found or len(found[1]) > _DIGITS or found[2].upper() not in _UNITS:
+            raise RecipeError(f"size is {text!r}; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+        size = int(Fraction(found[1]) * _UNITS[found[2].upper()])
+    if not 1 <= size < 2**62:
+        raise RecipeError("size has to be at least one byte and less than 4 EiB")
     return size
 
 
@@ -80,8 +85,8 @@ class BuildRecipe:
             "store": {"shard_size": self.shard_bytes, **shuffle},
         }
         try:
-            plain: dict[str, Any] = json.loads(json.dumps(body))
-        except (TypeError, ValueError) as error:
+            plain: dict[str, Any] = json.loads(json.dumps(body, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
             raise RecipeError(f"the recipe holds something that JSON cannot ({error})") from error
         return plain
 
@@ -101,7 +106,7 @@ def load(path: Path) -> BuildRecipe:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path} ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError(f"the recipe {path} is not TOML: {error}") from error
     try:
         return from_mapping(body)
@@ -156,6 +161,9 @@ def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _path(value: object, where: str) -> Path | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or "\0" in value:
         raise RecipeError(f"{where} is {value!r}; write a path")
-    return Path(value).expanduser()
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise RecipeError(f"{where} is {value!r}: whose home that is cannot be told; write the path in full") from error

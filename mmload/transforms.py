@@ -20,6 +20,7 @@ from mmload.decode import MAX_PIXELS
 from mmload.errors import RecipeError, choices
 from mmload.records import Sample
 
+_MOST = 65_535  # pixels of a side, as in a JPEG
 INTERPOLATIONS = {"bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC}
 
 
@@ -85,10 +86,11 @@ class Pad:
     fill: int = 0
 
     def __post_init__(self) -> None:
-        sides = (self.padding,) if isinstance(self.padding, int) else self.padding
-        if len(sides) not in (1, 4) or any(type(side) is not int or side < 0 for side in sides):
+        sides = self.padding if isinstance(self.padding, tuple) else (self.padding,) * 4
+        if len(sides) != 4 or any(type(side) is not int or not 0 <= side <= _MOST for side in sides):
             raise RecipeError(
-                f"Pad: padding is {self.padding!r}; use a whole number or [left, top, right, bottom], none negative"
+                f"Pad: padding is {self.padding!r}; use a whole number or [left, top, right, bottom], "
+                f"each from 0 to {_MOST:,}"
             )
         _check_fill(self)
 
@@ -194,11 +196,14 @@ def _make(spec: Mapping[str, Any]) -> Transform:
     try:
         made: Transform = step(**given)
     except TypeError as error:
-        raise RecipeError(f"transform {name}: {error}") from error
+        raise RecipeError(f"transform {name}: {error}; it takes {choices(known)}") from error
     return made
 
 
-_RANDOM = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "MixUp", "CutMix")
+_RANDOM = (
+    *("Random", "ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix"),
+    *("MixUp", "CutMix", "ElasticTransform", "GaussianBlur", "GaussianNoise"),
+)
 
 
 def _unknown_step(name: object) -> str:
@@ -211,16 +216,16 @@ def _unknown_step(name: object) -> str:
 
 
 def _check_size(step: Any) -> None:
-    sizes = (step.size,) if isinstance(step.size, int) else step.size
-    good = isinstance(sizes, tuple) and len(sizes) in (1, 2)
-    if not good or any(type(size) is not int or not 1 <= size <= 65_535 for size in sizes):
+    sizes = step.size if isinstance(step.size, tuple) else (step.size,) * 2
+    if len(sizes) != 2 or any(type(size) is not int or not 1 <= size <= _MOST for size in sizes):
         raise RecipeError(
-            f"{type(step).__name__}: size is {step.size!r}; use pixels, a whole number from 1, or [height, width]"
+            f"{type(step).__name__}: size is {step.size!r}; use pixels, a whole number from 1 to {_MOST:,}, "
+            "or [height, width]"
         )
 
 
 def _check_interpolation(step: Any) -> None:
-    if step.interpolation not in INTERPOLATIONS:
+    if not isinstance(step.interpolation, str) or step.interpolation not in INTERPOLATIONS:
         raise RecipeError(
             f"{type(step).__name__}: interpolation is {step.interpolation!r}; use one of {choices(INTERPOLATIONS)}"
         )
@@ -252,9 +257,7 @@ def _resize(sample: Sample, size: tuple[int, int], interpolation: str) -> Sample
     if size[0] * size[1] > MAX_PIXELS:
         raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
     out = dict(sample.fields)
-    out["images"] = F.resize_image(
-        out["images"], list(size), interpolation=INTERPOLATIONS[interpolation], antialias=True
-    )
+    out["images"] = _resize_pixels(out["images"], size, INTERPOLATIONS[interpolation])
     if "masks" in out:
         out["masks"] = F.resize_mask(out["masks"], list(size))
     if "boxes" in out:
@@ -262,8 +265,20 @@ def _resize(sample: Sample, size: tuple[int, int], interpolation: str) -> Sample
     return Sample(sample.id, out, sample.size)
 
 
+def _resize_pixels(images: Tensor, size: tuple[int, int], interpolation: InterpolationMode) -> Tensor:
+    if size[1] > 1:
+        sharp: Tensor = F.resize_image(images, list(size), interpolation=interpolation, antialias=True)
+        return sharp
+    # torch's uint8 kernel gives an output of width 1 wrong pixels or fails an internal assertion
+    # (2.11 and 2.15, AVX2); its float kernel does not
+    pixels: Tensor = F.resize_image(images.float(), list(size), interpolation=interpolation, antialias=True)
+    return pixels.round().clamp(0, 255).to(torch.uint8)
+
+
 def _window(sample: Sample, top: int, left: int, height: int, width: int, fill: int) -> Sample:
     """Cut [height, width] at (top, left), which may lie outside the image; outside is ``fill`` (masks: 255, void)."""
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"{height} x {width} pixels is over the limit of {MAX_PIXELS}")
     out = dict(sample.fields)
     out["images"] = _cut(out["images"], top, left, height, width, fill)
     if "masks" in out:
