@@ -156,6 +156,9 @@ class Split:
         rows = self.record.shards[index].rows
         fields = {}
         for name, spec in self.fields.items():
+            if rows == 0:  # every sample of it was skipped; an empty file cannot be mapped
+                fields[name] = torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
+                continue
             flat = np.memmap(self.reader.path(name, index), dtype=np.uint8, mode="r")
             with warnings.catch_warnings():  # torch warns of memory that cannot be written, which is meant
                 warnings.simplefilter("ignore", UserWarning)

@@ -124,11 +124,12 @@ class Mmload:
     def __init__(self, task: Task) -> None:
         threads = task.threads or available_cores()
         self.name = f"mmload.Loader, {threads} thread{'s' * (threads != 1)}"
-        rows = torch.arange(len(task.rows)).repeat(task.repeats)
+        repeated = torch.arange(len(task.rows)).repeat(task.repeats).tolist()
         self._loader = Loader(
             task.rows,
             batch_size=task.batch_size,
-            sampler=torch.utils.data.SubsetRandomSampler(rows.tolist()),
+            shuffle=task.repeats == 1,
+            sampler=None if task.repeats == 1 else torch.utils.data.SubsetRandomSampler(repeated),
             collate=_collate(task),
             threads=threads,
         )
