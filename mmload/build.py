@@ -32,7 +32,7 @@ from mmload.recipe import BuildRecipe
 from mmload.records import FieldSpec
 from mmload.shards import ShardJob, ShardPlan, fields_of, plan_shards, row_bytes
 from mmload.sources import Noted, SourceSplit, make_source
-from mmload.staging import Staging
+from mmload.staging import Staging, killed_at_its_end
 from mmload.stats import mean_std
 from mmload.store import Seal, Site
 from mmload.transforms import Chain
@@ -98,10 +98,10 @@ def build(
     errors = _Errors(on_error, max_errors, sum(len(split) for split in splits.values()))
     plan = {"recipe": recipe.resolved(), "fingerprint": fingerprint(splits)}
     out = recipe.out.resolve()
-    done = None if (swap_pending := _swap_pending(out)) else _finished(out, plan, overwrite, errors)
+    done = None if (ending := killed_at_its_end(out, plan)) else _finished(out, plan, overwrite, errors)
     if done is None:
         with Staging(out) as staging:
-            done = _finished(out, plan, overwrite, errors) if swap_pending else None
+            done = _finished(out, plan, overwrite, errors) if ending else None
             if done is None:
                 work = _Work(recipe, plan, splits, chain, staging, errors, progress)
                 manifest = work.run(engine, overwrite)
@@ -281,11 +281,6 @@ def _limit(most: int | str, samples: int) -> int:
     if not 0 <= value <= (100 if share else 2**62):
         raise UsageError(f"max-errors is {most!r}; use a whole number, or a share such as 1%")
     return int(samples * value / 100) if share else int(value)
-
-
-def _swap_pending(out: Path) -> bool:
-    """Whether a build was killed in the middle of its commit, so that the destination may be missing for now."""
-    return Site(out.parent / f".{out.name}.building").folder.joinpath("replaced").exists()
 
 
 def _finished(out: Path, plan: Mapping[str, object], overwrite: bool, errors: _Errors) -> Manifest | None:

@@ -139,9 +139,9 @@ def build(
     recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size, options)
     recipe = replace(recipe, options={**recipe.options, **options})
     recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient)
-    from mmload.build import build as run
-
     with _interruptible("run the same command again to go on"), _bar("build", "img") as progress:
+        from mmload.build import build as run
+
         report = run(
             recipe,
             overwrite=overwrite,

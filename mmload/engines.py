@@ -1,7 +1,8 @@
 """How shards get run: on this machine, in threads inside a process and, where cores are many, in processes over shards.
 
 Comes in: a job, a picklable function that builds one shard from its plan, and the plans. Goes out: what the job
-returned for each. An engine only decides where a shard is built, never what is in it. A worker that dies ends the run at once.
+returned for each. An engine only decides where a shard is built, never what is in it. A worker that dies ends the run
+at once.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
@@ -125,7 +128,8 @@ class _Crew:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         worker = context.Process(target=_work, args=(there, self.payload, self.threads), daemon=True)
-        worker.start()
+        with _interrupts_blocked():
+            worker.start()
         there.close()
         self.workers[here] = worker
         self._next(here)
@@ -173,6 +177,20 @@ class _Crew:
             worker.join()
             worker.close()
             pipe.close()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A worker started inside never sees Ctrl-C, from its first instruction on: the mask is inherited."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it, as the first worker would, unblocks
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pickled(job: Job) -> bytes:

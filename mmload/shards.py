@@ -6,9 +6,10 @@ Comes in: a plan. Goes out: a sealed shard, the same bytes for any number of thr
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -99,15 +100,17 @@ class ShardJob:
         split, fields = self.splits[plan.split], self.fields[plan.split]
         rows = chunk_rows(fields)
         under_way: deque[Future[Chunk]] = deque()
+        stop = threading.Event()
         try:
             for start in range(plan.start, plan.stop, rows):
                 indices = self._samples(len(split), start, min(start + rows, plan.stop))
-                under_way.append(pool.submit(self._chunk, split, indices, fields))
+                under_way.append(pool.submit(self._chunk, split, indices, fields, stop))
                 if len(under_way) == 2 * threads:
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
         finally:
+            stop.set()
             for future in under_way:
                 future.cancel()
 
@@ -118,13 +121,18 @@ class ShardJob:
         order: list[int] = permute(torch.arange(start, stop), count, self.shuffle_seed).tolist()
         return order
 
-    def _chunk(self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec]) -> Chunk:
+    def _chunk(
+        self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stop: threading.Event
+    ) -> Chunk:
+        """Decode samples; cut short once nobody waits for them, so that Ctrl-C waits for one sample, not for 256."""
         if isinstance(split, InBulk) and isinstance(indices, range) and not self.chain.steps:
             return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
         out = {name: _MEMORY.empty((len(indices), *spec.shape), spec.torch_dtype) for name, spec in fields.items()}
         samples: list[tuple[str, tuple[int, int] | None]] = []
         skipped: list[tuple[str, str]] = []
         for index in indices:
+            if stop.is_set():
+                raise CancelledError
             try:
                 sample = finished(split, index, self.chain)
             except SampleError as error:

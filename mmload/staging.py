@@ -41,7 +41,7 @@ class Staging:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.site = Site(out.parent / f".{out.name}.building")
+        self.site = _site(out)
         try:
             self._lock = self._hold()
             self._recover()
@@ -58,11 +58,7 @@ class Staging:
 
     def plan(self) -> dict[str, Any] | None:
         """The plan that the build in this folder was begun with; None if it is new."""
-        try:
-            plan = json.loads((self.site.folder / "plan.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return plan if isinstance(plan, dict) else None
+        return _plan(self.site)
 
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Forget whatever is in the folder and start on this plan."""
@@ -78,19 +74,18 @@ class Staging:
             split: the split's name.
             shards: the shards' numbers, in order.
             name: the joined file's name.
+
+        Raises:
+            BuildError: if the disk refuses.
         """
-        folder = self.site.dataset / split
-        folder.mkdir(parents=True, exist_ok=True)
-        crc = size = 0
-        with open(folder / name, "wb") as out:
-            for index in shards:
-                with open(file(split, index), "rb") as lines:
-                    while block := lines.read(1 << 20):
-                        out.write(block)
-                        crc = zlib.crc32(block, crc)
-                        size += len(block)
-            sync(out)
-        return FileRecord(bytes=size, crc32=f"{crc:08x}")
+        joined = self.site.dataset / split / name
+        try:
+            joined.parent.mkdir(parents=True, exist_ok=True)
+            return _join([file(split, index) for index in shards], joined)
+        except OSError as error:
+            raise BuildError(
+                f"cannot write {joined} ({error.strerror}); what is sealed is kept: make room, then run the same again"
+            ) from error
 
     def commit(self, manifest: Manifest) -> None:
         """Write the manifest, move the dataset to its destination, drop what it replaces and the folder itself.
@@ -151,6 +146,40 @@ class Staging:
             (self.site.dataset if done else self._replaced).rename(self.out)
             sync_folder(self.out.parent)
         remove(self._replaced)
+
+
+def killed_at_its_end(out: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether the folder beside a destination may be what a kill left in the last steps of this build, or of a repair.
+
+    Then the destination may be whole, or missing for now, and what is left has to go.
+    """
+    site = _site(out)
+    return site.folder.exists() and ((site.folder / "replaced").exists() or _plan(site) in (None, plan))
+
+
+def _site(out: Path) -> Site:
+    return Site(out.parent / f".{out.name}.building")
+
+
+def _plan(site: Site) -> dict[str, Any] | None:
+    try:
+        plan = json.loads((site.folder / "plan.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return plan if isinstance(plan, dict) else None
+
+
+def _join(parts: Sequence[Path], joined: Path) -> FileRecord:
+    crc = size = 0
+    with open(joined, "wb") as out:
+        for part in parts:
+            with open(part, "rb") as lines:
+                while block := lines.read(1 << 20):
+                    out.write(block)
+                    crc = zlib.crc32(block, crc)
+                    size += len(block)
+        sync(out)
+    return FileRecord(bytes=size, crc32=f"{crc:08x}")
 
 
 def attend(site: Site) -> BinaryIO:

@@ -1,7 +1,8 @@
 """Is a dataset what its manifest says, and what its source says? And the way back where it is not.
 
-Comes in: a dataset's folder, and for the second question and for repairs the source it was built from. Goes out: what is
-wrong, shard by shard, or the shards rebuilt. Files are read to the last byte; nothing is changed but by :func:`repair`.
+Comes in: a dataset's folder, and for the second question and for repairs the source it was built from. Goes out: what
+is wrong, shard by shard, or the shards rebuilt. Files are read to the last byte; nothing is changed but by
+:func:`repair`.
 """
 
 from __future__ import annotations
