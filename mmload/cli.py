@@ -43,6 +43,8 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted; run the same command again to go on", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

@@ -193,7 +193,7 @@ class _StoredShard:
         first, self.row = self.row, self.row + len(chunk.samples)
         for row, line in enumerate(samples_lines(chunk).splitlines(keepends=True), first):
             if row >= self.rows or line != self.lines[row]:
-                was = self.lines[row].decode().strip() if row < self.rows else "not there"
+                was = self.lines[row].decode("utf-8", "replace").strip() if row < self.rows else "not there"
                 return f"row {row} is {line.decode().strip()} in the source, and was {was} at the build"
         for name, spec in self.fields.items():
             fresh = np.frombuffer(bytes_of(chunk.fields[name]), np.uint8).reshape(-1, spec.row_bytes)
