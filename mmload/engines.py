@@ -181,16 +181,25 @@ class _Crew:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A worker started inside never sees Ctrl-C, from its first instruction on: the mask is inherited."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    """A worker started inside never sees Ctrl-C, from its first instruction on: the mask is inherited.
+
+    A Ctrl-C meanwhile is kept for the end: the mask is this thread's alone, and another thread that takes the signal
+    would have it raised here, between the start of a worker and the message that it waits for.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return
     resource_tracker.ensure_running()  # starting it, as the first worker would, unblocks
+    kept: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if kept:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _pickled(job: Job) -> bytes:

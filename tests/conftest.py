@@ -14,7 +14,7 @@ from mmload.dataset import Dataset
 from mmload.dataset import open as open_dataset
 from mmload.recipe import BuildRecipe, square
 
-REAL = Path(__file__).parents[2] / "shared" / "data"
+REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
 
 @pytest.fixture(scope="session")

@@ -132,10 +132,7 @@ def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(processes: str, 
     began = time.monotonic()
     _, said = running.communicate(timeout=60)
     assert time.monotonic() - began < 20
-    if processes == "2" and running.returncode == -signal.SIGINT:  # seen once under load: ended by the signal itself
-        assert "Traceback (most recent call last)" not in said.partition("mmload: ")[2]
-    else:
-        assert (running.returncode, said) == (130, "mmload: interrupted; run the same command again to go on\n")
+    assert (running.returncode, said) == (130, "mmload: interrupted; run the same command again to go on\n")
     assert not out.exists()
     report = build(recipe(source, out))
     assert tree(out) == tree(tmp_path / "whole")

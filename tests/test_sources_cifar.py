@@ -26,7 +26,7 @@ from mmload.sources import InBulk, make_source
 from mmload.sources.cifar import CIFAR10, CIFAR100
 from mmload.sources.pickles import read_plain_pickle
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
 
 def batch(rows: int, seed: int, classes: int = 10) -> dict[str, object]:

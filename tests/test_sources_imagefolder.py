@@ -20,7 +20,7 @@ from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import Noted, make_source
 from mmload.sources.files import held_out, inner_name
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
 
 def picture(path: Path, seed: int = 0) -> None:

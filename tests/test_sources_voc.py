@@ -25,7 +25,7 @@ from mmload.sources.voc import PASCAL
 from mmload.sources.voc_devkit import read_list
 from mmload.sources.voc_xml import parse_annotation
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = (Path(__file__).parents[2] / "shared" / "data").resolve()
 CELLS = ["RBC", "WBC", "Platelets"]
 
 
