@@ -182,7 +182,11 @@ def test_other_formats(kind: str, mode: str) -> None:
     if (kind, mode) in (("JPEG2000", "1"), ("JPEG2000", "P"), ("PPM", "P")):
         pytest.skip(f"there is no {kind} of mode {mode}")
     data = encoded(Image.fromarray(NOISE).convert(mode), kind)
-    assert np.array_equal(decoded(data), plain(data))
+    try:
+        expected = plain(data)
+    except OSError as error:
+        pytest.skip(f"this Pillow cannot read the {kind} of mode {mode} that it wrote ({error})")
+    assert np.array_equal(decoded(data), expected)
 
 
 @pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("WEBP", {"lossless": True, "exact": True}), ("TIFF", {})])
