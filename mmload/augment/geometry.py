@@ -125,8 +125,8 @@ class CenterCrop(Step):
         return str(self.size)
 
 
-class RandomHorizontalFlip(Step):
-    """Mirrored left to right with probability ``p``, drawn per sample."""
+class _RandomFlip(Step):
+    """What both flips share: the probability and when they fit."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
@@ -135,34 +135,26 @@ class RandomHorizontalFlip(Step):
     def fits(self, plan: Plan) -> bool:
         """A flip fits wherever a crop does."""
         return plan.fits_window()
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"p={self.p}"
+
+
+class RandomHorizontalFlip(_RandomFlip):
+    """Mirrored left to right with probability ``p``, drawn per sample."""
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One draw per sample."""
         return plan.flipped(x=draws.chance(self.p))
 
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}"
 
-
-class RandomVerticalFlip(Step):
+class RandomVerticalFlip(_RandomFlip):
     """Upside down with probability ``p``, drawn per sample."""
-
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = chance(p)
-
-    def fits(self, plan: Plan) -> bool:
-        """A flip fits wherever a crop does."""
-        return plan.fits_window()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One draw per sample."""
         return plan.flipped(y=draws.chance(self.p))
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}"
 
 
 def _centre(length: int, size: int) -> int:
