@@ -7,8 +7,7 @@ subtraction and multiplication, whose bits do not depend on its place in a batch
 
 from __future__ import annotations
 
-import math
-import threading
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -17,18 +16,14 @@ from torch import Tensor
 from mmload.augment.holes import Corner, corners_of, punch_batch, punch_row
 from mmload.augment.plan import Plan, Resampling
 from mmload.augment.resample import PACKED_FACTORS, kept, resized, resized_batch, resized_packed, unpacked
-from mmload.augment.sampling import Window, cut, gathered, windows
+from mmload.augment.sampling import Window, chunks, cut, pieces, windows
+from mmload.augment.scratch import scratch
 
 ROWWISE_ELEMENTS = 16_384
 """Output elements per sample from which a sample of its own pays for the overhead of its calls, on a CPU."""
 
-CHUNK_ELEMENTS = 400_000
-"""Output elements that a batch of tiny images is rendered in at a time, on a CPU: what stays in cache."""
-
 _LUMA = (0.2989, 0.587, 0.114)
 """The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
-
-_memory = threading.local()
 
 
 class Rendering:
@@ -72,18 +67,19 @@ class Rendering:
             for k, (image, target) in enumerate(zip(images, out, strict=True)):
                 self.row(k, image, target)
             return
-        pixels = gathered(images, self.plan) if how is None else resized_batch(images, self.plan, how)
         grey = self.plan.grey
-        for some in self._chunks():
-            self._paint(pixels[some], out[some], None if grey is None else grey[some])
+        for some, pixels in self._pieces(images):
+            self._paint(pixels, out[some], None if grey is None else grey[some])
         for hole in self.plan.holes:
             punch_batch(hole, out)
 
-    def _chunks(self) -> list[slice]:
-        """The batch in parts whose floats stay in cache, on a CPU."""
-        count, *sizes = self.plan.shape
-        size = max(1, CHUNK_ELEMENTS // max(math.prod(sizes), 1)) if self.plan.device.type == "cpu" else max(count, 1)
-        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    def _pieces(self, images: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """The windows of the batch, in parts whose floats stay in cache on a CPU."""
+        how = self.plan.resampling
+        if how is None:
+            return pieces(images, self.plan)
+        pixels = resized_batch(images, self.plan, how)
+        return ((some, pixels[some]) for some in chunks(self.plan))
 
     def _placed(self, view: Tensor, window: Window) -> Tensor:
         """A cut window resized and flipped."""
@@ -103,7 +99,7 @@ class Rendering:
         elif out.dim() == 3 and not out.is_contiguous() and out.permute(1, 2, 0).is_contiguous():
             self._paint_interleaved(pixels, out.permute(1, 2, 0), grey)
         else:
-            work = _working_memory(pixels.shape, out.device)
+            work = scratch("floats", pixels.shape, torch.float32, out.device)
             work.copy_(pixels)
             self._grey(work, grey)
             _map(work, self._shift, self._scale, out)
@@ -111,7 +107,7 @@ class Rendering:
     def _paint_interleaved(self, pixels: Tensor, out: Tensor, grey: Tensor | bool | None) -> None:
         """The same for [h, w, C] memory, as rows of w * C values: broadcasting over a last dimension of C is slow."""
         height, width, channels = out.shape
-        work = _working_memory(out.shape, out.device)
+        work = scratch("floats", out.shape, torch.float32, out.device)
         planes = work.permute(2, 0, 1)
         planes.copy_(pixels)
         self._grey(planes, grey)
@@ -128,7 +124,7 @@ class Rendering:
         packed = kept(resized_packed(view, how), window, (self.plan.height, self.plan.width))
         if window.flips:
             packed = packed.flip(window.flips)
-        work = _working_memory(out.shape, out.device).copy_(unpacked(packed))
+        work = scratch("floats", out.shape, torch.float32).copy_(unpacked(packed))
         _map(work, *self._packed_map, out)
 
     def _packs(self, view: Tensor, how: Resampling, out: Tensor, k: int) -> bool:
@@ -202,15 +198,3 @@ def _map(work: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tensor) 
         torch.mul(work, scale, out=out)
     else:
         out.copy_(work.mul_(scale))
-
-
-def _working_memory(shape: torch.Size, device: torch.device) -> Tensor:
-    """Float32 memory of this thread, kept for the next call: 600 KB that stay in the cache of its core."""
-    if device.type != "cpu":
-        return torch.empty(shape, device=device)
-    work: Tensor | None = getattr(_memory, "work", None)
-    if work is None or work.shape != shape:
-        with torch.inference_mode(False):  # else it could not be written again outside of that mode
-            work = torch.empty(shape)
-        _memory.work = work
-    return work

@@ -6,20 +6,18 @@ torchvision's antialiased resize (the batch: within one level of them). Knows no
 
 from __future__ import annotations
 
-import threading
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mmload.augment.plan import Plan, Resampling
 from mmload.augment.sampling import Window
+from mmload.augment.scratch import scratch
 
 PACKED_FACTORS = (1, 1 << 8, 1 << 16)
 """What each channel is multiplied by in a packed pixel."""
 
 _BYTES = torch.tensor([255 * factor for factor in PACKED_FACTORS], dtype=torch.int32).view(3, 1, 1)
-_memory = threading.local()
 
 
 def resized(pixels: Tensor, window: Window, how: Resampling, part: tuple[int, int]) -> Tensor:
@@ -47,7 +45,7 @@ def resized_packed(pixels: Tensor, how: Resampling) -> Tensor:
     numbers in 0.86 of the time (crop of random size to 224, one thread).
     """
     _, rows, cols = pixels.shape
-    planes = _planes(3 * rows * cols).view(3, rows, cols).copy_(pixels)
+    planes = scratch("planes", pixels.shape, torch.int32).copy_(pixels)
     packed, second, third = planes.unbind(0)
     packed.add_(second, alpha=1 << 8).add_(third, alpha=1 << 16)
     interleaved = packed.view(torch.uint8).view(rows, cols, 4).permute(2, 0, 1)
@@ -60,18 +58,8 @@ def resized_packed(pixels: Tensor, how: Resampling) -> Tensor:
 def unpacked(packed: Tensor) -> Tensor:
     """The bytes of int32 [h, w] as three planes, each still times 1, 256 or 65536: int32 [3, h, w], until the next."""
     height, width = packed.shape
-    planes = _planes(3 * height * width).view(3, height, width)
+    planes = scratch("planes", (3, height, width), torch.int32)
     return torch.bitwise_and(packed, _BYTES, out=planes)
-
-
-def _planes(size: int) -> Tensor:
-    """Int32 memory of this thread, kept for the next call and grown as needed."""
-    planes: Tensor | None = getattr(_memory, "planes", None)
-    if planes is None or len(planes) < size:
-        with torch.inference_mode(False):  # else it could not be written again outside of that mode
-            planes = torch.empty(size, dtype=torch.int32)
-        _memory.planes = planes
-    return planes[:size]
 
 
 def resized_batch(images: Tensor, plan: Plan, how: Resampling) -> Tensor:

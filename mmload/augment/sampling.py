@@ -6,15 +6,22 @@ possible. Knows nothing of colours.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mmload.augment.plan import Padding, Plan
+from mmload.augment.scratch import scratch
 
-CHUNK_PIXELS = 131_072
-"""Pixels that are gathered at a time on a CPU: 128 images of 32 x 32, whose indices take 1 MB."""
+Numbers = npt.NDArray[np.int64]
+
+CHUNK_ELEMENTS = 400_000
+"""Output elements that a batch of tiny images is rendered in at a time, on a CPU: what stays in cache."""
 
 
 class Window(NamedTuple):
@@ -103,11 +110,26 @@ def reflected(position: Tensor, length: int, mode: str) -> Tensor:
     return position.clamp(0, length - 1)
 
 
-def gathered(images: Tensor, plan: Plan) -> Tensor:
-    """The windows of a whole batch [B, C, H, W], which are not resized: [B, C, h, w]."""
+def pieces(images: Tensor, plan: Plan) -> Iterator[tuple[slice, Tensor]]:
+    """The windows of a whole batch [B, C, H, W], which are not resized, some samples at a time.
+
+    Yields:
+        Which samples, and their windows [b, C, h, w] in the images' dtype, on a CPU valid until the next.
+    """
+    fill = None if plan.padding is None else fill_values(plan.padding, images)
     if not plan.moves:
-        return images
-    return _picked(images, plan, None if plan.padding is None else fill_values(plan.padding, images))
+        yield from ((some, images[some]) for some in chunks(plan))
+    elif plan.device.type == "cpu":
+        yield from _taken(images, plan, fill)
+    else:
+        yield slice(None), _picked(images, plan, fill)
+
+
+def chunks(plan: Plan) -> list[slice]:
+    """The batch in parts whose floats stay in cache on a CPU, else all of it."""
+    count, *sizes = plan.shape
+    size = max(1, CHUNK_ELEMENTS // max(math.prod(sizes), 1)) if plan.device.type == "cpu" else max(count, 1)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
@@ -118,12 +140,79 @@ def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
     return _picked(masks[:, None], plan, None if fill is None else fill.to(masks.dtype))[:, 0]
 
 
+def _taken(images: Tensor, plan: Plan, fill: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+    """Windows on a CPU: samples are laid on their ground, mirrored if need be, and windows copied from it line by line.
+
+    All windows of all samples are one overlapping strided view of the ground, so that one ``index_select`` takes them:
+    0.3 us for 32 x 32 pixels of three channels, where picking pixel by pixel takes 2.1 us.
+    """
+    mirrors = _mirrors(plan)
+    top, left = _starts(plan)
+    for some in chunks(plan):
+        ground, place = _ground(images[some], mirrors[some], plan.padding, fill)
+        windows = scratch("windows", (len(place), *plan.shape[1:]), images.dtype)
+        sample, plane, line, _ = ground.stride()
+        _, channels, height, width = windows.shape
+        last = (channels - 1) * plane + (height - 1) * line + width - 1
+        views = ground.as_strided((ground.numel() - last, channels, height, width), (1, plane, line, 1))
+        starts = place * sample + top[some] * line + left[some]
+        yield some, torch.index_select(views, 0, torch.from_numpy(starts), out=windows)
+
+
+def _mirrors(plan: Plan) -> Numbers:
+    """How each sample is mirrored, int64 [B]: 1 for left to right, 2 for upside down, 3 for both."""
+    across = 0 if plan.flip_x is None else plan.flip_x.numpy().astype(np.int64)
+    over = 0 if plan.flip_y is None else plan.flip_y.numpy().astype(np.int64)
+    return np.broadcast_to(np.asarray(across + 2 * over, dtype=np.int64), plan.count)
+
+
+def _starts(plan: Plan) -> tuple[Numbers, Numbers]:
+    """Where each window starts on its mirrored ground: rows and columns, int64 [B]."""
+    _, height, width = plan.source
+    margin = (0, 0) if plan.padding is None else plan.padding.margin
+    starts = []
+    for start, flip, room, reach in (
+        (plan.top, plan.flip_y, height - plan.height, margin[0]),
+        (plan.left, plan.flip_x, width - plan.width, margin[1]),
+    ):
+        first = np.zeros(plan.count, dtype=np.int64) if start is None else start.numpy()
+        starts.append((first if flip is None else np.where(flip.numpy(), room - first, first)) + reach)
+    return starts[0], starts[1]
+
+
+def _ground(images: Tensor, mirrors: Numbers, padding: Padding | None, fill: Tensor | None) -> tuple[Tensor, Numbers]:
+    """The images with their margin, grouped by how they are mirrored, and the place of each sample among them."""
+    groups = [(int(kind), np.flatnonzero(mirrors == kind)) for kind in np.flatnonzero(np.bincount(mirrors))]
+    if padding is None and groups[0][0] == 0 and len(groups) == 1:
+        return images.contiguous(), groups[0][1]
+    height, width = images.shape[2:]
+    top, left = (0, 0) if padding is None else padding.margin
+    shape = *images.shape[:2], height + 2 * top, width + 2 * left
+    ground = scratch("ground", shape, images.dtype)
+    if fill is not None:
+        ground.copy_(fill)
+    place = np.empty(len(images), dtype=np.int64)
+    first = 0
+    for kind, chosen in groups:
+        some = images.index_select(0, torch.from_numpy(chosen))
+        dims = [dim for bit, dim in ((1, -1), (2, -2)) if kind & bit]
+        following = first + len(chosen)
+        ground[first:following, :, top : top + height, left : left + width] = some.flip(dims) if dims else some
+        place[chosen] = np.arange(first, following)
+        first = following
+    if padding is not None and padding.mode != "constant":
+        y = reflected(torch.arange(-top, height + top), height, padding.mode)
+        x = reflected(torch.arange(-left, width + left), width, padding.mode)
+        ground = ground.index_select(2, y + top).index_select(3, x + left)
+    return ground, place
+
+
 def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
     """One source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
     y, x = _rows(plan), _columns(plan)
     count, channels = images.shape[:2]
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
-    for some in _chunks(count, plan):
+    for some in chunks(plan):
         source, index = _indexed(images[some], y[some], x[some], plan.padding, fill)
         index = index.flatten(1)[:, None].expand(-1, channels, -1)
         torch.gather(source.reshape(len(source), channels, -1), 2, index, out=taken[some])
@@ -145,12 +234,6 @@ def _indexed(
     ground = torch.empty(shape, dtype=images.dtype, device=images.device).copy_(fill)
     ground[:, :, top : top + height, left : left + width] = images
     return ground, (y + top)[:, :, None] * shape[3] + (x + left)[:, None, :]
-
-
-def _chunks(count: int, plan: Plan) -> list[slice]:
-    """The batch in parts: :data:`CHUNK_PIXELS` each on a CPU, all of it on a device."""
-    size = max(1, CHUNK_PIXELS // max(plan.height * plan.width, 1)) if plan.device.type == "cpu" else max(count, 1)
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def _rows(plan: Plan) -> Tensor:
