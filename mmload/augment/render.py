@@ -124,8 +124,7 @@ class Rendering:
         packed = kept(resized_packed(view, how), window, (self.plan.height, self.plan.width))
         if window.flips:
             packed = packed.flip(window.flips)
-        work = scratch("floats", out.shape, torch.float32).copy_(unpacked(packed))
-        _map(work, *self._packed_map, out)
+        _map(unpacked(packed, out), *self._packed_map, out)
 
     def _packs(self, view: Tensor, how: Resampling, out: Tensor, k: int) -> bool:
         """Whether the packed way can be gone: a smooth resize of uint8 RGB to contiguous float32, not grey."""
