@@ -95,6 +95,9 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor) -> Tensor:
         int64 [B] on the device of ``ids``, the same bits on every device.
     """
     run = mixed_number(mixed_number(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
+    if ids.device.type == "cpu" and ids.dim():
+        words = _mixed_words(_words(ids) ^ np.uint64(run % (1 << 64)))
+        return torch.from_numpy(_mixed_words(words + np.uint64(GOLDEN % (1 << 64))).view(np.int64))
     return mixed(mixed(ids ^ wrapped(run)) + GOLDEN)
 
 
@@ -129,6 +132,9 @@ class Draws:
         numbers = range(self._used + 1, self._used + count + 1)
         self._used += count
         counters = [wrapped(self._step + GOLDEN * number) for number in numbers]
+        if self._seeds.device.type == "cpu":
+            words = _words(self._seeds)[:, None] + np.array(counters, dtype=np.int64).view(np.uint64)
+            return torch.from_numpy(_mixed_words(words).view(np.int64))
         return mixed(self._seeds.unsqueeze(1) + torch.tensor(counters, device=self._seeds.device))
 
     def uniform(self, count: int) -> Tensor:
