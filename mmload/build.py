@@ -101,7 +101,7 @@ def build(
     done = None if (ending := killed_at_its_end(out, plan)) else _finished(out, plan, overwrite, errors)
     if done is None:
         with Staging(out) as staging:
-            done = _finished(out, plan, overwrite, errors) if ending else None
+            done = _finished(out, plan, overwrite and not staging.committed(plan), errors) if ending else None
             if done is None:
                 work = _Work(recipe, plan, splits, chain, staging, errors, progress)
                 manifest = work.run(engine, overwrite)
@@ -255,8 +255,7 @@ class _Work:
         sums, squares = (_columns(getattr(seal, key) for seal in counted) for key in ("sums", "squares"))
         mean, std = mean_std(sums, squares, rows * _image_pixels(fields) if counted else 0)
         skipped_count = sum(seal.skipped for seal in seals)
-        if skipped_count:
-            self.staging.join(site.skipped_file, name, numbers, SKIPPED_NAME)
+        skipped_file = self.staging.join(site.skipped_file, name, numbers, SKIPPED_NAME) if skipped_count else None
         return SplitRecord(
             rows=rows,
             fields=fields,
@@ -266,6 +265,7 @@ class _Work:
             std=std,
             skipped_count=skipped_count,
             skipped=tuple(islice(_skipped(site, name, numbers), SKIPPED_SHOWN)),
+            skipped_file=skipped_file,
             samples=self.staging.join(site.samples_file, name, numbers, SAMPLES_NAME),
             shards=tuple(seal.record for seal in seals),
         )

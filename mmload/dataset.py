@@ -7,8 +7,8 @@ time that grows with the shards, not with the rows. Never writes and needs neith
 from __future__ import annotations
 
 import operator
+import os
 import stat
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from torch.utils.data import Subset
 
 from mmload.errors import DamagedError, UsageError, choices
 from mmload.manifest import SplitRecord, read, shard_name
+from mmload.quiet import quiet
 from mmload.reader import RowReader
 from mmload.records import Batch, FieldSpec, make_batch
 
@@ -146,10 +147,14 @@ class Split:
         """The whole split as one memory-mapped tensorclass, read-only.
 
         Raises:
-            UsageError: if the split has several shards, which no single map can hold: take :attr:`shards`.
+            UsageError: if the split has several shards: a map holds one file, and joining them would be a copy.
         """
-        if len(self.record.shards) != 1:
-            raise UsageError(f"split {self.name!r} has {len(self.record.shards)} shards, not one; take .shards")
+        count = len(self.record.shards)
+        if count != 1:
+            raise UsageError(
+                f"split {self.name!r} has {count} shards, and a map holds one file: take .shards, a tensorclass each, "
+                f"or build it as one shard with --shard-size {self.record.bytes}"
+            )
         return self._mapped(0)
 
     def _mapped(self, index: int) -> Batch:
@@ -160,8 +165,7 @@ class Split:
                 fields[name] = torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
                 continue
             flat = np.memmap(self.reader.path(name, index), dtype=np.uint8, mode="r")
-            with warnings.catch_warnings():  # torch warns of memory that cannot be written, which is meant
-                warnings.simplefilter("ignore", UserWarning)
+            with quiet:  # torch warns of memory that cannot be written, which is meant
                 fields[name] = torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
         return make_batch(fields, rows)
 
@@ -172,20 +176,20 @@ class Split:
 
 def _check_files(folder: Path, record: SplitRecord) -> None:
     """Hold the shards' files against the manifest by their sizes: a time that does not grow with the rows."""
+    mend = f"run: mmload repair {folder.parent} --source ROOT"
     for index, shard in enumerate(record.shards):
         for name, expected in shard.files.items():
-            path = folder / shard_name(index) / f"{name}.memmap"
+            path = f"{folder}/{shard_name(index)}/{name}.memmap"  # text: a Path each would double the time to open
             try:
-                status = path.stat()
+                status = os.stat(path)
             except FileNotFoundError as error:
-                raise DamagedError(f"{path} is missing; run: mmload repair {folder.parent} --source ROOT") from error
+                raise DamagedError(f"{path} is missing; {mend}") from error
             except OSError as error:
                 raise DamagedError(f"{path} cannot be read ({error.strerror})") from error
             if not stat.S_ISREG(status.st_mode):
-                raise DamagedError(f"{path} is not a file; run: mmload repair {folder.parent} --source ROOT")
+                raise DamagedError(f"{path} is not a file; {mend}")
             if status.st_size != expected.bytes:
                 what = "was truncated" if status.st_size < expected.bytes else "was written to"
                 raise DamagedError(
-                    f"{path} has {status.st_size:,} bytes, the manifest says {expected.bytes:,}: it {what}; "
-                    f"run: mmload repair {folder.parent} --source ROOT"
+                    f"{path} has {status.st_size:,} bytes, the manifest says {expected.bytes:,}: it {what}; {mend}"
                 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from mmload.errors import RecipeError
+from mmload.quiet import quiet
 
 MODES = {"RGB": ImageReadMode.RGB, "L": ImageReadMode.GRAY}
 MAX_PIXELS = 2**31 // 12
@@ -93,12 +93,10 @@ class Decoder:
 
     def _with_pillow(self, data: np.ndarray) -> Tensor:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                with Image.open(io.BytesIO(data.tobytes())) as image:
-                    _refuse_bomb(*image.size)
-                    turned = ImageOps.exif_transpose(image) if self.exif_orient else image
-                    pixels = np.array(self._flattened(turned, image.format).convert(self.mode))
+            with quiet, Image.open(io.BytesIO(data.tobytes())) as image:
+                _refuse_bomb(*image.size)
+                turned = ImageOps.exif_transpose(image) if self.exif_orient else image
+                pixels = np.array(self._flattened(turned, image.format).convert(self.mode))
         except UnidentifiedImageError as error:
             raise ValueError("not an image in any format that Pillow reads") from error
         except Image.DecompressionBombError as error:

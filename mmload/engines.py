@@ -106,8 +106,7 @@ class _Crew:
     """Worker processes and what they are busy with. They are spawned: a fork would copy torch's threads in mid-step."""
 
     def __init__(self, job: Job, plans: Sequence[ShardPlan], told: Told, processes: int, threads: int) -> None:
-        self.plans, self.told = plans, told
-        self.payload = _pickled(job)
+        self.job, self.plans, self.told = job, plans, told
         self.waiting = list(reversed(range(len(plans))))
         self.seals: dict[int, Seal] = {}
         self.busy: dict[Connection, int] = {}
@@ -116,8 +115,11 @@ class _Crew:
 
     def run(self) -> list[Seal]:
         try:
+            payload = _pickled(self.job)
             for _ in range(self.size):
                 self._hire()
+            self._brief(payload)
+            del payload  # of a source of a million files it is 80 MB
             while len(self.seals) < len(self.plans):
                 self._listen()
         finally:
@@ -127,12 +129,20 @@ class _Crew:
     def _hire(self) -> None:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        worker = context.Process(target=_work, args=(there, self.payload, self.threads), daemon=True)
+        worker = context.Process(target=_work, args=(there, self.threads), daemon=True)
         with _interrupts_blocked():
             worker.start()
         there.close()
         self.workers[here] = worker
-        self._next(here)
+
+    def _brief(self, payload: bytes) -> None:
+        """Tell every worker what to do; once all are starting, as each takes it only when it has imported torch."""
+        for pipe in self.workers:
+            try:
+                pipe.send_bytes(payload)
+            except OSError as error:
+                raise self._death(pipe) from error
+            self._next(pipe)
 
     def _next(self, pipe: Connection) -> None:
         """Give a worker its next plan, if there is one."""
@@ -209,12 +219,12 @@ def _pickled(job: Job) -> bytes:
         raise BuildError(f"the source cannot be sent to worker processes ({error}); build with 1 process") from error
 
 
-def _work(pipe: Connection, payload: bytes, threads: int) -> None:
+def _work(pipe: Connection, threads: int) -> None:
     """A worker's life: plans in, seals out, until it is killed or its build is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the build itself ends its workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
-        job: Job = pickle.loads(payload)
+        job: Job = pickle.loads(pipe.recv_bytes())
         attending = job.attend()  # noqa: F841  # held, not used
         pool = single_op_pool(threads, "mmload-build")
         while True:

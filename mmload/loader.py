@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -261,7 +262,7 @@ class Loader:
         order = replace(self._order, rank=0, world_size=1) if isinstance(self._order, Order) else None
         if order is None or spec is None or spec.shape or self.batch_size < 2 or len(order) < 2:
             return
-        labels = self.split.reader.gather("targets", torch.arange(len(self.split)))
+        labels = partial(self.split.reader.gather, "targets")
         advice = mixing(order, labels, batch_size=self.batch_size).warning()
         if advice is not None:
             warnings.warn(f'shuffle="block" over {self.split!r}: {advice}', stacklevel=3)

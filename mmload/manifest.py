@@ -59,6 +59,7 @@ class SplitRecord:
         std: per-channel population standard deviation of the stored pixels, in [0, 1].
         skipped_count: how many samples were left out.
         skipped: (sample id, reason) of the first :data:`SKIPPED_SHOWN` of them.
+        skipped_file: the record of ``skipped.jsonl``; None where nothing was left out.
         samples: the record of ``samples.jsonl``, one line a row.
         shards: in row order.
     """
@@ -71,6 +72,7 @@ class SplitRecord:
     std: tuple[float, ...] = ()
     skipped_count: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
+    skipped_file: FileRecord | None = None
     samples: FileRecord
     shards: tuple[ShardRecord, ...]
 
@@ -172,6 +174,7 @@ def _split_to_json(split: SplitRecord) -> dict[str, Any]:
         "std": list(split.std),
         "skipped_count": split.skipped_count,
         "skipped": [{"id": sample, "reason": reason} for sample, reason in split.skipped],
+        "skipped_file": None if split.skipped_file is None else vars(split.skipped_file),
         "samples": vars(split.samples),
         "shards": [shard_to_json(shard) for shard in split.shards],
     }
@@ -286,6 +289,7 @@ class _Reader:
             )
 
         fields = self.mapping(record.get("fields"), f"{where}.fields")
+        skipped_file = record.get("skipped_file")
         split = SplitRecord(
             rows=self.count(record.get("rows"), f"{where}.rows"),
             fields={self.name(n, f"{where}.fields"): self.field(f, f"{where}.fields.{n}") for n, f in fields.items()},
@@ -295,6 +299,7 @@ class _Reader:
             std=each("std", self.number),
             skipped_count=self.count(record.get("skipped_count"), f"{where}.skipped_count"),
             skipped=each("skipped", self.skipped),
+            skipped_file=None if skipped_file is None else self.file(skipped_file, f"{where}.skipped_file"),
             samples=self.file(record.get("samples"), f"{where}.samples"),
             shards=each("shards", self.shard),
         )
@@ -312,6 +317,10 @@ class _Reader:
             raise self.fail(f"{where}.class_counts", "one a class, together no more than rows", split.class_counts)
         if len(split.skipped) != min(split.skipped_count, SKIPPED_SHOWN):
             raise self.fail(f"{where}.skipped_count", "the number of skipped samples", split.skipped_count)
+        if (split.skipped_file is None) != (split.skipped_count == 0):
+            raise self.fail(
+                f"{where}.skipped_file", "a file where samples were left out, else null", split.skipped_file
+            )
         images = split.fields.get("images")
         channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
         for name, values in (("mean", split.mean), ("std", split.std)):

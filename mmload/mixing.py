@@ -1,12 +1,13 @@
 """A figure for how well an order mixes, so that a poor one is noticed before training and not after.
 
-Comes in: an :class:`~mmload.order.Order` and, if there are any, the labels of the rows as stored. Goes out: what a
+Comes in: an :class:`~mmload.order.Order` and, if there are any, what gives the labels of rows. Goes out: what a
 batch of it holds beside a batch of a full shuffle, and what to do about it. Looks at a few batches only.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -14,6 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from mmload.order import Order
+
+Labels = Callable[[Tensor], Tensor]
+"""Row numbers, int64 [B] -> their classes, int64 [B]."""
 
 _ENOUGH = 0.9  # of what a full shuffle gives
 
@@ -58,22 +62,20 @@ class Mixing:
         )
 
 
-def mixing(order: Order, labels: Tensor | None = None, *, batch_size: int = 256, epoch: int = 0) -> Mixing:
+def mixing(order: Order, labels: Labels | None = None, *, batch_size: int = 256, epoch: int = 0) -> Mixing:
     """Measure how well an order mixes, over at most 64 batches spread evenly over an epoch.
 
     Args:
         order: any kind, with at least 2 positions.
-        labels: int64 [rows], the class of each row as stored; only those of the sampled rows are read.
+        labels: gives the classes of rows; asked for at most 128 batches, whatever the number of rows.
         batch_size: samples in a batch of this rank, at least 2.
         epoch: which epoch to look at.
 
     Raises:
-        ValueError: if there are fewer than 2 samples in a batch, or labels have another shape.
+        ValueError: if there are fewer than 2 samples in a batch.
     """
     if len(order) < 2 or batch_size < 2:
         raise ValueError(f"{len(order)} positions in batches of {batch_size}: a batch needs 2 samples to mix")
-    if labels is not None and labels.shape != (order.rows,):
-        raise ValueError(f"labels have shape {list(labels.shape)}, expected [{order.rows}], a class a row")
     whole = max(1, len(order) // batch_size)
     count = min(whole, 64)
     starts = [batch * whole // count * batch_size for batch in range(count)]
@@ -86,8 +88,8 @@ def mixing(order: Order, labels: Tensor | None = None, *, batch_size: int = 256,
         neighbours=apart / ((order.rows + 1) / 3),  # the mean distance of two distinct numbers below rows
         blocks=fmean(len(np.unique(batch // order.block_size)) for batch in batches),
         blocks_full=fmean(len(np.unique(batch // order.block_size)) for batch in others),
-        classes=None if labels is None else fmean(_effective(labels[batch]) for batch in batches),
-        classes_full=None if labels is None else fmean(_effective(labels[batch]) for batch in others),
+        classes=None if labels is None else fmean(_effective(labels(batch)) for batch in batches),
+        classes_full=None if labels is None else fmean(_effective(labels(batch)) for batch in others),
     )
 
 

@@ -2,16 +2,20 @@
 
 Comes in: row numbers. Goes out: their bytes, by positioned reads (``preadv``): large requests instead of a page fault
 for every 4 KiB, and a file that is truncated or fails is an exception with its path, where a mapped read is a SIGBUS.
-Never allocates batches and never decides an order.
+The first row of a batch that is not in the page cache makes the system told of all the rows after it, so that a cold
+disk has a whole batch of each thread to work on. Never allocates batches and never decides an order.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +29,14 @@ COLUMN_BYTES = 64 * 2**20
 
 _SMALL_ROW = 1024
 _JOINED_BYTES = 8 * 2**20
+
+
+class _Request(NamedTuple):
+    """Bytes of a shard's file from ``offset``, as many as ``out`` takes."""
+
+    shard: int
+    offset: int
+    out: memoryview
 
 
 class RowReader:
@@ -74,52 +86,80 @@ class RowReader:
         self.gather_into(name, rows, out)
         return out
 
-    def gather_into(self, name: str, rows: Tensor, out: Tensor) -> None:
-        """Rows of a field into ``out`` [B, *row shape], which has to be contiguous; neighbours in one request."""
+    def gather_into(self, name: str, rows: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        """Rows of a field into memory; neighbours that stay neighbours in one request.
+
+        Args:
+            name: the field.
+            rows: int64 [B].
+            out: contiguous [N, *row shape].
+            places: int64 [B], where in ``out`` each row goes; None: one after the other from its start.
+        """
         size = self._record.fields[name].row_bytes
         memory = memory_of(out)
-        places = self._places(rows)
-        most = max(1, _JOINED_BYTES // size)
-        at = 0
-        while at < len(places):
-            shard, row = places[at]
-            run = 1
-            while at + run < len(places) and run < most and places[at + run] == (shard, row + run):
-                run += 1
-            self._read(name, shard, row * size, memory[at * size : (at + run) * size])
-            at += run
+        requests = []
+        for shard, first, at, run in self._runs(rows, places, max(1, _JOINED_BYTES // size)):
+            requests.append(_Request(shard, first * size, memory[at * size : (at + run) * size]))
+        for _ in self._served(name, requests):
+            pass
 
     def each(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
         """One row after the other, each read into ``scratch`` [*row shape], which the next one overwrites."""
         size = self._record.fields[name].row_bytes
         memory = memory_of(scratch)
-        for shard, row in self._places(rows):
-            self._read(name, shard, row * size, memory)
-            yield scratch
+        requests = [_Request(shard, first * size, memory) for shard, first, _, _ in self._runs(rows, None, 1)]
+        return (scratch for _ in self._served(name, requests))
 
     def path(self, name: str, shard: int) -> Path:
         """The file that holds a field of a shard."""
         return self._folder / shard_name(shard) / f"{name}.memmap"
 
-    def _places(self, rows: Tensor) -> Sequence[tuple[int, int]]:
-        """(shard, row in the shard) of each row."""
+    def _runs(self, rows: Tensor, places: Tensor | None, most: int) -> Iterator[tuple[int, int, int, int]]:
+        """Rows as runs of at most ``most`` neighbours: shard, row in the shard, place, length."""
         wanted = rows.numpy()
         shards = np.searchsorted(self._starts, wanted, side="right") - 1
-        return list(zip(shards.tolist(), (wanted - self._starts[shards]).tolist(), strict=True))
+        firsts = wanted - self._starts[shards]
+        ats = np.arange(len(wanted)) if places is None else places.numpy()
+        breaks = (np.diff(shards) != 0) | (np.diff(firsts) != 1) | (np.diff(ats) != 1)
+        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(wanted)]
+        for head, end in pairwise(edges):
+            for start in range(head, end, most):
+                yield int(shards[start]), int(firsts[start]), int(ats[start]), min(most, end - start)
 
-    def _read(self, name: str, shard: int, offset: int, out: memoryview) -> None:
-        """Bytes of a file from ``offset``, as many as ``out`` takes."""
-        handle = self._handle(name, shard)
-        done = 0
+    def _served(self, name: str, requests: Sequence[_Request]) -> Iterator[None]:
+        """Fill the requests' memories in turn; once one of them has to wait for the disk, all others are announced."""
+        announced = False
+        for number, request in enumerate(requests):
+            done = 0
+            if not announced:
+                done = _read_cached(self._handle(name, request.shard), request.out, request.offset)
+                if done < len(request.out):
+                    announced = True
+                    self._announce(name, requests[number:])
+            self._read(name, request, done)
+            yield
+
+    def _announce(self, name: str, requests: Sequence[_Request]) -> None:
+        """Have the system start reading in its own time; it is a hint, and may come to nothing."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        for request in requests:
+            handle = self._handle(name, request.shard)
+            with suppress(OSError):
+                os.posix_fadvise(handle, request.offset, len(request.out), os.POSIX_FADV_WILLNEED)
+
+    def _read(self, name: str, request: _Request, done: int) -> None:
+        """What is left of a request after its first ``done`` bytes."""
+        handle, out = self._handle(name, request.shard), request.out
         while done < len(out):
             try:
-                got = _read_at(handle, out[done:] if done else out, offset + done)
+                got = _read_at(handle, out[done:] if done else out, request.offset + done)
             except OSError as error:
-                raise StoreError(f"cannot read {self.path(name, shard)} ({error.strerror})") from error
+                raise StoreError(f"cannot read {self.path(name, request.shard)} ({error.strerror})") from error
             if got == 0:
                 raise DamagedError(
-                    f"{self.path(name, shard)} ends at byte {offset + done}, before its last row: it was truncated; "
-                    "repair or rebuild the dataset"
+                    f"{self.path(name, request.shard)} ends at byte {request.offset + done}, before its last row: "
+                    "it was truncated; repair or rebuild the dataset"
                 )
             done += got
 
@@ -154,10 +194,39 @@ def memory_of(tensor: Tensor) -> memoryview:
 
 
 def _open(path: Path) -> int:
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        return os.open(path, flags)
     except OSError as error:
-        raise StoreError(f"cannot open {path} ({error.strerror})") from error
+        if error.errno != errno.EMFILE or not _allow_more_files():
+            raise StoreError(f"cannot open {path} ({error.strerror})") from error
+    return _open(path)
+
+
+def _allow_more_files() -> bool:
+    """Raise this process's limit of open files, often 1,024, to what it may be; whether that changed anything.
+
+    Each field of each shard is a file: 2 TB in shards of 1 GiB are 4,000 with their targets.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return False
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS names a limit that it does not grant
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return soft != hard
+    return False
+
+
+def _read_cached(handle: int, out: memoryview, offset: int) -> int:
+    """As many bytes as are in the page cache, without waiting for the disk; 0 where that cannot be asked."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return 0
+    try:
+        return os.preadv(handle, [out], offset, os.RWF_NOWAIT)
+    except OSError:  # EAGAIN: none is; and what else is wrong, the read that waits will say
+        return 0
 
 
 if hasattr(os, "preadv"):

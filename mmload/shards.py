@@ -220,7 +220,7 @@ def _chunk_of(
     skipped: list[tuple[str, str]],
 ) -> Chunk:
     images, targets = fields.get("images"), fields.get("targets")
-    stored = images is not None and images.dtype == torch.uint8 and images.ndim == 4
+    stored = images is not None and images.dtype == torch.uint8 and images.ndim == 4 and len(images) > 0
     counts: dict[int, int] = {}
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         values, times = torch.unique(targets, return_counts=True)

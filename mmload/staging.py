@@ -64,7 +64,12 @@ class Staging:
         """Forget whatever is in the folder and start on this plan."""
         for name in ("plan.json", "notes", "dataset"):
             remove(self.site.folder / name)
+        self.site.dataset.mkdir()
         write_atomically(self.site.folder / "plan.json", json.dumps(plan))
+
+    def committed(self, plan: Mapping[str, Any]) -> bool:
+        """Whether a build of this plan was killed after its dataset was in place, and only had to clean up."""
+        return self.plan() == plan and not self.site.dataset.exists()
 
     def join(self, file: Callable[[str, int], Path], split: str, shards: Sequence[int], name: str) -> FileRecord:
         """Join the shards' lines into one file of the split.
@@ -104,8 +109,9 @@ class Staging:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
 
     def discard(self) -> None:
-        """Drop the folder; the lock goes last."""
-        for entry in sorted(self.site.folder.iterdir(), key=lambda path: path.name == "lock"):
+        """Drop the folder; the plan goes late, for :meth:`committed`, and the lock last."""
+        late = ("plan.json", "lock")
+        for entry in sorted(self.site.folder.iterdir(), key=lambda path: (path.name in late, path.name != late[0])):
             remove(entry)
         self.site.folder.rmdir()
 

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from mmload import cgroup
+
 
 def available_cores() -> int:
     """Cores this process may use: its affinity mask and its cgroup's CPU quota, whichever is smaller; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota()
+    quota = cgroup.cores()
     return max(1, min(cores, round(quota)) if quota else cores)
 
 
@@ -39,13 +41,3 @@ def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
         future.result()
     torch.set_num_threads(before)
     return pool
-
-
-def _cgroup_quota() -> float | None:
-    """Cores granted by cgroup v2's cpu.max; None where there is no limit or no such file."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return None if quota == "max" else float(quota) / float(period)
-    except (OSError, ValueError):
-        return None

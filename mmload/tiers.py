@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmload import cgroup
 from mmload.dataset import Split
-from mmload.reader import memory_of
 
 TIERS = ("auto", "disk", "memory", "device")
 
@@ -77,8 +77,6 @@ class Memory:
         spec = split.fields["images"]
         self._reader = split.reader
         self._rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype)
-        self._memory = memory_of(self._rows) if len(split) else memoryview(b"")
-        self._row_bytes = spec.row_bytes
         self._present = np.zeros(len(split), dtype=np.bool_)
         self.hits = self.misses = 0
 
@@ -99,10 +97,10 @@ class Memory:
         missing = wanted[~self._present[wanted]]
         self.hits += len(wanted) - len(missing)
         self.misses += len(missing)
-        for row in missing.tolist():
-            place = self._rows[row : row + 1]
-            self._reader.gather_into("images", torch.tensor([row]), place)
-        self._present[missing] = True
+        if len(missing):
+            places = torch.from_numpy(missing)
+            self._reader.gather_into("images", places, self._rows, places=places)
+            self._present[missing] = True
 
 
 class OnDevice:
@@ -171,7 +169,7 @@ def free_memory() -> int:
 
     0 where neither is known, so that nothing is taken.
     """
-    left = [size for size in (_system_memory(), _cgroup_memory()) if size is not None]
+    left = [size for size in (_system_memory(), cgroup.free_memory()) if size is not None]
     return max(0, min(left)) if left else 0
 
 
@@ -182,29 +180,6 @@ def _system_memory() -> int | None:
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    return None
-
-
-def _cgroup_memory() -> int | None:
-    """What a cgroup (v2, then v1) still allows; its page cache can be given back and counts as free."""
-    for limit, used, stat, cache in (
-        ("memory.max", "memory.current", "memory.stat", "file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_cache",
-        ),
-    ):
-        root = Path("/sys/fs/cgroup")
-        try:
-            allowed = int((root / limit).read_text(encoding="ascii"))
-            taken = int((root / used).read_text(encoding="ascii"))
-            lines = (root / stat).read_text(encoding="ascii").splitlines()
-        except (OSError, ValueError):  # not there, or "max": no limit
-            continue
-        fields = dict(line.split()[:2] for line in lines)
-        return allowed - taken + int(fields.get(cache, 0))
     return None
 
 

@@ -7,6 +7,7 @@ is wrong, shard by shard, or the shards rebuilt. Files are read to the last byte
 
 from __future__ import annotations
 
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import numpy as np
 from mmload.build import splits_of
 from mmload.engines import LocalEngine
 from mmload.errors import BuildError, DamagedError, StoreError
-from mmload.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord, read, shard_name
+from mmload.manifest import SAMPLES_NAME, SKIPPED_NAME, FileRecord, Manifest, SplitRecord, read, shard_name
 from mmload.recipe import from_mapping
 from mmload.shards import ShardJob, ShardPlan, plan_shards
 from mmload.staging import Staging
@@ -38,7 +39,7 @@ class Fault:
 
     Attributes:
         split: the split's name.
-        shard: the shard's number; None for the split's list of samples.
+        shard: the shard's number; None for the split's lists of samples.
         file: the file, relative to the dataset's folder.
         reason: what is wrong with it.
     """
@@ -141,6 +142,10 @@ def repair(path: Path, source: Path, *, threads: int | None = None, progress: Pr
             raise BuildError(f"{staging.site.folder} holds an unfinished build; finish it, or remove the folder")
         try:
             failed = _rebuild(path, manifest, faults, source, staging, LocalEngine(threads=threads), progress)
+        except OSError as error:
+            raise BuildError(
+                f"cannot mend {error.filename or path} ({error.strerror}); what was mended stays"
+            ) from error
         finally:
             staging.discard()
     if failed:
@@ -164,9 +169,11 @@ class _File:
         """What is wrong with it, if anything."""
         path = root / self.name
         try:
-            size = path.stat().st_size
-            if size != self.record.bytes:
-                return f"has {size:,} bytes, the manifest says {self.record.bytes:,}"
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return "is not a file"
+            if status.st_size != self.record.bytes:
+                return f"has {status.st_size:,} bytes, the manifest says {self.record.bytes:,}"
             crc = _crc32(path)
         except FileNotFoundError:
             return "is missing"
@@ -239,12 +246,13 @@ def _rebuild(
     for plan, seal in zip(needed, seals, strict=True):
         if (plan.split, plan.index) in bad and not _replace_shard(path, manifest, plan, seal, staging.site):
             failed.append(f"{plan.split}/{shard_name(plan.index)}")
-    for name in sorted(listless):
-        numbers = range(len(manifest.splits[name].shards))
-        if staging.join(staging.site.samples_file, name, numbers, SAMPLES_NAME) == manifest.splits[name].samples:
-            (staging.site.dataset / name / SAMPLES_NAME).replace(path / name / SAMPLES_NAME)
+    for fault in (fault for fault in faults if fault.shard is None):
+        name, record = Path(fault.file).name, manifest.splits[fault.split]
+        lines = staging.site.samples_file if name == SAMPLES_NAME else staging.site.skipped_file
+        if staging.join(lines, fault.split, range(len(record.shards)), name) == _lists(record)[name]:
+            _put(staging.site.dataset / fault.file, path / fault.file)
         else:
-            failed.append(f"{name}/{SAMPLES_NAME}")
+            failed.append(fault.file)
     return failed
 
 
@@ -252,11 +260,17 @@ def _replace_shard(path: Path, manifest: Manifest, plan: ShardPlan, seal: Seal, 
     """Put a rebuilt shard in the bad one's place, if it is what the manifest says."""
     if seal.record != manifest.splits[plan.split].shards[plan.index]:
         return False
-    place = path / plan.split / shard_name(plan.index)
-    place.parent.mkdir(exist_ok=True)
-    remove(place)
-    site.shard(plan.split, plan.index).rename(place)
+    _put(site.shard(plan.split, plan.index), path / plan.split / shard_name(plan.index))
     return True
+
+
+def _put(new: Path, place: Path) -> None:
+    """Move a file or folder to its place in a split's folder, whatever is there instead of either."""
+    if not place.parent.is_dir():
+        remove(place.parent)
+        place.parent.mkdir()
+    remove(place)
+    new.rename(place)
 
 
 def _counter(total: int, progress: Progress | None) -> Callable[[int, int], None]:
@@ -280,7 +294,14 @@ def _files(manifest: Manifest) -> Iterator[_File]:
             yield _File(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record)
             for field, record in shard.files.items():
                 yield _File(split=name, shard=index, name=f"{folder}/{field}.memmap", record=record)
-        yield _File(split=name, shard=None, name=f"{name}/{SAMPLES_NAME}", record=split.samples)
+        for file, record in _lists(split).items():
+            yield _File(split=name, shard=None, name=f"{name}/{file}", record=record)
+
+
+def _lists(split: SplitRecord) -> dict[str, FileRecord]:
+    """The split's lists of samples, by name."""
+    skipped = {} if split.skipped_file is None else {SKIPPED_NAME: split.skipped_file}
+    return {SAMPLES_NAME: split.samples, **skipped}
 
 
 def _job(manifest: Manifest, source: Path, site: Site) -> tuple[ShardJob, list[ShardPlan]]:

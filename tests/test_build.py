@@ -24,7 +24,7 @@ from mmload.recipe import BuildRecipe
 from mmload.records import FieldSpec, Sample
 from mmload.shards import chunk_rows, plan_shards
 from mmload.staging import Staging
-from mmload.store import Site
+from mmload.store import Site, remove
 
 EXACT = ({"step": "Resize", "size": [16, 20]},)
 
@@ -186,6 +186,53 @@ def test_a_kill_between_the_two_renames_of_a_swap_is_recovered(source, tmp_path,
     assert not site.folder.exists()
 
 
+@pytest.mark.parametrize("removed", ["notes", "plan.json"])
+def test_overwrite_again_after_a_kill_in_its_last_steps_does_nothing(source, tmp_path, monkeypatch, removed):
+    """The new dataset stands; what was killed is the removal of the folder beside it, just before one of its parts."""
+    out = tmp_path / "out"
+    build(recipe(source, out))
+    build(recipe(source, tmp_path / "new", shard_bytes=9000))
+
+    def killed(path):
+        if path.name == removed and (path.parent / "plan.json").exists():  # not so when the build begins
+            raise KeyboardInterrupt
+        remove(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mmload.staging.remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(recipe(source, out, shard_bytes=9000), overwrite=True)
+    assert build(recipe(source, out, shard_bytes=9000), overwrite=True).built == 0
+    assert tree(out) == tree(tmp_path / "new")
+    assert not (tmp_path / ".out.building").exists()
+    assert build(recipe(source, out, shard_bytes=9000), overwrite=True).built == 15
+
+
+def test_overwrite_after_a_kill_before_the_first_shard_builds(source, tmp_path):
+    build(recipe(source, tmp_path / "out"))
+    with Staging((tmp_path / "out").resolve()) as staging:
+        manifest = read(tmp_path / "out")
+        staging.begin({"recipe": manifest.recipe, "fingerprint": manifest.fingerprint})
+    assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
+
+
+def test_shards_whose_samples_were_all_skipped_have_no_rows_and_open(source, tmp_path):
+    from tensordict import TensorDict
+
+    for index in range(5):
+        (source / "class0" / f"{index}.{'png' if index % 2 else 'jpg'}").write_bytes(b"broken")
+    report = build(recipe(source, tmp_path / "out", shard_bytes=2 * (3 * 16 * 20 + 8)), on_error="skip")
+    shards = report.manifest.splits["train"].shards
+    assert [shard.rows for shard in shards] == [0, 0, 1, 2, 2, 2, 2, 1]
+    for index, shard in enumerate(shards):
+        read_back = TensorDict.load_memmap(tmp_path / "out" / "train" / f"{index:06d}")
+        assert read_back.batch_size == torch.Size([shard.rows])
+        assert read_back["images"].shape == (shard.rows, 3, 16, 20)
+    split = mmload.open(tmp_path / "out")["train"]
+    assert len(split[:]) == 10
+    assert [len(shard) for shard in split.shards] == [shard.rows for shard in shards]
+
+
 def test_fail_names_the_sample_and_skip_lists_it(source, tmp_path):
     (source / "class1" / "1.png").write_bytes(b"not a png")
     (source / "class0" / "0.jpg").write_bytes(b"")
@@ -198,6 +245,7 @@ def test_fail_names_the_sample_and_skip_lists_it(source, tmp_path):
     assert [name for name, _ in record.skipped] == ["class0/0.jpg", "class1/1.png"]
     lines = [json.loads(line) for line in (tmp_path / "out/train/skipped.jsonl").read_text().splitlines()]
     assert lines[0] == {"id": "class0/0.jpg", "reason": "the file is empty"}
+    assert record.skipped_file.bytes == (tmp_path / "out/train/skipped.jsonl").stat().st_size
     assert record.class_counts == (4, 4, 5)
     assert len(mmload.open(tmp_path / "out")["train"][:].images) == 13
     with pytest.raises(BuildError, match="left out 2 samples"):

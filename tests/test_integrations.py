@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 import mmload
 from mmload.augment import Normalize, RandomCrop
 from mmload.build import build
+from mmload.dataset import Dataset
+from mmload.errors import UsageError
 from mmload.recipe import BuildRecipe, square
 
 
@@ -94,6 +96,40 @@ def test_accelerate_prepares_both_kinds_of_loader(path: Path) -> None:
         assert sorted(rows) == list(range(18))
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 asks torch 2.15 for it
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_dataloader_goes_on_in_the_middle_of_an_epoch(path: Path, workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def loader() -> DataLoader:
+        options = {"batch_size": 4, "shuffle": True, "num_workers": workers, "collate_fn": mmload.Collate()}
+        made: DataLoader = stateful.StatefulDataLoader(mmload.open(path)["train"], **options)
+        return made
+
+    first = loader()
+    batches = iter(first)
+    used = [next(batches).ids.tolist() for _ in range(2)]
+    state = first.state_dict()
+    rest = [batch.ids.tolist() for batch in batches]
+    again = loader()
+    again.load_state_dict(state)
+    assert [batch.ids.tolist() for batch in again] == rest
+    assert sorted(sum(used + rest, [])) == list(range(18))
+
+
+def test_the_loader_has_torchdatas_protocol_of_state(path: Path) -> None:
+    protocol = pytest.importorskip("torchdata.stateful_dataloader.stateful", reason="torchdata is not installed")
+    first = mmload.Loader(path, split="train", batch_size=4, shuffle=True, collate=collate())
+    assert isinstance(first, protocol.Stateful)
+    batches = iter(first)
+    next(batches)
+    state = first.state_dict()
+    rest = [batch.images for batch in batches]
+    again = mmload.Loader(path, split="train", batch_size=4, shuffle=True, collate=collate())
+    again.load_state_dict(state)
+    assert all(torch.equal(batch.images, images) for batch, images in zip(again, rest, strict=True))
+
+
 def test_workers_that_are_spawned_read_the_same(path: Path) -> None:
     split = mmload.open(path)["train"]
     split[0]
@@ -113,3 +149,13 @@ def test_data_is_the_split_mapped_read_only(path: Path) -> None:
     assert split.data.targets.tolist() == split[:].targets.tolist()
     assert [len(shard) for shard in split.shards] == [18]
     assert torch.equal(split.subset([4, 2])[1].images, split[2].images)
+
+
+def test_data_of_several_shards_says_what_to_do(path: Path, dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    split = dataset["train"]
+    with pytest.raises(UsageError, match=r"4 shards, and a map holds one file: .* --shard-size (\d+)") as caught:
+        split.data  # noqa: B018  # a property
+    assert torch.equal(torch.cat([shard.images for shard in split.shards]), split[:].images)
+    size = int(str(caught.value).rpartition(" ")[2])
+    build(BuildRecipe(kind="imagefolder", root=folder, out=tmp_path / "one", transforms=square(32), shard_bytes=size))
+    assert torch.equal(mmload.open(tmp_path / "one")["train"].data.images, split[:].images)

@@ -61,6 +61,7 @@ def splits(draw: st.DrawFn) -> SplitRecord:
         class_counts=(0,) * len(classes),
         skipped_count=len(skipped),
         skipped=skipped,
+        skipped_file=FileRecord(bytes=1, crc32=draw(CRCS)) if skipped else None,
         samples=FileRecord(bytes=draw(st.integers(0, 2**40)), crc32=draw(CRCS)),
         shards=shards,
     )

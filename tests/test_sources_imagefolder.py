@@ -200,7 +200,7 @@ def test_val_fraction_where_it_cannot_be(tmp_path: Path) -> None:
     root = folder_of(tmp_path, "train/a/1.png", "val/a/2.png")
     with pytest.raises(RecipeError, match="val_fraction"):
         source(root, val_fraction=0.5).splits()
-    with pytest.raises(SourceError, match="two images"):
+    with pytest.raises(SourceError, match="two samples"):
         source(root / "train", val_fraction=0.5).splits()
     for wrong in (0.0, 1.0, -1.0, "x", float("nan")):
         with pytest.raises(RecipeError, match="val_fraction"):

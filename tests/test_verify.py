@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import errno
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_folder
+from conftest import make_folder, mmload
 from PIL import Image
 
 from mmload.build import build
-from mmload.cli import main
 from mmload.errors import BuildError, StoreError
 from mmload.recipe import BuildRecipe, square
 from mmload.staging import Staging
+from mmload.store import remove
 from mmload.verify import compare, repair, verify
 
 SHARD_BYTES = 4 * (3 * 16 * 16 + 8)
-
-
-def mmload(*words: object) -> tuple[int, str, str]:
-    """Run a command in this process; its exit code, stdout and stderr."""
-    out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["mmload", *map(str, words)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    finally:
-        sys.argv = before
-    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture
@@ -91,11 +74,12 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str]] = [
     ("train/000004/targets.memmap", lambda path: flip(path, 3), "its bytes have changed"),
     ("train/000002/images.memmap", truncate, "has 3,071 bytes, the manifest says 3,072"),
     ("train/000000/targets.memmap", Path.unlink, "is missing"),
-    ("train/000003/images.memmap", make_a_folder, "bytes, the manifest says|cannot be read"),
+    ("train/000003/images.memmap", make_a_folder, "is not a file"),
     ("train/000001/meta.json", lambda path: path.write_text("{}"), "has 2 bytes"),
     ("train/000001/meta.json", flip, "its bytes have changed"),
     ("train/samples.jsonl", flip, "its bytes have changed"),
     ("train/samples.jsonl", Path.unlink, "is missing"),
+    ("train/samples.jsonl", make_a_folder, "is not a file"),
 ]
 
 
@@ -208,6 +192,23 @@ def test_repair_from_a_changed_source_is_refused_and_loses_nothing(out: Path, so
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
+def test_a_disk_that_refuses_the_mended_shard_is_said(
+    out: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        if path == out / "train/000002":
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        remove(path)
+
+    flip(out / "train/000001/images.memmap")
+    flip(out / "train/000002/images.memmap")
+    monkeypatch.setattr("mmload.verify.remove", refuse)
+    with pytest.raises(BuildError, match=r"cannot mend .*000002 \(Read-only file system\); what was mended stays"):
+        repair(out, source)
+    assert [fault.file for fault in verify(out)] == ["train/000002/images.memmap"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
+
+
 def test_repair_waits_for_no_build_and_touches_none(out: Path, source: Path, tmp_path: Path) -> None:
     flip(out / "train/000000/images.memmap")
     with Staging(out) as staging:
@@ -232,6 +233,12 @@ def test_a_dataset_that_left_samples_out(source: Path, tmp_path: Path) -> None:
         flip(out / f"train/{number:06d}/images.memmap")
     assert len(repair(out, source)) == 5
     assert contents(out) == before
+    for name in ("samples.jsonl", "skipped.jsonl"):
+        flip(out / "train" / name, 8)
+        (fault,) = verify(out)
+        assert (fault.file, fault.shard) == (f"train/{name}", None)
+        assert repair(out, source) == [fault]
+        assert contents(out) == before
 
 
 def test_the_commands(out: Path, source: Path) -> None:

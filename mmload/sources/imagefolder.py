@@ -17,7 +17,8 @@ from mmload.decode import Decoder
 from mmload.errors import RecipeError, SourceError
 from mmload.manifest import is_name
 from mmload.records import Sample
-from mmload.sources.files import EXTENSIONS, check_fraction, held_out, need_folder, read_image, stamp_of
+from mmload.sources.files import EXTENSIONS, check_fraction, need_folder, read_image, stamp_of
+from mmload.sources.listing import Listing, with_held_out
 
 SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
 
@@ -99,7 +100,7 @@ class ImageFolderSource:
         classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
         if not classes:
             raise SourceError(f"no class folders in {folder}; an ImageFolder has one subfolder of images per class")
-        files: list[ImageFile] = []
+        files = Listing(ImageFile)
         empty = []
         for target, name in enumerate(classes):
             before = len(files)
@@ -118,19 +119,9 @@ class ImageFolderSource:
         return ImageFolderSplit(self.root, self.decoder, classes, files, notes)
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
-        if "train" not in splits or any(name.startswith("val") for name in splits):
-            raise RecipeError(
-                f"val_fraction takes val out of train, and {self.root} has the splits {', '.join(splits)}; "
-                "leave val_fraction out"
-            )
-        train = splits["train"]
-        files = train.files
-        taken = held_out([f.name for f in files], [f.target for f in files], fraction, self.seed)
-        if not taken:
-            raise SourceError(f"no class of {self.root} has two images, so val_fraction can hold none out")
-        rest = train.only([f for i, f in enumerate(files) if i not in taken])
-        held = train.only([files[i] for i in sorted(taken)])
-        return {"train": rest, "val": held, **{name: s for name, s in splits.items() if name != "train"}}
+        files = {name: split.files for name, split in splits.items()}
+        held = with_held_out(files, "name", lambda file: file.target, fraction, self.seed)
+        return {name: splits[name if name in splits else "train"].only(own) for name, own in held.items()}
 
 
 class ImageFolderSplit:
@@ -149,7 +140,7 @@ class ImageFolderSplit:
         root: Path,
         decoder: Decoder,
         classes: tuple[str, ...],
-        files: list[ImageFile],
+        files: Listing[ImageFile],
         notes: tuple[str, ...] = (),
     ) -> None:
         self.root = root
@@ -158,7 +149,7 @@ class ImageFolderSplit:
         self.files = files
         self._notes = notes
 
-    def only(self, files: list[ImageFile]) -> ImageFolderSplit:
+    def only(self, files: Listing[ImageFile]) -> ImageFolderSplit:
         """The same split with only these images."""
         return ImageFolderSplit(self.root, self.decoder, self.classes, files, self._notes)
 
@@ -171,11 +162,12 @@ class ImageFolderSplit:
 
     def id(self, index: int) -> str:
         """The image's path relative to the root, with forward slashes."""
-        return self.files[index].name
+        name: str = self.files.column("name")[index]
+        return name
 
     def stamp(self, index: int) -> str:
         """Class, size and modification time of the image's file."""
-        return f"{self.files[index].target} {self.files[index].stamp}"
+        return f"{self.files.column('target')[index]} {self.files.column('stamp')[index]}"
 
     def read(self, index: int) -> Sample:
         """The image and its class.

@@ -7,9 +7,11 @@ with ``weights_only``, so nothing in them runs; paths that leave the folder are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +22,6 @@ from mmload.records import Sample
 from mmload.sources.files import (
     EXTENSIONS,
     check_fraction,
-    held_out,
     inner_name,
     need_folder,
     read_image,
@@ -28,7 +29,8 @@ from mmload.sources.files import (
     stamp_of,
 )
 from mmload.sources.labels import targets_of
-from mmload.sources.tables import COLUMNS, Label, Row, read_rows
+from mmload.sources.listing import Listing, with_held_out
+from mmload.sources.tables import COLUMNS, Row, read_rows
 
 
 class Item(NamedTuple):
@@ -95,13 +97,17 @@ class ManifestSource:
         rows = read_rows(path, self.columns)
         targets, classes = targets_of(rows, self.classes)
         finder = _Finder(root, self.allow_outside, by_id=path.suffix.lower() == ".json")
-        items: dict[str, list[Item]] = {}
+        items: dict[str, Listing[Item]] = {}
         for index, row in enumerate(rows):
-            items.setdefault(_split_name(row), []).append(finder.item(row, index))
+            name = _split_name(row)
+            if name not in items:
+                items[name] = Listing(Item)
+            items[name].append(finder.item(row, index))
         for name, members in items.items():
             _check_ids(name, members, path)
         if self.val_fraction is not None:
-            items = self._held_out(items, [row.label for row in rows], self.val_fraction)
+            stratum = partial(_stratum, rows)
+            items = with_held_out(items, "id", stratum, self.val_fraction, self.seed)
         return {name: ManifestSplit(root, self.decoder, classes, members, targets) for name, members in items.items()}
 
     def _places(self) -> tuple[Path, Path]:
@@ -117,21 +123,6 @@ class ManifestSource:
         need_folder(root / self.folder, "the folder that holds what the list names")
         return root / self.folder, path
 
-    def _held_out(self, items: Mapping[str, list[Item]], labels: list[Label], fraction: float) -> dict[str, list[Item]]:
-        if "train" not in items or any(name.startswith("val") for name in items):
-            raise RecipeError(f"val_fraction takes val out of train, and the list has the splits {', '.join(items)}")
-        train = items["train"]
-        strata = [str(labels[item.target]) if isinstance(labels[item.target], str | int) else "" for item in train]
-        taken = held_out([item.id for item in train], strata, fraction, self.seed)
-        if not taken:
-            raise SourceError("no class has two samples, so val_fraction can hold none out")
-        rest = [item for index, item in enumerate(train) if index not in taken]
-        return {
-            "train": rest,
-            "val": [train[index] for index in sorted(taken)],
-            **{n: i for n, i in items.items() if n != "train"},
-        }
-
 
 class ManifestSplit:
     """One split.
@@ -145,21 +136,23 @@ class ManifestSplit:
     """
 
     def __init__(
-        self, root: Path, decoder: Decoder, classes: tuple[str, ...], items: list[Item], targets: Tensor
+        self, root: Path, decoder: Decoder, classes: tuple[str, ...], items: Listing[Item], targets: Tensor
     ) -> None:
         self.root, self.decoder, self.classes, self.items = root, decoder, classes, items
-        self.targets = targets[torch.tensor([item.target for item in items])]
+        self.targets = targets[torch.tensor(items.column("target"))]
 
     def __len__(self) -> int:
         return len(self.items)
 
     def id(self, index: int) -> str:
         """The list's id, or the path."""
-        return self.items[index].id
+        name: str = self.items.column("id")[index]
+        return name
 
     def stamp(self, index: int) -> str:
         """The target, the file and its size and modification time."""
-        return f"{self.targets[index].tolist()} {self.items[index].file} {self.items[index].stamp}"
+        _, file, _, stamp = self.items[index]
+        return f"{self.targets[index].tolist()} {file} {stamp}"
 
     def read(self, index: int) -> Sample:
         """The image (``images`` uint8 [C, H, W]) or tensor (``features``, its own dtype) and its ``targets``.
@@ -211,12 +204,20 @@ def _split_name(row: Row) -> str:
     return name
 
 
-def _check_ids(split: str, items: Sequence[Item], path: Path) -> None:
+def _stratum(rows: Sequence[Row], item: Item) -> str:
+    """What an item counts to when some are held out: its class, if its label is one."""
+    label = rows[item.target].label
+    return str(label) if isinstance(label, str | int) else ""
+
+
+def _check_ids(split: str, items: Listing[Item], path: Path) -> None:
+    if len(np.unique(np.fromiter(map(hash, items.column("id")), np.int64, len(items)))) == len(items):
+        return  # no two hashes are equal: a set of a million texts would take 130 MB to say the same
     seen: set[str] = set()
-    for item in items:
-        if item.id in seen:
-            raise SourceError(f"{path} names {item.id!r:.80} twice in {split}; give every sample once, or its own id")
-        seen.add(item.id)
+    for name in items.column("id"):
+        if name in seen:
+            raise SourceError(f"{path} names {name!r:.80} twice in {split}; give every sample once, or its own id")
+        seen.add(name)
 
 
 def _is_texts(names: object) -> bool:

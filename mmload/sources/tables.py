@@ -6,11 +6,11 @@ Comes in: a file. Goes out: :class:`Row` objects, each checked, with its line fo
 from __future__ import annotations
 
 import csv
-import io
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from mmload.errors import SourceError
 
@@ -24,13 +24,22 @@ COLUMNS = ("path", "label", "split", "id")
 
 
 class Row(NamedTuple):
-    """One sample: its file, its label, its split (None: not said), what it is called, and the line that says so."""
+    """One sample: its file, its label, its split (None: not said), what it is called, and the list and line of it.
+
+    A list may have millions of rows: what is the same in many is one object, and ``where`` is only made when asked for.
+    """
 
     path: str
     label: Label
     split: str | None
     id: str | None
-    where: str
+    list: str
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        """The line that says so, or in an ID list, which has no lines, the id."""
+        return f"{self.list}, line {self.line}" if self.line else f"{self.list}, id {self.id!r:.60} of {self.split!r}"
 
 
 def read_rows(path: Path, columns: Mapping[str, str]) -> list[Row]:
@@ -44,37 +53,36 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> list[Row]:
     Raises:
         SourceError: if it cannot be read; names the line.
     """
+    readers = {".csv": (_csv, ""), ".jsonl": (_json_lines, "\n"), ".ndjson": (_json_lines, "\n"), ".json": (_ids, None)}
+    if path.suffix.lower() not in readers:
+        raise SourceError(f"the list {path} ends in {path.suffix!r}; use .csv, .jsonl, or .json for an ID list")
+    reader, newline = readers[path.suffix.lower()]
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open(path, encoding="utf-8-sig", newline=newline) as file:
+            rows = list(reader(file, str(path), columns))
     except OSError as error:
         raise SourceError(f"cannot read the list {path} ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"the list {path} is not UTF-8 text ({error})") from error
-    readers = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
-    if path.suffix.lower() == ".json":
-        rows = list(_id_list(text, str(path)))
-    elif path.suffix.lower() in readers:
-        records = readers[path.suffix.lower()](text, str(path))
-        rows = [_row(record, columns, where) for record, where in records]
-    else:
-        raise SourceError(f"the list {path} ends in {path.suffix!r}; use .csv, .jsonl, or .json for an ID list")
     if not rows:
         raise SourceError(f"the list {path} has no rows")
     return rows
 
 
-def _csv(text: str, path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    reader = csv.reader(file, strict=True)
     try:
         header = next(reader, [])
         if len(set(header)) != len(header):
             raise SourceError(f"{path}: two columns of its first line have the same name")
         for cells in reader:
-            where = f"{path}, line {reader.line_num}"
             if len(cells) not in (0, len(header)):
-                raise SourceError(f"{where} has {len(cells)} cells, the first line {len(header)}")
+                raise SourceError(
+                    f"{path}, line {reader.line_num} has {len(cells)} cells, the first line {len(header)}"
+                )
             if cells:
-                yield {name: _cell(cell) for name, cell in zip(header, cells, strict=True)}, where
+                record = {name: _cell(cell) for name, cell in zip(header, cells, strict=True)}
+                yield _row(record, columns, path, reader.line_num)
     except csv.Error as error:
         raise SourceError(f"{path}, line {reader.line_num} is not CSV ({error})") from error
 
@@ -83,14 +91,14 @@ def _cell(cell: str) -> str | None:
     return cell.strip() or None
 
 
-def _json_lines(text: str, path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        where = f"{path}, line {number}"
+def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    for number, line in enumerate(file, 1):
         if line.strip():
+            where = f"{path}, line {number}"
             record = _json(line, where)
             if not isinstance(record, dict):
                 raise SourceError(f'{where} is no JSON object, such as {{"path": "a.jpg", "label": "cat"}}')
-            yield record, where
+            yield _row(record, columns, path, number)
 
 
 def _json(text: str, where: str) -> Any:
@@ -100,8 +108,9 @@ def _json(text: str, where: str) -> Any:
         raise SourceError(f"{where} is not JSON ({error})") from error
 
 
-def _row(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -> Row:
+def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, line: int) -> Row:
     path, label, split, sample = (record.get(columns.get(name, name)) for name in COLUMNS)
+    where = f"{source}, line {line}"
     if not isinstance(path, str) or not path:
         name = columns.get("path", "path")
         raise SourceError(f"{where} has no {name!r}; it has {', '.join(map(repr, record))}")
@@ -110,12 +119,12 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -> R
     if sample is not None and not isinstance(sample, str | int):
         raise SourceError(f"{where}: id is {sample!r:.60}, expected text")
     checked = _label(label, f"{where} ({columns.get('label', 'label')})")
-    return Row(path, checked, split, None if sample is None else str(sample), where)
+    return Row(path, checked, split and sys.intern(split), None if sample is None else str(sample), source, line)
 
 
 def _label(label: object, where: str) -> Label:
     if isinstance(label, str) and label:
-        return label
+        return sys.intern(label)
     if isinstance(label, bool):
         return int(label)
     if isinstance(label, int | float) and abs(label) < MAX_NUMBER:
@@ -125,8 +134,8 @@ def _label(label: object, where: str) -> Label:
     raise SourceError(f"{where}: label is {label!r:.60}, expected a class, a number or a list of numbers")
 
 
-def _id_list(text: str, path: str) -> Iterator[Row]:
-    body = _json(text, path)
+def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    body = _json(file.read(), path)
     partition, labels = (body.get(key) if isinstance(body, dict) else None for key in ("partition", "labels"))
     if not isinstance(partition, dict) or not isinstance(labels, dict):
         raise SourceError(f'{path} is no ID list: {{"partition": {{"train": [id, ...]}}, "labels": {{id: label}}}}')
@@ -137,4 +146,4 @@ def _id_list(text: str, path: str) -> Iterator[Row]:
             where = f"{path}, id {sample!r:.60} of {split!r}"
             if not isinstance(sample, str | int) or str(sample) not in labels:
                 raise SourceError(f"{where} has no label")
-            yield Row(str(sample), _label(labels[str(sample)], where), split, str(sample), where)
+            yield Row(str(sample), _label(labels[str(sample)], where), split, str(sample), path)

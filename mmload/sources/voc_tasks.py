@@ -7,7 +7,6 @@ reason why there are none. Lists no folder.
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from mmload.decode import MAX_PIXELS
 from mmload.errors import SampleError
+from mmload.quiet import quiet
 from mmload.sources.files import read_bytes
 from mmload.sources.voc_xml import VocObject
 
@@ -208,14 +208,12 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
     """
     data = read_bytes(root, name, sample)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data.tobytes())) as image:
-                if image.mode not in ("P", "L"):
-                    raise SampleError(sample, f"its mask {name} is of mode {image.mode}; use palette or 8-bit gray")
-                if image.width * image.height > MAX_PIXELS:
-                    raise SampleError(sample, f"its mask {name} has over {MAX_PIXELS} pixels: a decompression bomb?")
-                return torch.from_numpy(np.array(image))
+        with quiet, Image.open(io.BytesIO(data.tobytes())) as image:
+            if image.mode not in ("P", "L"):
+                raise SampleError(sample, f"its mask {name} is of mode {image.mode}; use palette or 8-bit gray")
+            if image.width * image.height > MAX_PIXELS:
+                raise SampleError(sample, f"its mask {name} has over {MAX_PIXELS} pixels: a decompression bomb?")
+            return torch.from_numpy(np.array(image))
     except UnidentifiedImageError as error:
         raise SampleError(sample, f"its mask {name} is no image") from error
     except (OSError, SyntaxError, EOFError, IndexError, ValueError, Image.DecompressionBombError) as error:

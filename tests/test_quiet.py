@@ -1,0 +1,60 @@
+"""Quiet blocks of several threads leave the filters as they were."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from mmload.quiet import Quiet
+
+
+def test_warnings_inside_are_ignored_and_those_after_are_not() -> None:
+    quiet = Quiet()
+    with quiet:
+        warnings.warn("inside", stacklevel=1)
+    with pytest.warns(UserWarning, match="after"):
+        warnings.warn("after", stacklevel=1)
+
+
+def test_blocks_that_overlap_put_back_what_was_there() -> None:
+    quiet, before = Quiet(), list(warnings.filters)
+    first, second = threading.Event(), threading.Event()
+
+    def enters_first() -> None:
+        with quiet:
+            first.set()
+            second.wait(10)
+
+    def leaves_last() -> None:
+        first.wait(10)
+        with quiet:
+            second.set()
+            thread.join(10)
+            warnings.warn("the other has left", stacklevel=1)
+
+    thread = threading.Thread(target=enters_first)
+    thread.start()
+    leaves_last()
+    assert warnings.filters == before
+
+
+def test_many_threads_leave_nothing_behind() -> None:
+    quiet, before = Quiet(), list(warnings.filters)
+
+    def work(number: int) -> None:
+        with quiet:
+            warnings.warn(f"{number}", stacklevel=1)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(500)))
+    assert warnings.filters == before
+
+
+def test_an_exception_leaves_too() -> None:
+    quiet, before = Quiet(), list(warnings.filters)
+    with pytest.raises(ValueError, match="inside"), quiet:
+        raise ValueError("inside")
+    assert warnings.filters == before
