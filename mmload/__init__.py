@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mmload.build import build
     from mmload.collate import Collate
     from mmload.dataset import open
+    from mmload.equivalent import torchvision_equivalent
     from mmload.loader import Loader
     from mmload.recipe import BuildRecipe
     from mmload.records import Batch
@@ -25,9 +26,10 @@ _HOMES = {
     "Batch": "mmload.records",
     "Collate": "mmload.collate",
     "Loader": "mmload.loader",
+    "torchvision_equivalent": "mmload.equivalent",
 }
 
-__all__ = ["Batch", "BuildRecipe", "Collate", "Loader", "build", "open"]
+__all__ = ["Batch", "BuildRecipe", "Collate", "Loader", "build", "open", "torchvision_equivalent"]
 
 
 def __getattr__(name: str) -> Any:

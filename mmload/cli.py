@@ -1,31 +1,44 @@
-"""The ``mmload`` command: parse, make one call, show the result. The only place that prints or exits.
+"""The ``mmload`` command: parse, make one call, show the result.
 
+Only here, in cli_bench.py and in terminal.py is anything shown, or the program ended.
 Exit codes: 0 done, 1 it failed, 2 it was asked wrongly, 130 interrupted.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import mmload
+from mmload import cli_bench, cli_parity
 from mmload import recipe as recipes
 from mmload.errors import MmloadError, UsageError
+from mmload.terminal import fail, interruptible, progress_bar
 
 if TYPE_CHECKING:
     from mmload.build import BuildReport
     from mmload.dataset import Dataset
 
+
+class _WordPairs(TyperGroup):
+    """Commands whose names may be of two words, as ``bench build`` beside ``bench``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words begin with, the longer name first."""
+        pair = " ".join(args[:2])
+        return super().resolve_command(ctx, [pair, *args[2:]] if pair in self.commands else args)
+
+
 app = typer.Typer(
+    cls=_WordPairs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -42,21 +55,16 @@ def main() -> None:
     except MmloadError as error:
         if debug:
             traceback.print_exc()
-        _fail(str(error), error.exit_code)
+        fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted; run the same command again to go on", 130)
+        fail("interrupted; run the same command again to go on", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:
         if debug:
             traceback.print_exc()
-        _fail(f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)", 1)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"mmload: {message}", file=sys.stderr)
-    sys.exit(code)
+        fail(f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)", 1)
 
 
 def _version(asked: bool) -> None:
@@ -141,7 +149,7 @@ def build(
     recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size, options)
     recipe = replace(recipe, options={**recipe.options, **options})
     recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient)
-    with _interruptible("run the same command again to go on"), _bar("build", "img") as progress:
+    with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
         from mmload.build import build as run
 
         report = run(
@@ -167,16 +175,16 @@ def verify(
     """Check every file of a dataset against its checksum, and with --source every pixel against its image."""
     from mmload import verify as checks
 
-    with _interruptible("nothing was changed"), _bar("verify", "B") as progress:
+    with interruptible("nothing was changed"), progress_bar("verify", "B") as progress:
         faults = checks.verify(dataset, progress=progress)
     if source is not None and not faults:
-        with _interruptible("nothing was changed"), _bar("compare", "img") as progress:
+        with interruptible("nothing was changed"), progress_bar("compare", "img") as progress:
             faults = checks.compare(dataset, source, threads=threads, progress=progress)
     for fault in faults:
         print(f"bad: {fault}")
     if faults:
         again = "mend what can be mended" if source is None else "see which side changed, or mend"
-        _fail(f"{dataset}: {len(faults)} faults; to {again}: mmload repair {dataset} --source ROOT", 1)
+        fail(f"{dataset}: {len(faults)} faults; to {again}: mmload repair {dataset} --source ROOT", 1)
     print(f"{dataset} is whole" + (f" and equals {source}" if source is not None else ""))
 
 
@@ -189,7 +197,7 @@ def repair(
     """Build exactly the bad shards of a dataset again, from its source."""
     from mmload import verify as checks
 
-    with _interruptible("run the same command again to go on"), _bar("repair", "img") as progress:
+    with interruptible("run the same command again to go on"), progress_bar("repair", "img") as progress:
         mended = checks.repair(dataset, source, threads=threads, progress=progress)
     for fault in mended:
         print(f"mended: {fault}")
@@ -204,47 +212,9 @@ def info(dataset: Annotated[Path, typer.Argument(help="A built dataset.")]) -> N
     _show_dataset(open_dataset(dataset))
 
 
-@app.command()
-def bench(
-    dataset: Annotated[Path, typer.Argument(help="A built dataset.")],
-    source: Annotated[Path, typer.Option(help="The folder it was built from.")],
-    split: Annotated[str | None, typer.Option(help="Which split; the first by default.")] = None,
-    augment: Annotated[str, typer.Option(help="crop, resized-crop, or none (the stored rows).")] = "crop",
-    crop: Annotated[int | None, typer.Option(help="Pixels of the square crop; 7/8 of the stored side.")] = None,
-    padding: Annotated[int, typer.Option(help="Pixels around the image before a random crop, as for CIFAR.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 64,
-    epochs: Annotated[int, typer.Option(help="Measured epochs of each loader, after one to warm up.")] = 3,
-    images: Annotated[int, typer.Option(help="Images an epoch at least; a smaller split is repeated.")] = 2000,
-    workers: Annotated[str, typer.Option(help="Worker processes of the stock DataLoader, as a list.")] = "0,2,4",
-    threads: Annotated[int | None, typer.Option(help="mmload's threads; the cores available by default.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")] = None,
-) -> None:
-    """Measure the stored dataset against the stock DataLoader + torchvision, like for like."""
-    from mmload.bench import run, table
-    from mmload.dataset import open as open_dataset
-
-    opened = open_dataset(dataset)
-    name = split or next(iter(opened))
-    counts = _numbers(workers)
-    with _interruptible("nothing was changed"), _line() as progress:
-        record = run(
-            opened,
-            source,
-            name,
-            augment=augment,
-            crop=crop,
-            padding=padding,
-            batch_size=batch_size,
-            images=images,
-            epochs=epochs,
-            workers=counts,
-            threads=threads,
-            progress=progress,
-        )
-    print(table(record))
-    if json_file is not None:
-        json_file.write_text(json.dumps(record.as_json(), indent=1) + "\n", encoding="utf-8")
-        print(f"record: {json_file}")
+app.command()(cli_parity.parity)
+app.command()(cli_bench.bench)
+app.command("bench build")(cli_bench.bench_build)
 
 
 @app.command()
@@ -256,7 +226,7 @@ def demo(
     """Make a few hundred photographs, build them, read them, bench them, train on them. No network needed."""
     from mmload.demo import run
 
-    with _interruptible("run it again to start afresh"):
+    with interruptible("run it again to start afresh"):
         run(folder, print)
 
 
@@ -313,55 +283,6 @@ def _with_options(
     if exif_orient:
         recipe = replace(recipe, decode={**recipe.decode, "exif_orient": True})
     return recipe
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [-1]
-    if min(numbers) < 0:
-        raise UsageError(f"--workers is {text!r}; give whole numbers, as in 0,2,4")
-    return numbers
-
-
-@contextmanager
-def _interruptible(advice: str) -> Iterator[None]:
-    """Ctrl-C inside ends the program with one line."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _fail(f"interrupted; {advice}", 130)
-
-
-@contextmanager
-def _bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar; yields what to call with (done, all)."""
-    from tqdm import tqdm
-
-    with tqdm(desc=name, unit=unit, dynamic_ncols=True, disable=None, file=sys.stderr) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield progress
-
-
-@contextmanager
-def _line() -> Iterator[Callable[[str], None]]:
-    """One line of status that is overwritten and goes away; only where stderr is a terminal."""
-    terminal = sys.stderr.isatty()
-
-    def show(text: str) -> None:
-        if terminal:
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        if terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:

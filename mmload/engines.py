@@ -130,7 +130,7 @@ class _Crew:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         worker = context.Process(target=_work, args=(there, self.threads), daemon=True)
-        with _interrupts_blocked():
+        with interrupts_blocked():
             worker.start()
         there.close()
         self.workers[here] = worker
@@ -190,7 +190,7 @@ class _Crew:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """A worker started inside never sees Ctrl-C, from its first instruction on: the mask is inherited.
 
     A Ctrl-C meanwhile is kept for the end: the mask is this thread's alone, and another thread that takes the signal

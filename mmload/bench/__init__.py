@@ -1,11 +1,14 @@
-"""``mmload bench``: what a stored dataset gains, like for like.
+"""``mmload bench``: what a stored dataset gains, like for like, and where the limit is.
 
-contenders -> measure -> report. Every contender delivers the same: the same images, the same crop, flip and normalise,
-float32 batches and labels, shuffled. What differs is said in the table.
+    options -> task -> contenders, ceilings -> measure (process, child) -> record -> verdict, report, chart, compare
+
+Every contender delivers the same: the same images, the same crop, flip and normalise, float32 batches and labels,
+shuffled, on the same device. What differs is said in the table.
 """
 
-from mmload.bench.measure import Measurement
-from mmload.bench.report import Record, table
-from mmload.bench.run import run
+from mmload.bench.options import Options
+from mmload.bench.record import Record, read_record, write_record
+from mmload.bench.report import table
+from mmload.bench.run import run, run_on_sample
 
-__all__ = ["Measurement", "Record", "run", "table"]
+__all__ = ["Options", "Record", "read_record", "run", "run_on_sample", "table", "write_record"]

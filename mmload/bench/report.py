@@ -1,75 +1,91 @@
-"""A bench's result as a table for people and as plain data for machines.
-
-Comes in: measurements. Goes out: text of at most 80 columns, or a dict for JSON. Never prints.
-"""
+"""A record as text for people, of at most 80 columns. Never prints."""
 
 from __future__ import annotations
 
-import os
-import platform
-from dataclasses import dataclass
-from typing import Any
+import textwrap
+from collections.abc import Iterable
 
-import torch
+from mmload.bench.record import Record, Row, best
 
-import mmload
-from mmload.bench.measure import Measurement
-from mmload.threads import available_cores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """What was measured, on what, with which settings.
-
-    Attributes:
-        settings: what every contender had to deliver.
-        measurements: each contender's; the first is the baseline group, see :meth:`baseline`.
-    """
-
-    settings: dict[str, Any]
-    measurements: list[Measurement]
-
-    @property
-    def baseline(self) -> Measurement:
-        """The fastest of the stock loaders."""
-        stock = [m for m in self.measurements if "torchvision" in m.name]
-        return max(stock, key=lambda m: m.median)
-
-    def as_json(self) -> dict[str, Any]:
-        """Settings, machine, versions and every sample."""
-        return {
-            "settings": self.settings,
-            "machine": machine(),
-            "results": [{"name": m.name, "images_per_second": m.median, "epochs": m.rates} for m in self.measurements],
-        }
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    return {
-        "processor": _processor(),
-        "cores": available_cores(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "mmload": mmload.__version__,
-    }
+WIDTH = 80
+_NAME = 39
 
 
 def table(record: Record) -> str:
-    """The measurements as lines: images a second, median and range over the epochs, and the ratio to the best stock."""
-    base = record.baseline.median
-    lines = [f"{'':<38}{'images/s':>10}  {'lowest..highest':>15}  {'x stock':>8}"]
-    for result in record.measurements:
-        spread = f"{min(result.rates):,.0f}..{max(result.rates):,.0f}"
-        lines.append(f"{result.name:<38}{result.median:>10,.0f}  {spread:>15}  {result.median / base:>7.1f}x")
-    return "\n".join(lines)
+    """The rates, what they cost, what is not equal, what was not measured, and the verdict."""
+    blocks = [
+        "\n".join(rates(record)),
+        "\n".join(costs(record)),
+        "\n".join(remarks(record)),
+        "\n".join(wrapped(record.verdict, "")),
+    ]
+    return "\n\n".join(block for block in blocks if block)
 
 
-def _processor() -> str:
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+def rates(record: Record) -> list[str]:
+    """Images a second: median, lowest and highest epoch, the ratio to the best stock loader, the share of the limit."""
+    stock = best(record.rows, "stock")
+    lines = [f"{'':<{_NAME}}{'images/s':>8}{'lowest..highest':>16}{'x stock':>8}{'of limit':>9}"]
+    for row in record.rows:
+        if row.rate:
+            ratio = f"{row.rate / stock.rate:,.1f}x" if stock else "-"
+            share = f"{row.of_ceiling:.0%}" if row.of_ceiling is not None else "-"
+            spread = f"{number(min(row.epochs))}..{number(max(row.epochs))}" if len(row.epochs) > 1 else "one epoch"
+            lines.append(f"{_called(row):<{_NAME}}{number(row.rate):>8}{spread:>16}{ratio:>8}{share:>9}")
+        elif row.group != "cached":
+            lines.append(f"{_called(row):<{_NAME}}{'not measured, see below':>24}")
+    return lines
+
+
+def costs(record: Record) -> list[str]:
+    """What an image costs: processor time, memory; and with training its rate and the wait for data."""
+    rows = [row for row in record.rows if row.group != "ceiling" and (row.rate or row.training)]
+    trained = any(row.training for row in rows)
+    more = f"{'trained/s':>11}{'waits':>8}" if trained else ""
+    lines = [f"{'':<{_NAME}}{'CPU s/1,000':>12}{'peak MiB':>10}{more}"]
+    for row in rows:
+        cpu = f"{row.cpu_seconds_per_1000:.3g}" if row.cpu_seconds_per_1000 is not None else "-"
+        memory = f"{row.peak_bytes / 2**20:,.0f}" if row.peak_bytes else "-"
+        line = f"{_called(row):<{_NAME}}{cpu:>12}{memory:>10}"
+        if trained:
+            rate = number(row.trained_per_second) if row.trained_per_second else "-"
+            line += f"{rate:>11}{f'{row.waited:.0%}' if row.waited is not None else '-':>8}"
+        lines.append(line)
+    return lines if rows else []
+
+
+def remarks(record: Record) -> list[str]:
+    """The limits that were met, what is not equal, what failed, and the record's own notes."""
+    lines: list[str] = []
+    limits = {row.ceiling for row in record.rows if row.ceiling}
+    if limits:
+        lines += wrapped(f"of limit: the share of {', '.join(sorted(limits))}", "")
+    for row in record.rows:
+        if row.differs:
+            lines += wrapped(f"* {row.name}: {row.differs}", "  ")
+    for row in record.rows:
+        if row.failure:
+            what = "failed later" if row.rate else "not measured"
+            lines += wrapped(f"{what}: {row.name}: {row.failure}", "  ")
+    for note in record.notes:
+        lines += wrapped(note, "  ")
+    return lines
+
+
+def number(rate: float) -> str:
+    """A rate in at most 7 characters."""
+    if rate >= 10_000_000:
+        return f"{rate / 1e6:,.0f}M"
+    if rate >= 100_000:
+        return f"{rate / 1e3:,.0f}k"
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
+def wrapped(text: str, indent: str) -> Iterable[str]:
+    """Lines of at most 80 columns; all but the first begin with ``indent``."""
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _called(row: Row) -> str:
+    """The row's name, with a star where it is not equal to the others."""
+    return row.name[: _NAME - 1] + ("*" if row.differs else "")

@@ -2,92 +2,159 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from mmload.bench.contenders import Contender, Fill, MapStyle, Mmload, Stock, Task
-from mmload.bench.measure import measure
-from mmload.bench.report import Record
-from mmload.dataset import Dataset
-from mmload.errors import UsageError
+from mmload.bench import contenders
+from mmload.bench.ceilings import cached_entry, ceiling_entries
+from mmload.bench.contenders import Entry
+from mmload.bench.machine import machine, versions
+from mmload.bench.measure import Measurement, Plan, measure
+from mmload.bench.options import Options
+from mmload.bench.record import Record, rows_of
+from mmload.bench.sample import build_sample
+from mmload.bench.task import Task
+from mmload.bench.train import check_model
+from mmload.bench.verdict import verdict
+from mmload.threads import available_cores
 
-AUGMENTS = ("crop", "resized-crop", "none")
+Progress = Callable[[str], None]
 
 
 def run(
-    dataset: Dataset,
-    source: Path,
-    split: str,
+    dataset: Path,
+    source: Path | None,
+    options: Options,
     *,
-    augment: str = "crop",
-    crop: int | None = None,
-    padding: int = 0,
-    batch_size: int = 64,
-    images: int = 2000,
-    epochs: int = 3,
-    workers: Sequence[int] = (0, 2, 4),
-    threads: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    entries: Callable[[Task], Sequence[Entry]] = contenders.entries,
+    progress: Progress | None = None,
 ) -> Record:
-    """Measure the stock DataLoader at several worker counts, mmload, and the ceiling.
+    """Measure every contender and every ceiling.
 
     Args:
         dataset: the store.
-        source: the folder that it was built from.
-        split: which split.
-        augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.contenders.Task`.
-        crop: pixels of the square that comes out; None: 7/8 of the stored side (224 of 256), all of it with padding.
-        padding: pixels around the image before a random crop.
-        batch_size: images a batch.
-        images: images an epoch at least; smaller splits are repeated.
-        epochs: measured epochs of each.
-        workers: worker processes of the stock DataLoader, one contender for each number.
-        threads: mmload's threads; None: the cores available.
+        source: the folder that it was built from; None: contenders that need it are rows that say so.
+        options: the settings.
+        entries: which contenders there are for a task.
         progress: told what runs next.
 
     Raises:
-        UsageError: if the split has no images, or the crop does not fit them.
+        UsageError: if a setting cannot be meant for this dataset.
         SourceError: if the source is missing or is another.
+        StoreError: if there is no dataset.
     """
-    spec = dataset[split].fields.get("images")
-    if spec is None:
-        raise UsageError(f"split {split!r} of {dataset.path} stores no images; there is nothing to measure against")
-    if augment not in AUGMENTS:
-        raise UsageError(f"--augment is {augment!r}; use one of {', '.join(AUGMENTS)}")
-    if crop is None:
-        crop = min(spec.shape[1:]) if padding else min(spec.shape[1:]) * 7 // 8
-    if not 1 <= crop <= min(spec.shape[1:]):
-        raise UsageError(
-            f"--crop is {crop}, the stored images are {spec.shape[1]} x {spec.shape[2]}; use 1 to {min(spec.shape[1:])}"
-        )
-    for name, value in (("--batch-size", batch_size), ("--epochs", epochs), ("--images", images)):
-        if value < 1:
-            raise UsageError(f"{name} is {value}; use at least 1")
-    task = Task(
-        dataset=dataset,
-        split=split,
-        source=source,
-        augment=augment,
-        crop=crop,
-        padding=padding,
-        batch_size=batch_size,
-        images=images,
-        threads=threads,
+    task = options.task(dataset, source)
+    plan = options.plan()
+    if plan.train is not None:
+        check_model(plan.train, task)
+    ceilings = ceiling_entries(task)
+    all_entries = [*entries(task), *ceilings.values(), *([cached_entry()] if plan.train else [])]
+    measurements = measure(task, all_entries, plan, progress)
+    rows = rows_of(task, measurements, {short: entry.name for short, entry in ceilings.items()}, plan.cold)
+    return Record(
+        settings=settings_of(task, plan) | {"cache": cache_of(measurements, plan)},
+        machine=machine(),
+        versions=versions(),
+        rows=rows,
+        notes=notes_of(measurements, plan),
+        verdict=verdict(rows, cores=available_cores(), device=task.device),
     )
-    contenders: list[Contender] = [Stock(task, count) for count in workers]
-    contenders += [MapStyle(task, 0), Mmload(task), Fill(task)]
-    settings = {
-        "split": split,
-        "stored": list(spec.shape),
-        "augment": augment,
-        "crop": crop,
-        "padding": padding,
-        "batch_size": batch_size,
-        "images": len(task.rows) * task.repeats,
-        "epochs": epochs,
-        "output": "uint8 as stored, shuffled"
-        if augment == "none"
-        else "float32 contiguous, flip + normalise, shuffled",
-        "cache": "warm",
+
+
+def run_on_sample(
+    source: Path,
+    options: Options,
+    *,
+    side: int | None = None,
+    entries: Callable[[Task], Sequence[Entry]] = contenders.entries,
+    progress: Progress | None = None,
+) -> Record:
+    """Build a sample of a source in a temporary place and measure that: what would a build gain?
+
+    Args:
+        source: an ImageFolder, or where CIFAR's batches are.
+        options: the settings; as many images are sampled as an epoch has.
+        side: pixels of the stored square; None: 256 for an ImageFolder.
+        entries: which contenders there are for a task.
+        progress: told what runs next.
+
+    Returns:
+        The record; its verdict ends with what building all of the source would take.
+
+    Raises:
+        UsageError: if a setting cannot be meant for this source.
+        SourceError: if the folder is not a source.
+    """
+    if progress is not None:
+        progress(f"building a sample of {source}")
+    with tempfile.TemporaryDirectory(prefix="mmload-sample-", ignore_cleanup_errors=True) as work:
+        sample = build_sample(
+            source,
+            Path(work),
+            split=options.split,
+            images=options.epoch_images(),
+            side=side,
+            threads=options.threads,
+            cold=options.cold,
+        )
+        record = run(sample.dataset, sample.source, options, entries=entries, progress=progress)
+    settings = record.settings | {"sample": asdict(sample.estimate)}
+    return replace(record, settings=settings, verdict=f"{record.verdict} {sample.estimate.sentence()}")
+
+
+def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
+    """What every contender had to deliver, and how it was measured, without a path of this machine."""
+    none = task.augment == "none"
+    return {
+        "split": task.split,
+        "rows": len(task.rows),
+        "stored": list(task.rows.fields["images"].shape),
+        "augment": task.augment,
+        "crop": None if none else task.crop,
+        "padding": task.padding,
+        "batch_size": task.batch_size,
+        "images": task.epoch_images,
+        "epochs": plan.epochs,
+        "threads": task.threads,
+        "workers": list(task.workers),
+        "device": task.device,
+        "output": "uint8 as stored, shuffled" if none else "float32 contiguous, flip + normalise, shuffled",
+        "train": plan.train,
+        "time_budget": plan.budget,
     }
-    return Record(settings=settings, measurements=measure(contenders, epochs, progress))
+
+
+def cache_of(measurements: Sequence[Measurement], plan: Plan) -> str:
+    """What the page cache was: "warm", or "cold" where every eviction was proven, else "not proven cold"."""
+    if not plan.cold:
+        return "warm"
+    coldness = [each for result in measurements for each in result.coldness]
+    return "cold" if coldness and all(each.proven for each in coldness) else "not proven cold"
+
+
+def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
+    """What has to be known to read the numbers."""
+    notes = []
+    coldness = [each for result in measurements for each in result.coldness]
+    unproven = [each for each in coldness if not each.proven]
+    if coldness and not unproven:
+        notes.append(
+            f"cold: before every epoch the contender was made anew and {coldness[0].files:,} files "
+            f"({coldness[0].bytes / 2**20:,.1f} MiB) were evicted; mincore found no page of them in memory"
+        )
+    elif coldness:
+        notes.append(
+            f"NOT cold: {len(unproven)} of {len(coldness)} epochs may have read from memory: {unproven[0].reason}"
+        )
+    cut = [result.name for result in measurements if any(not sample.whole for sample in result.samples)]
+    if cut:
+        notes.append(f"{len(cut)} rows are of epochs that were cut short to keep the time budget of {plan.budget:g} s")
+    fresh = [result.name for result in measurements if result.samples and not result.warmed]
+    if fresh and not plan.cold:
+        notes.append(
+            f"{len(fresh)} rows did not come to the end of the epoch that warms up: some files may have been cold"
+        )
+    return notes

@@ -1,0 +1,229 @@
+"""How fast a build is: the same photographs made into square uint8 rows in four ways, their rounds interleaved.
+
+Comes in: a folder of photographs. Goes out: a :class:`BuildingRecord`. Every way decodes, resizes the short side and
+cuts the middle out; all but the bare loop store the rows. Never prints, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import MemoryMappedTensor
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from mmload.bench.contenders.entry import counted, not_installed
+from mmload.bench.contenders.tutorial import ImageNetData
+from mmload.bench.machine import machine
+from mmload.build import build
+from mmload.decode import Decoder
+from mmload.errors import SourceError, UsageError
+from mmload.recipe import BuildRecipe, square
+from mmload.records import Sample
+from mmload.sources.files import EXTENSIONS
+from mmload.threads import available_cores
+from mmload.transforms import Chain
+
+_BATCH = 64  # the tutorial's
+_OURS = "mmload build"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What each way has to do: an ImageFolder's ``train``, the rows' side, and how many threads or processes to use."""
+
+    train: Path
+    out: Path
+    size: int
+    threads: int
+
+
+@dataclass
+class Way:
+    """One way to build and its images per second of each round; ``missing`` says why it did not run, "" if it did."""
+
+    name: str
+    run: Callable[[Work], int]
+    missing: str = ""
+    rates: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildingRecord:
+    """What was measured.
+
+    Attributes:
+        settings: of the run.
+        ways: each with its rates.
+    """
+
+    settings: dict[str, Any]
+    ways: list[Way]
+
+    def as_json(self) -> dict[str, Any]:
+        """Settings, machine, versions and every sample."""
+        results = [
+            {"name": way.name, "images_per_second": median(way.rates), "rounds": way.rates}
+            if way.rates
+            else {"name": way.name, "missing": way.missing}
+            for way in self.ways
+        ]
+        return {"settings": self.settings, "machine": machine(), "results": results}
+
+    def table(self) -> str:
+        """Lines of at most 80 columns: images a second, median and range, and how much faster mmload was in a round."""
+        ours = next(way for way in self.ways if way.name == _OURS)
+        lines = [f"{'':<38}{'images/s':>10}{'lowest..highest':>18}{'mmload is':>12}"]
+        for way in self.ways:
+            if not way.rates:
+                lines.append(f"{way.name:<38}  {way.missing}"[:80])
+                continue
+            spread = f"{min(way.rates):,.0f}..{max(way.rates):,.0f}"
+            ratio = median(own / other for own, other in zip(ours.rates, way.rates, strict=True))
+            lines.append(f"{way.name:<38}{median(way.rates):>10,.0f}{spread:>18}{ratio:>11.2f}x")
+        return "\n".join(lines)
+
+
+def run(
+    root: Path,
+    *,
+    size: int = 256,
+    images: int = 1200,
+    rounds: int = 5,
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> BuildingRecord:
+    """Measure every way on links to the same photographs.
+
+    Args:
+        root: a folder with photographs, at any depth.
+        size: pixels of the square rows.
+        images: how many; fewer photographs are repeated, of more an even part is taken.
+        rounds: measured rounds of each way, after one to warm up.
+        threads: of mmload, and processes of the others; None: the cores available.
+        progress: told what runs next.
+
+    Raises:
+        UsageError: if a number is too small.
+        SourceError: if there are no photographs.
+    """
+    count = available_cores() if threads is None else threads
+    for name, value in (("--size", size), ("--images", images), ("--rounds", rounds), ("--threads", count)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}; use at least 1")
+    ways = _ways(count)
+    settings = {"images": images, "size": size, "rounds": rounds, "threads": count, "cache": "warm"}
+    with tempfile.TemporaryDirectory(prefix="mmload-bench-") as folder:
+        train = linked(root, images, Path(folder) / "photos" / "train")
+        work = Work(train=train, out=Path(folder) / "out", size=size, threads=count)
+        for turn in range(rounds + 1):
+            for way in ways:
+                if way.missing:
+                    continue
+                if progress is not None:
+                    progress(f"{way.name}: {f'round {turn} of {rounds}' if turn else 'warm-up'}")
+                rate = _rate(way, work)
+                if turn:
+                    way.rates.append(rate)
+    return BuildingRecord(settings=settings, ways=ways)
+
+
+def linked(root: Path, images: int, train: Path) -> Path:
+    """An ImageFolder of links to ``images`` photographs below ``root``, in the class folders that they are in.
+
+    Raises:
+        SourceError: if there are no photographs.
+    """
+    files = sorted(path for path in root.rglob("*") if path.suffix.lower() in EXTENSIONS)
+    if not files:
+        raise SourceError(f"no photographs below {root}; give a folder that holds some, as a build does")
+    for number in range(images):
+        source = files[number * len(files) // images if len(files) > images else number % len(files)]
+        folder = train / source.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:09d}{source.suffix}").symlink_to(source.resolve())
+    return train
+
+
+def bare(work: Work) -> int:
+    """One thread over every n-th image, nothing stored, counted as n: the others are below it by what storing costs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        decoder, chain = Decoder(), Chain(square(work.size))
+        files = sorted(work.train.rglob("*.*"))[:: work.threads]
+        for file in files:
+            chain(Sample("", {"images": decoder(np.fromfile(file, dtype=np.uint8))}))
+    finally:
+        torch.set_num_threads(before)
+    return len(files) * work.threads
+
+
+def tutorial(work: Work) -> int:
+    """The ``from_dataset`` of tensordict's tutorial: a DataLoader's batches into a memory-mapped tensorclass."""
+    dataset = ImageFolder(str(work.train), v2.Compose([*_middle(work), v2.PILToTensor()]))
+    work.out.mkdir()
+    shape = (len(dataset), 3, work.size, work.size)
+    made: Any = ImageNetData
+    data = made(
+        images=MemoryMappedTensor.empty(shape, dtype=torch.uint8, filename=str(work.out / "images.memmap")),
+        targets=MemoryMappedTensor.empty(shape[:1], dtype=torch.int64, filename=str(work.out / "targets.memmap")),
+        batch_size=[len(dataset)],
+    )
+    start = 0
+    for images, targets in DataLoader(dataset, batch_size=_BATCH, num_workers=work.threads):
+        stop = start + len(images)
+        data[start:stop] = made(images=images, targets=targets, batch_size=[stop - start])
+        start = stop
+    return start
+
+
+def ffcv(work: Work) -> int:
+    """FFCV's writer of raw images."""
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    dataset = ImageFolder(str(work.train), v2.Compose(_middle(work)))
+    fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
+    DatasetWriter(str(work.out), fields, num_workers=work.threads).from_indexed_dataset(dataset)
+    return len(dataset)
+
+
+def ours(work: Work) -> int:
+    """This package's build, checksums, statistics and fsync included."""
+    recipe = BuildRecipe(kind="imagefolder", root=work.train.parent, out=work.out, transforms=square(work.size))
+    return build(recipe, threads=work.threads, processes=1).built
+
+
+def _ways(threads: int) -> list[Way]:
+    return [
+        Way(f"bare decode + resize, 1 thread x {threads}", bare),
+        Way(f"tensordict tutorial, {counted(threads, 'worker')}", tutorial),
+        Way(f"FFCV DatasetWriter, {counted(threads, 'worker')}", ffcv, not_installed("ffcv", "pip install ffcv")),
+        Way(_OURS, ours),
+    ]
+
+
+def _middle(work: Work) -> list[Any]:
+    """The same square for PIL images."""
+    return [v2.Resize(work.size), v2.CenterCrop(work.size)]
+
+
+def _rate(way: Way, work: Work) -> float:
+    """Images per second of one build from nothing."""
+    if work.out.is_dir():
+        shutil.rmtree(work.out)
+    work.out.unlink(missing_ok=True)
+    began = time.perf_counter()
+    images = way.run(work)
+    return images / (time.perf_counter() - began)

@@ -1,0 +1,222 @@
+"""What the machine itself can do: the rates that no loader of these batches can pass.
+
+Comes in: a task. Goes out: entries like those of contenders, measured in the same rounds, each in its own process, that
+count images as well: the task's output filled, its stored rows copied, sent to the device, read from a cold disk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mmload.bench.cold import evict, resident_bytes
+from mmload.bench.contenders import Contender, Entry
+from mmload.bench.task import Task
+from mmload.errors import MmloadError
+from mmload.threads import single_op_pool
+
+FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"
+
+_DISK_BYTES = 256 * 2**20  # of the stored rows that the disk's rate is measured on, at most
+_DISK_BLOCK = 2 * 2**20
+_DISK_REQUESTS = 8  # at once: more than most disks need to be busy
+
+
+def ceiling_entries(task: Task) -> dict[str, Entry]:
+    """The ceilings of a task by their short names."""
+    threads = f"{task.threads} thread{'s' * (task.threads != 1)}"
+    made: dict[str, tuple[str, type[Contender]]] = {
+        FILL: (f"fill_ of the output, {threads}" if task.device == "cpu" else "fill_ of the output on cuda", Fill),
+        COPY: (f"memory copy of the rows, {threads}", Copy),
+        DISK: ("disk read of the rows, cold", Disk),
+    }
+    if task.device == "cuda":
+        made[PINNED] = ("pinned copy of the rows to cuda", Pinned)
+    return {short: Entry(name=name, group="ceiling", make=make) for short, (name, make) in made.items()}
+
+
+def cached_entry() -> Entry:
+    """One batch given again and again: what training comes to when loading takes no time."""
+    return Entry(name="one cached batch: no loading at all", group="cached", make=Cached)
+
+
+class Fill:
+    """``fill_`` on the same output, as fast as these threads, or the device, write memory that is there already."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        buffers = partial(torch.empty, task.shape, dtype=task.dtype, device=task.device)
+        self._work = _Threads(task, buffers, lambda buffer: buffer.fill_(1))
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The filled buffers, and labels that mean nothing."""
+        return self._work.epoch()
+
+    def close(self) -> None:
+        """See :class:`~mmload.bench.contenders.Contender`."""
+        self._work.close()
+
+
+class Copy:
+    """A batch of stored rows copied in memory, by as many threads."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        rows = _row_shape(task)
+        source = torch.ones(rows, dtype=torch.uint8)
+        self._work = _Threads(task, partial(torch.empty, rows, dtype=torch.uint8), lambda buffer: buffer.copy_(source))
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The copies, and labels that mean nothing."""
+        return self._work.epoch()
+
+    def close(self) -> None:
+        """See :class:`~mmload.bench.contenders.Contender`."""
+        self._work.close()
+
+
+class Pinned:
+    """Stored rows in pinned memory, copied to the device one batch after the other."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        self._batches = _batches(task)
+        rows = _row_shape(task)
+        self._host = [torch.ones(rows, dtype=torch.uint8).pin_memory() for _ in range(2)]
+        self._device = [torch.empty(rows, dtype=torch.uint8, device=task.device) for _ in range(2)]
+        self._labels = torch.zeros(rows[0], dtype=torch.int64, device=task.device)
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches on the device; the bench waits for the device at the end."""
+        for number in range(self._batches):
+            place = self._device[number % 2]
+            place.copy_(self._host[number % 2], non_blocking=True)
+            yield place, self._labels
+
+    def close(self) -> None:
+        """See :class:`~mmload.bench.contenders.Contender`."""
+        self._host, self._device = [], []
+
+
+class Disk:
+    """The files of the stored images read in large blocks by several requests at once, after their eviction.
+
+    They are in the page cache again when an epoch has ended, also one that was cut short.
+
+    Raises:
+        MmloadError: if it cannot be proven that they were evicted.
+    """
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        rows = task.rows
+        row_bytes = rows.fields["images"].row_bytes
+        block = max(1, _DISK_BLOCK // row_bytes) * row_bytes
+        self._row_bytes = row_bytes
+        self._blocks: list[tuple[Path, int, int]] = []
+        self._lengths: dict[Path, int] = {}
+        room = max(block, _DISK_BYTES)
+        for number, shard in enumerate(rows.record.shards):
+            size = min(shard.rows, room // row_bytes) * row_bytes
+            path = rows.reader.path("images", number)
+            self._blocks += [(path, at, min(block, size - at)) for at in range(0, size, block)]
+            self._lengths |= {path: size} if size else {}
+            room -= size
+        self._pool = ThreadPoolExecutor(_DISK_REQUESTS, thread_name_prefix="mmload-bench")
+        self._local = threading.local()
+        self._block = block
+
+    def prepare(self) -> None:
+        """Evict the files, before the clock starts."""
+        if not hasattr(os, "posix_fadvise"):
+            raise MmloadError("this system has no posix_fadvise to evict files with")
+        for path, length in self._lengths.items():
+            evict(path, length)
+            left = resident_bytes(path, length)
+            if left:
+                raise MmloadError(f"{left / 2**20:,.1f} MiB of {path.name} stay in the page cache: a read is not cold")
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """As many elements as rows were read in each block."""
+        under_way = [self._pool.submit(self._read, *block) for block in self._blocks]
+        try:
+            for future in under_way:
+                rows = torch.empty(future.result() // self._row_bytes)
+                yield rows, rows
+        finally:
+            for future in under_way:  # what is not read here would be cold for the contender that comes next
+                future.result()
+
+    def _read(self, path: Path, offset: int, size: int) -> int:
+        if not hasattr(self._local, "memory"):
+            self._local.memory = memoryview(bytearray(self._block))
+        with path.open("rb", buffering=0) as file:
+            done = 0
+            while done < size:
+                got = os.preadv(file.fileno(), [self._local.memory[: size - done]], offset + done)
+                if got == 0:
+                    raise MmloadError(f"{path} was truncated")
+                done += got
+        return size
+
+    def close(self) -> None:
+        """See :class:`~mmload.bench.contenders.Contender`."""
+        self._pool.shutdown()
+
+
+class Cached:
+    """One batch of noise on the device, given again and again, with the labels of the first rows."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        self._batches = _batches(task)
+        images = torch.rand(task.shape) if task.dtype.is_floating_point else _noise(task)
+        labels = torch.arange(task.shape[0]) % task.classes
+        self._batch = images.to(task.device), labels.to(task.device)
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batch, as often as an epoch has batches."""
+        for _ in range(self._batches):
+            yield self._batch
+
+    def close(self) -> None:
+        """See :class:`~mmload.bench.contenders.Contender`."""
+
+
+class _Threads:
+    """Threads that each work on buffers of their own: three in turn, as a loader with two batches ahead has in hand."""
+
+    def __init__(self, task: Task, empty: partial[Tensor], work: Callable[[Tensor], Tensor]) -> None:
+        self._empty, self._do = empty, work
+        self._batches = _batches(task)
+        self._pool = single_op_pool(task.threads, "mmload-bench")
+        self._local = threading.local()
+        self._labels = torch.zeros(task.shape[0], dtype=torch.int64)
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((buffer, self._labels) for buffer in self._pool.map(self._turn, range(self._batches)))
+
+    def _turn(self, number: int) -> Tensor:
+        if not hasattr(self._local, "buffers"):
+            self._local.buffers = [self._empty() for _ in range(3)]
+        buffers: list[Tensor] = self._local.buffers
+        buffers.append(buffers.pop(0))
+        return self._do(buffers[0])
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _batches(task: Task) -> int:
+    return -(-task.epoch_images // task.batch_size)
+
+
+def _row_shape(task: Task) -> tuple[int, ...]:
+    """A batch of stored rows."""
+    return (task.batch_size, *task.rows.fields["images"].shape)
+
+
+def _noise(task: Task) -> Tensor:
+    return torch.randint(0, 256, task.shape, dtype=torch.uint8)

@@ -1,0 +1,163 @@
+"""FFCV over the stored rows, raw and as JPEG: https://ffcv.io.
+
+Comes in: a task. Goes out: batches of its Loader with numba-compiled pipelines. Its file of the rows is written before.
+The package is imported when a contender is made, never before: it takes seconds and needs OpenCV's libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.bench.contenders.entry import Entry, converted, counted, no_room, not_installed, unlabelled
+from mmload.bench.task import Task
+
+QUALITY = 90
+"""Of the JPEGs, FFCV's own number."""
+_INSTALL = "needs a C++ compiler, libopencv-dev, libturbojpeg0-dev and pkg-config, then pip install ffcv"
+_FILE = "rows.beton"
+
+
+class Ffcv:
+    """FFCV's Loader, shuffled, its file in the page cache."""
+
+    def __init__(self, task: Task, scratch: Path, *, mode: str) -> None:
+        from ffcv.loader import Loader, OrderOption
+
+        folder = converted(task, scratch, f"ffcv-{mode}", partial(write_rows, task, mode))
+        self._loader: Any = Loader(
+            str(folder / _FILE),
+            batch_size=task.batch_size,
+            num_workers=task.threads,
+            order=OrderOption.RANDOM,
+            os_cache=True,
+            indices=np.tile(np.arange(len(task.rows)), task.repeats),
+            seed=task.seed,
+            drop_last=False,
+            pipelines={"image": _image_pipeline(task), "label": _label_pipeline(task)},
+        )
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`~mmload.bench.contenders.entry.Contender`; a batch's memory is used again a few batches later."""
+        batches = iter(self._loader)
+        try:
+            for images, labels in batches:
+                yield images, labels.flatten()
+        finally:
+            batches.close()
+            batches.join()
+
+    def close(self) -> None:
+        """See :class:`~mmload.bench.contenders.entry.Contender`."""
+        self._loader = None
+
+
+def ffcv_entries(task: Task) -> list[Entry]:
+    """Raw pixels, and JPEGs of the stored rows."""
+    missing = not_installed("ffcv", _INSTALL) or unlabelled(task) or _not_colour(task) or no_room(task)
+    return [
+        Entry(
+            name=f"FFCV {name}, {counted(task.threads, 'thread')}",
+            group="peer",
+            differs="; ".join(filter(None, [loss, _crop_differs(task), "channels_last"])),
+            missing=missing,
+            make=partial(Ffcv, mode=mode),
+        )
+        for name, mode, loss in (("raw", "raw", ""), ("JPEG", "jpg", f"JPEGs of quality {QUALITY} of the rows"))
+    ]
+
+
+def write_rows(task: Task, mode: str, folder: Path) -> None:
+    """The stored rows as FFCV's file."""
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    fields = {"image": RGBImageField(write_mode=mode, jpeg_quality=QUALITY), "label": IntField()}
+    DatasetWriter(str(folder / _FILE), fields, num_workers=task.threads).from_indexed_dataset(_Rows(task))
+
+
+class _Rows:
+    """The stored rows as FFCV's writer takes them: uint8 [H, W, C] and a class index."""
+
+    def __init__(self, task: Task) -> None:
+        self._rows = task.rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        # numpy, not torch: FFCV forks its writers, and torch's intra-op threads hang in a fork once they were used.
+        row = self._rows[index]
+        return np.ascontiguousarray(row.images.numpy().transpose(1, 2, 0)), int(row.targets)
+
+
+def _image_pipeline(task: Task) -> list[Any]:
+    from ffcv import transforms
+
+    if task.augment == "none":
+        steps = [_decoder(task), transforms.ToTensor()]
+        return [*steps, *_moved(task), transforms.ToTorchImage()]
+    steps = [_decoder(task), transforms.RandomHorizontalFlip()]
+    if _translates(task):
+        steps.append(transforms.RandomTranslate(padding=task.padding))
+    mean, std = np.array(task.mean) * 255, np.array(task.std) * 255
+    if task.device == "cpu":
+        scaled = transforms.NormalizeImage(mean, std, np.dtype(np.float32))
+        return [*steps, scaled, transforms.ToTensor(), transforms.ToTorchImage()]
+    from torchvision.transforms import Normalize  # FFCV's own needs CuPy on a GPU
+
+    to_float = [transforms.ToTorchImage(), transforms.Convert(torch.float32), Normalize(mean, std)]
+    return [*steps, transforms.ToTensor(), *_moved(task), *to_float]
+
+
+def _label_pipeline(task: Task) -> list[Any]:
+    from ffcv.fields.basics import IntDecoder
+    from ffcv.transforms import ToTensor
+
+    return [IntDecoder(), ToTensor(), *_moved(task)]
+
+
+def _moved(task: Task) -> list[Any]:
+    from ffcv.transforms import ToDevice
+
+    return [] if task.device == "cpu" else [ToDevice(torch.device(task.device), non_blocking=True)]
+
+
+def _decoder(task: Task) -> Any:
+    """FFCV's decoder that comes nearest to the task's crop."""
+    from ffcv.fields import rgb_image
+
+    if task.augment == "none" or _translates(task):
+        return rgb_image.SimpleRGBImageDecoder()
+    size = (task.crop, task.crop)
+    if task.augment == "resized-crop":
+        return rgb_image.RandomResizedCropRGBImageDecoder(size)
+    return rgb_image.CenterCropRGBImageDecoder(size, task.crop / _side(task))
+
+
+def _translates(task: Task) -> bool:
+    """Whether FFCV's RandomTranslate does what a padded crop does: it keeps the size."""
+    height, width = task.rows.fields["images"].shape[1:]
+    return task.augment == "crop" and task.padding > 0 and task.crop == height == width
+
+
+def _crop_differs(task: Task) -> str:
+    if task.augment == "resized-crop":
+        return "resized by area, not bilinear"
+    return "centre crop: it has no random one" if task.augment == "crop" and not _translates(task) else ""
+
+
+def _not_colour(task: Task) -> str:
+    """Why FFCV cannot hold the rows, "" if it can."""
+    channels = task.rows.fields["images"].shape[0]
+    return "" if channels == 3 else f"FFCV stores colour images only, the rows have {counted(channels, 'channel')}"
+
+
+def _side(task: Task) -> int:
+    return min(task.rows.fields["images"].shape[1:])

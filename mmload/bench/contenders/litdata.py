@@ -1,0 +1,76 @@
+"""LitData over the stored rows as uint8 tensors: https://github.com/Lightning-AI/litData.
+
+Comes in: a task. Goes out: batches of its StreamingDataLoader, transformed by torchvision in worker processes. The
+chunks are written before, and read from the local disk, where LitData maps them in place.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.bench.contenders.entry import Batches, Entry, converted, counted, no_room, not_installed, unlabelled
+from mmload.bench.contenders.source import composed, float_steps, random_steps
+from mmload.bench.task import Task
+
+CHUNK_BYTES = 64 * 2**20
+
+
+class LitData(Batches):
+    """LitData's StreamingDataset, shuffled, under its own loader."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        from litdata import StreamingDataLoader, StreamingDataset
+
+        folder = converted(task, scratch, "litdata", partial(write_chunks, task))
+        dataset: Any = StreamingDataset(
+            str(folder),
+            shuffle=True,
+            drop_last=False,
+            seed=task.seed,
+            item_shuffle_window="full",
+            transform=partial(_transformed, composed([*random_steps(task), *float_steps(task)])),
+        )
+        loader = StreamingDataLoader(
+            dataset,
+            batch_size=task.batch_size,
+            num_workers=task.threads,
+            persistent_workers=True,
+            pin_memory=task.device == "cuda",
+        )
+        super().__init__(loader, task.device)
+
+
+def litdata_entries(task: Task) -> list[Entry]:
+    """The one way, with a worker for each thread that others get."""
+    return [
+        Entry(
+            name=f"LitData, uint8 rows, {counted(task.threads, 'worker')}",
+            group="peer",
+            differs="shuffled by chunks and within them; each worker's last batch is smaller",
+            missing=not_installed("litdata", "pip install litdata") or unlabelled(task) or no_room(task),
+            make=LitData,
+        )
+    ]
+
+
+def write_chunks(task: Task, folder: Path) -> None:
+    """The task's repeats of the stored rows as LitData's chunks, by its writer in this process."""
+    from litdata.streaming.cache import Cache
+
+    rows, targets = task.rows, task.targets
+    cache: Any = Cache(str(folder), chunk_bytes=CHUNK_BYTES)
+    for number in range(task.epoch_images):
+        index = number % len(rows)
+        cache[number] = (rows[index].images, targets[index])
+    cache.done()
+    cache.merge()
+
+
+def _transformed(steps: Any, item: tuple[Tensor, int]) -> tuple[Tensor, Tensor]:
+    image, target = item
+    return steps(image), torch.as_tensor(target)

@@ -1,0 +1,122 @@
+"""This package: its Loader from each tier, and its dataset under an ordinary DataLoader.
+
+Comes in: a task. Goes out: batches of the stored rows, cropped, flipped and normalised as they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, SubsetRandomSampler
+
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from mmload.bench.contenders.entry import Batches, Entry, counted
+from mmload.bench.task import Task
+from mmload.collate import Collate
+from mmload.dataset import Split
+from mmload.loader import Loader
+from mmload.records import Batch
+from mmload.tiers import free_memory
+
+
+class Mmload:
+    """The loader of this package, reading from one tier."""
+
+    def __init__(self, task: Task, scratch: Path, *, tier: str) -> None:
+        self._loader = Loader(
+            task.rows,
+            batch_size=task.batch_size,
+            shuffle=task.repeats == 1,
+            sampler=None if task.repeats == 1 else SubsetRandomSampler(_repeated(task)),
+            seed=task.seed,
+            collate=collate_of(task),
+            device=task.device,
+            tier=tier,
+            threads=task.threads,
+        )
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`~mmload.bench.contenders.entry.Contender`."""
+        for batch in self._loader:
+            yield batch.images, labels_of(batch)
+
+    def close(self) -> None:
+        """See :class:`~mmload.bench.contenders.entry.Contender`."""
+        self._loader.close()
+
+
+class MapStyle(Batches):
+    """The stored dataset under ``torch.utils.data.DataLoader``, a batch at a time, in the training process."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        loader: DataLoader[Any] = DataLoader(
+            _Rows(task.rows),
+            batch_size=task.batch_size,
+            sampler=SubsetRandomSampler(_repeated(task)),
+            collate_fn=partial(_pair, collate_of(task)),
+        )
+        super().__init__(loader, task.device)
+
+
+def own_entries(task: Task) -> list[Entry]:
+    """The loader from every tier that the device has, and the dataset under a DataLoader."""
+    tiers = ("disk", "memory", "device") if task.device == "cuda" else ("disk", "memory")
+    loaders = [
+        Entry(
+            name=f"mmload.Loader, {tier}, {counted(task.threads, 'thread')}",
+            group="mmload",
+            missing=_too_large(task) if tier == "memory" else "",
+            ceiling="device" if tier == "device" else "",
+            make=partial(Mmload, tier=tier),
+        )
+        for tier in tiers
+    ]
+    return [Entry(name="DataLoader + mmload dataset, 0 workers", group="mmload", make=MapStyle), *loaders]
+
+
+def collate_of(task: Task) -> Collate | None:
+    """The task's augmentation as this package has it; None: the rows as they are stored."""
+    if task.augment == "none":
+        return None
+    resized = task.augment == "resized-crop"
+    crop = RandomResizedCrop(task.crop) if resized else RandomCrop(task.crop, task.padding or None)
+    return Collate(crop, RandomHorizontalFlip(), Normalize(task.mean, task.std))
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """The batch's labels; the rows' numbers in a store without any."""
+    return batch.targets if batch.targets is not None else torch.as_tensor(batch.ids)
+
+
+def _too_large(task: Task) -> str:
+    """Why the rows cannot be held in memory, "" if they can."""
+    need, free = task.rows.fields["images"].row_bytes * len(task.rows), free_memory()
+    return f"needs {need / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} GiB are free" if need > free else ""
+
+
+def _repeated(task: Task) -> list[int]:
+    rows: list[int] = torch.arange(len(task.rows)).repeat(task.repeats).tolist()
+    return rows
+
+
+class _Rows(torch.utils.data.Dataset[Batch]):
+    """A split as DataLoader takes it: whole batches by ``__getitems__``."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+
+    def __getitem__(self, index: int) -> Batch:
+        return self._split[index]
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        return self._split.__getitems__(indices)
+
+
+def _pair(collate: Collate | None, batch: Batch) -> tuple[Tensor, Tensor]:
+    made = batch if collate is None else collate(batch)
+    return made.images, labels_of(made)

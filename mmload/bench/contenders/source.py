@@ -1,0 +1,154 @@
+"""The images that a store was built from, as torchvision's own datasets read them, and the task's steps as its own.
+
+Comes in: a task with a source. Goes out: map-style datasets whose item ``i`` is the source of row ``i``, and lists of
+``torchvision.transforms.v2`` steps. Never looks at the stored pixels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torchvision import datasets
+from torchvision.transforms import InterpolationMode, v2
+
+from mmload.bench.contenders.entry import unlabelled
+from mmload.bench.task import Task
+from mmload.errors import SourceError
+from mmload.manifest import SAMPLES_NAME
+
+_STEPS = ("Resize", "CenterCrop", "Pad")
+
+
+def no_source(task: Task) -> str:
+    """Why torchvision cannot read the task's source, "" if it can."""
+    recipe = task.recipe
+    kind = recipe["source"]["kind"]
+    if kind not in ("imagefolder", "cifar10", "cifar100"):
+        return f"torchvision has no dataset for a source of kind {kind}"
+    if recipe["source"].get("labels", "fine") != "fine":
+        return "torchvision's CIFAR100 has fine labels only"
+    if recipe["decode"]["mode"] != "RGB" or recipe["decode"]["exif_orient"]:
+        return "torchvision's ImageFolder reads RGB and does not turn images"
+    for spec in recipe["transforms"]:
+        if spec["step"] not in _STEPS:
+            return f"torchvision has no equivalent of the recipe's step {spec['step']}"
+    if task.source is None:
+        return "it reads the photographs themselves: give --source ROOT"
+    return unlabelled(task)
+
+
+def check_source(task: Task) -> None:
+    """Hold a source that torchvision can read against the store.
+
+    Raises:
+        SourceError: if it is not there, or is not what the store was built from.
+    """
+    if not no_source(task):
+        source_dataset(task)
+
+
+def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) -> Any:
+    """Torchvision's dataset of the source; item ``i`` is (image, class index) of row ``i``.
+
+    Args:
+        task: what :func:`no_source` has nothing against.
+        transform: takes a PIL image.
+
+    Raises:
+        SourceError: if the source is not there, or is not what the store was built from.
+    """
+    if task.source is None or not task.source.is_dir():
+        raise SourceError(f"no such folder: {task.source}; give the folder that the dataset was built from")
+    kind = task.recipe["source"]["kind"]
+    return _folder(task, task.source, transform) if kind == "imagefolder" else _cifar(task, kind, transform)
+
+
+def sample_ids(task: Task) -> list[str]:
+    """What each row is called in its source."""
+    with open(task.dataset / task.split / SAMPLES_NAME, encoding="utf-8") as lines:
+        return [json.loads(line)["id"] for line in lines]
+
+
+def recipe_steps(task: Task) -> list[Any]:
+    """The recipe's deterministic transforms as torchvision v2's, for PIL images and for tensors."""
+    made: list[Any] = []
+    for spec in task.recipe["transforms"]:
+        arguments = {key: value for key, value in spec.items() if key != "step"}
+        if "interpolation" in arguments:
+            arguments["interpolation"] = InterpolationMode(arguments["interpolation"])
+        if spec["step"] == "CenterCrop":
+            arguments.pop("fill", None)
+        made.append(getattr(v2, spec["step"])(**arguments))
+    return made
+
+
+def random_steps(task: Task) -> list[Any]:
+    """The task's crop and flip as torchvision v2's, none for augment "none"."""
+    if task.augment == "none":
+        return []
+    crop = v2.RandomResizedCrop(task.crop) if task.augment == "resized-crop" else v2.RandomCrop(task.crop, task.padding)
+    return [crop, v2.RandomHorizontalFlip()]
+
+
+def float_steps(task: Task) -> list[Any]:
+    """uint8 tensors to the task's normalised floats as torchvision v2's, none for augment "none"."""
+    if task.augment == "none":
+        return []
+    return [v2.ToDtype(torch.float32, scale=True), v2.Normalize(task.mean, task.std)]
+
+
+def composed(steps: list[Any]) -> Any:
+    """The steps as one; of none, which torchvision's ``Compose`` refuses, the identity."""
+    return v2.Compose(steps) if steps else v2.Identity()
+
+
+class _AnyPickles:
+    """torchvision's CIFAR without its checksums: which files they are is not what is measured."""
+
+    def _check_integrity(self) -> bool:
+        return True
+
+
+class _Cifar10(_AnyPickles, datasets.CIFAR10):  # type: ignore[misc]  # torchvision is untyped here
+    meta: ClassVar[Any] = {**datasets.CIFAR10.meta, "md5": None}
+
+
+class _Cifar100(_AnyPickles, datasets.CIFAR100):  # type: ignore[misc]  # torchvision is untyped here
+    meta: ClassVar[Any] = {**datasets.CIFAR100.meta, "md5": None}
+
+
+def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any:
+    official = _Cifar10 if kind == "cifar10" else _Cifar100
+    try:
+        made = official(str(task.source), train=task.split == "train", transform=transform)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise SourceError(
+            f"torchvision cannot read {task.source} as {kind} ({error}); give the original files"
+        ) from error
+    if len(made) != len(task.rows):
+        raise _another(task, len(made))
+    return made
+
+
+def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> Any:
+    """An ImageFolder narrowed to the stored samples, in the rows' order."""
+    inner = root / task.split
+    made = datasets.ImageFolder(str(inner if inner.is_dir() else root), transform, allow_empty=True)
+    there = {str(Path(path)): target for path, target in made.samples}
+    wanted = [str(root / name) for name in sample_ids(task)]
+    if any(path not in there for path in wanted):
+        raise _another(task, len(there))
+    made.samples = made.imgs = [(path, there[path]) for path in wanted]
+    made.targets = [target for _, target in made.samples]
+    return made
+
+
+def _another(task: Task, images: int) -> SourceError:
+    return SourceError(
+        f"{task.source} has {images:,} images, split {task.split!r} of {task.dataset} has {len(task.rows):,} rows "
+        "that are not all among them; give the folder that the dataset was built from"
+    )

@@ -1,0 +1,85 @@
+"""torchvision under ``torch.utils.data.DataLoader``: what most people train with, as well tuned as it goes.
+
+Comes in: a task with a source. Goes out: batches from PIL images as in torchvision's own examples, and from uint8
+tensors as its documentation advises for speed; worker processes persist, and with CUDA batches are pinned.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torchvision.io import ImageReadMode, decode_image, read_file
+from torchvision.transforms import v2
+
+from mmload.bench.contenders.entry import Batches, Entry, counted
+from mmload.bench.contenders.source import composed, float_steps, no_source, random_steps, recipe_steps, source_dataset
+from mmload.bench.task import Task
+
+PREFETCH = 2
+"""Batches ahead of each worker, DataLoader's own number. Measured on 2 cores with 2 workers, 4 and 8 are no faster."""
+
+
+class Stock(Batches):
+    """torchvision's ImageFolder or CIFAR and its transforms on PIL images."""
+
+    def __init__(self, task: Task, scratch: Path, *, workers: int) -> None:
+        steps = [*recipe_steps(task), *random_steps(task), v2.PILToTensor(), *float_steps(task)]
+        super().__init__(data_loader(task, source_dataset(task, composed(steps)), workers), task.device)
+
+
+class OnTensors(Batches):
+    """The same files decoded to uint8 tensors by torchvision, and its v2 transforms on those."""
+
+    def __init__(self, task: Task, scratch: Path, *, workers: int) -> None:
+        steps = composed([*recipe_steps(task), *random_steps(task), *float_steps(task)])
+        super().__init__(data_loader(task, _Tensors(source_dataset(task), steps), workers), task.device)
+
+
+def stock_entries(task: Task) -> list[Entry]:
+    """Both ways, each with every number of workers."""
+    ways = (("torchvision", Stock), ("v2 on tensors", OnTensors))
+    return [
+        Entry(
+            name=f"DataLoader + {name}, {counted(workers, 'worker')}",
+            group="stock",
+            missing=no_source(task),
+            make=partial(make, workers=workers),
+        )
+        for name, make in ways
+        for workers in task.workers
+    ]
+
+
+def data_loader(task: Task, dataset: Dataset[tuple[Tensor, int]], workers: int) -> DataLoader[Any]:
+    """A tuned DataLoader that shuffles the task's repeats of a dataset."""
+    return DataLoader(
+        ConcatDataset([dataset] * task.repeats),
+        batch_size=task.batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        prefetch_factor=PREFETCH if workers else None,
+        pin_memory=task.device == "cuda",
+    )
+
+
+class _Tensors(Dataset[tuple[Tensor, int]]):
+    """A torchvision dataset's images as uint8 tensors [C, H, W], decoded without PIL."""
+
+    def __init__(self, source: Any, transform: Any) -> None:
+        self._source, self._transform = source, transform
+        self._pixels = torch.from_numpy(source.data).permute(0, 3, 1, 2) if hasattr(source, "data") else None
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if self._pixels is not None:
+            return self._transform(self._pixels[index].contiguous()), self._source.targets[index]
+        path, target = self._source.samples[index]
+        return self._transform(decode_image(read_file(path), ImageReadMode.RGB)), target

@@ -1,0 +1,161 @@
+"""The way of tensordict's tutorial "Batched data loading with tensorclasses", with what it gets wrong.
+
+Comes in: a task. Goes out: batches indexed out of a memory-mapped tensorclass by a DataLoader without workers, and
+normalised, cropped and flipped as whole batches in its collate function. The modules compute what the tutorial's do, in
+its order: https://docs.pytorch.org/tensordict/stable/tutorials/tensorclass_imagenet.html
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import MemoryMappedTensor, tensorclass
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, SubsetRandomSampler
+
+from mmload.bench.contenders.entry import Batches, Entry, converted, no_room, unlabelled
+from mmload.bench.task import Task
+
+_AT_ONCE = 256
+_FAULTS = "shuffled (it does not); its crop never draws the last offset"
+
+
+@tensorclass
+class ImageNetData:
+    """Images uint8 [N, C, H, W] and targets int64 [N]."""
+
+    images: Tensor
+    targets: Tensor
+
+
+class InvAffine(nn.Module):
+    """(x - loc) / scale; its constants stay where they were made."""
+
+    def __init__(self, loc: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.loc, self.scale = loc, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Float images of uint8 ones, before they are cropped."""
+        return (x - self.loc) / self.scale
+
+
+class RandomCrop(nn.Module):
+    """A window for each image, gathered along the rows and then along the columns; the last offset is never drawn."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, size, size]."""
+        count, channels, height, width = x.shape
+        span = torch.arange(self.size, device=x.device)
+        rows = torch.randint(height - self.size, (count, 1), device=x.device) + span
+        columns = torch.randint(width - self.size, (count, 1), device=x.device) + span
+        tall = x.gather(-2, rows[:, None, :, None].expand(count, channels, self.size, width))
+        return tall.gather(-1, columns[:, None, None, :].expand(count, channels, self.size, self.size))
+
+
+class RandomHFlip(nn.Module):
+    """Two masked copies, one of them flipped, and their sum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W], about half of them mirrored."""
+        flip = torch.zeros(len(x), 1, 1, 1, device=x.device, dtype=torch.bool).bernoulli_().expand_as(x)
+        return x.masked_fill(flip, 0.0) + x.masked_fill(~flip, 0.0).flip(-1)
+
+
+class Collate(nn.Module):
+    """Pins and moves a batch on the training thread, then transforms its images."""
+
+    def __init__(self, transform: nn.Module | None, device: str) -> None:
+        super().__init__()
+        self.transform, self.device = transform, torch.device(device)
+
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """An :class:`ImageNetData` -> (images, targets)."""
+        out = (batch.pin_memory() if self.device.type == "cuda" else batch).to(self.device)
+        if self.transform is not None:
+            out.images = self.transform(out.images)
+        return out.images, out.targets
+
+
+class Tutorial(Batches):
+    """The tutorial's DataLoader over its tensorclass."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        folder = converted(task, scratch, "tensorclass", partial(write_maps, task))
+        rows = torch.arange(len(task.rows)).repeat(task.repeats).tolist()
+        loader: DataLoader[Any] = DataLoader(
+            _opened(task, folder),
+            batch_size=task.batch_size,
+            sampler=SubsetRandomSampler(rows),
+            collate_fn=Collate(_transform(task), task.device),
+        )
+        super().__init__(loader, task.device)
+
+
+def tutorial_entries(task: Task) -> list[Entry]:
+    """The one way of the tutorial."""
+    differs = "shuffled (it does not)" if task.augment == "none" else _FAULTS
+    return [
+        Entry(
+            name="tensordict tutorial",
+            group="peer",
+            differs=differs,
+            missing=_cannot(task) or unlabelled(task) or no_room(task),
+            make=Tutorial,
+        )
+    ]
+
+
+def write_maps(task: Task, folder: Path) -> None:
+    """The stored rows as files to map. The tutorial names none, so that its own are in /dev/shm, whatever the size."""
+    split = task.rows
+    images, _ = _maps(task, folder, create=True)
+    for rows in torch.arange(len(split)).split(_AT_ONCE):  # type: ignore[no-untyped-call]  # torch has none
+        images[int(rows[0]) : int(rows[-1]) + 1] = split.reader.gather("images", rows)
+
+
+def _maps(task: Task, folder: Path, *, create: bool = False) -> tuple[Any, Any]:
+    """Images and targets as memory-mapped tensors in a folder; the targets are written as the files are created."""
+    shape = (len(task.rows), *task.rows.fields["images"].shape)
+    images, targets = str(folder / "images.memmap"), str(folder / "targets.memmap")
+    if create:
+        empty = MemoryMappedTensor.empty(shape, dtype=torch.uint8, filename=images)
+        return empty, MemoryMappedTensor.from_tensor(torch.tensor(task.targets), filename=targets)
+    return (
+        MemoryMappedTensor.from_filename(images, torch.uint8, torch.Size(shape)),
+        MemoryMappedTensor.from_filename(targets, torch.int64, torch.Size(shape[:1])),
+    )
+
+
+def _opened(task: Task, folder: Path) -> Any:
+    images, targets = _maps(task, folder)
+    made: Any = ImageNetData
+    return made(images=images, targets=targets, batch_size=[len(images)])
+
+
+def _transform(task: Task) -> nn.Module | None:
+    """The tutorial's three modules in its order: whole images become floats, then they are cropped."""
+    if task.augment == "none":
+        return None
+    loc, scale = (torch.tensor(values, device=task.device).view(-1, 1, 1) * 255 for values in (task.mean, task.std))
+    return nn.Sequential(InvAffine(loc, scale), RandomCrop(task.crop), RandomHFlip())
+
+
+def _cannot(task: Task) -> str:
+    """What the tutorial's modules cannot do of the task, "" if they can do it all."""
+    if task.augment == "none":
+        return ""
+    if task.augment == "resized-crop":
+        return "the tutorial has no resized crop"
+    if task.padding:
+        return "the tutorial has no padding"
+    if task.crop == min(task.rows.fields["images"].shape[1:]):
+        return "the tutorial's crop fails where it is as large as the image"
+    return ""

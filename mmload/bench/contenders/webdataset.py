@@ -1,0 +1,91 @@
+"""WebDataset over tar shards of the original files: https://github.com/webdataset/webdataset.
+
+Comes in: a task with a source. Goes out: batches of its WebLoader, decoded by Pillow and transformed by torchvision in
+worker processes. The shards are written before, from the source's own bytes; CIFAR's rows go in as PNGs.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import default_collate
+from torchvision.transforms import v2
+
+from mmload.bench.contenders.entry import Batches, Entry, converted, counted, no_room, not_installed
+from mmload.bench.contenders.source import composed, float_steps, no_source, random_steps, recipe_steps, source_dataset
+from mmload.bench.task import Task
+
+BUFFER = 1000
+"""Samples that are shuffled among each other, the number of WebDataset's own examples."""
+SHARD_BYTES = 64 * 2**20
+_SHARDS_A_WORKER = 4
+_IMAGE = "jpg"  # any name that WebDataset takes for an image's; Pillow goes by the bytes
+
+
+class Tars(Batches):
+    """WebDataset's own pipeline: shuffled shards, a shuffle buffer, batches made in the workers."""
+
+    def __init__(self, task: Task, scratch: Path) -> None:
+        import webdataset
+
+        shards = _SHARDS_A_WORKER * task.threads
+        folder = converted(task, scratch, f"tars-{shards}", partial(write_tars, task, shards))
+        steps = composed([*recipe_steps(task), *random_steps(task), v2.PILToTensor(), *float_steps(task)])
+        samples: Any = webdataset.WebDataset(
+            sorted(str(path) for path in folder.glob("*.tar")), shardshuffle=shards, empty_check=False
+        )
+        samples = samples.shuffle(BUFFER).decode("pilrgb").to_tuple(_IMAGE, "cls").map_tuple(steps)
+        loader = webdataset.WebLoader(
+            samples.batched(task.batch_size, collation_fn=default_collate, partial=True),
+            batch_size=None,
+            num_workers=task.threads,
+            persistent_workers=True,
+            pin_memory=task.device == "cuda",
+        )
+        super().__init__(loader, task.device)
+
+
+def webdataset_entries(task: Task) -> list[Entry]:
+    """The one way, with a worker for each thread that others get."""
+    return [
+        Entry(
+            name=f"WebDataset, tars, {counted(task.threads, 'worker')}",
+            group="peer",
+            differs=f"shuffled by shards and in a buffer of {BUFFER:,}; each worker's last batch is smaller",
+            missing=not_installed("webdataset", "pip install webdataset") or no_source(task) or no_room(task),
+            make=Tars,
+        )
+    ]
+
+
+def write_tars(task: Task, shards: int, folder: Path) -> None:
+    """The task's repeats of the source as tar shards of equal numbers of samples, in the rows' order."""
+    import webdataset
+
+    source = source_dataset(task)
+    encoded = _encoded(source)
+    count = max(1, -(-task.epoch_images // shards))
+    pattern = str(folder / "%06d.tar")
+    with webdataset.ShardWriter(pattern, maxcount=count, maxsize=SHARD_BYTES, verbose=0) as writer:
+        for number in range(task.epoch_images):
+            index = number % len(source)
+            sample = {"__key__": f"{number:09d}", _IMAGE: encoded(index), "cls": str(source.targets[index]).encode()}
+            writer.write(sample)
+
+
+def _encoded(source: Any) -> Callable[[int], bytes]:
+    """What gives the bytes of an image file for each item of a torchvision dataset."""
+
+    def png(index: int) -> bytes:
+        stream = io.BytesIO()
+        source[index][0].save(stream, "PNG")
+        return stream.getvalue()
+
+    def file(index: int) -> bytes:
+        return Path(source.samples[index][0]).read_bytes()
+
+    return png if hasattr(source, "data") else file

@@ -1,0 +1,123 @@
+"""What a bench is asked for, checked, and made into the contenders' task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmload.bench.measure import Plan
+from mmload.bench.task import AUGMENTS, Task
+from mmload.dataset import open as open_dataset
+from mmload.errors import UsageError
+from mmload.threads import available_cores
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The settings of a bench; None leaves the choice to it.
+
+    Attributes:
+        split: which split; None: the first.
+        augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.task.Task`.
+        crop: pixels of the square that comes out; None: 7/8 of the stored side (224 of 256), all of it with padding.
+        padding: pixels around the image before a random crop.
+        batch_size: images a batch.
+        images: images an epoch at least; smaller splits are repeated. None: 2,000, quick 500.
+        epochs: measured epochs of each. None: 3, quick 1.
+        workers: worker processes of the stock DataLoaders, one contender for each number.
+        threads: of the contenders that have threads; None: the cores available.
+        device: "cpu" or "cuda"; None: cuda where there is one.
+        cold: evict all files before each measured epoch.
+        train: a torchvision model to train with each contender's batches.
+        time_budget: seconds for measuring, beside those for starting; None: 300, quick 60.
+        quick: fewer images, one epoch, a smaller budget.
+
+    Raises:
+        UsageError: if a setting cannot be meant.
+    """
+
+    split: str | None = None
+    augment: str = "crop"
+    crop: int | None = None
+    padding: int = 0
+    batch_size: int = 64
+    images: int | None = None
+    epochs: int | None = None
+    workers: tuple[int, ...] = (0, 2, 4)
+    threads: int | None = None
+    device: str | None = None
+    cold: bool = False
+    train: str | None = None
+    time_budget: float | None = None
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        counts = {"--batch-size": self.batch_size, "--images": self.images, "--epochs": self.epochs}
+        for name, value in {**counts, "--threads": self.threads, "--crop": self.crop}.items():
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}; use at least 1")
+        if self.augment not in AUGMENTS:
+            raise UsageError(f"--augment is {self.augment!r}; use one of {', '.join(AUGMENTS)}")
+        if self.padding < 0:
+            raise UsageError(f"--padding is {self.padding}; use a number from 0")
+        if not self.workers or min(self.workers) < 0:
+            raise UsageError(f"--workers is {self.workers}; give whole numbers from 0, as in 0,2,4")
+        if self.time_budget is not None and not 0 < self.time_budget < float("inf"):
+            raise UsageError(f"--time-budget is {self.time_budget:g}; use seconds above 0")
+        if self.device is not None and self.device not in DEVICES:
+            raise UsageError(f"--device is {self.device!r}; use one of {', '.join(DEVICES)}")
+
+    def plan(self) -> Plan:
+        """How to measure."""
+        return Plan(
+            epochs=self.epochs or (1 if self.quick else 3),
+            budget=self.time_budget or (60.0 if self.quick else 300.0),
+            cold=self.cold,
+            train=self.train,
+        )
+
+    def epoch_images(self) -> int:
+        """Images of an epoch, at least."""
+        return self.images or (500 if self.quick else 2000)
+
+    def task(self, dataset: Path, source: Path | None) -> Task:
+        """What the contenders have to deliver from this dataset.
+
+        Raises:
+            UsageError: if the split has no images, or no such name, or the crop does not fit.
+            StoreError: if there is no dataset.
+        """
+        opened = open_dataset(dataset)
+        split = self.split or next(iter(opened))
+        spec = opened[split].fields.get("images")
+        side = min(spec.shape[1:]) if spec is not None else 1
+        if not len(opened[split]):
+            raise UsageError(f"split {split!r} of {dataset} has no rows; there is nothing to measure")
+        return Task(
+            dataset=dataset,
+            split=split,
+            source=source,
+            augment=self.augment,
+            crop=self.crop or (side if self.padding else max(1, side * 7 // 8)),
+            padding=self.padding,
+            batch_size=self.batch_size,
+            images=self.epoch_images(),
+            threads=self.threads or available_cores(),
+            workers=tuple(dict.fromkeys(self.workers)),
+            device=self.chosen_device(),
+        )
+
+    def chosen_device(self) -> str:
+        """The device asked for, else the one there is.
+
+        Raises:
+            UsageError: if there is no CUDA device and one is asked for.
+        """
+        import torch
+
+        there = torch.cuda.is_available()
+        if self.device == "cuda" and not there:
+            raise UsageError("--device is cuda, and torch finds no CUDA device here; leave it out for the CPU")
+        return self.device or ("cuda" if there else "cpu")

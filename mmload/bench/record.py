@@ -1,0 +1,201 @@
+"""A bench's result as plain data: what is shown, drawn, compared and kept as JSON.
+
+Comes in: measurements, or a file that an earlier bench wrote. Goes out: a :class:`Record` of rows, one a
+contender. Never measures and never prints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from mmload.bench.ceilings import COPY, DISK, FILL, PINNED
+from mmload.bench.measure import Measurement
+from mmload.bench.task import Task
+from mmload.errors import MmloadError, UsageError
+
+FORMAT = "mmload bench"
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One contender or ceiling.
+
+    Attributes:
+        name: what it is called in the table.
+        group: "stock", "peer", "mmload", "ceiling" or "cached".
+        differs: what is not equal to the task, "" if all is.
+        failure: why it was not measured, or not to the end; "" if nothing went wrong.
+        images_per_second: the median over the epochs; None if it was not measured.
+        epochs: images per second of each measured epoch.
+        ceiling: the ceiling that limits it, "" for ceilings themselves and where none was measured.
+        of_ceiling: the share of that ceiling's rate.
+        cpu_seconds_per_1000: processor seconds of its process tree for 1,000 images.
+        peak_bytes: memory of its process tree at most.
+        trained_per_second: images per second in training, the median.
+        waited: the share of training that the step waited for data, the median.
+        cold: whether the files were proven to be out of the page cache before every epoch; None: they were to be warm.
+        samples: all that was seen: images, seconds, first batch, processor seconds, epochs, of each measured turn.
+        training: the same of each turn of training.
+
+    Raises:
+        TypeError: if there is anything but a number where a number has to be.
+    """
+
+    name: str
+    group: str
+    differs: str = ""
+    failure: str = ""
+    images_per_second: float | None = None
+    epochs: list[float] = field(default_factory=list)
+    ceiling: str = ""
+    of_ceiling: float | None = None
+    cpu_seconds_per_1000: float | None = None
+    peak_bytes: int | None = None
+    trained_per_second: float | None = None
+    waited: float | None = None
+    cold: bool | None = None
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    training: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        numbers = (self.images_per_second, self.of_ceiling, self.cpu_seconds_per_1000, self.peak_bytes, self.waited)
+        given = [*self.epochs, *(number for number in (*numbers, self.trained_per_second) if number is not None)]
+        if not all(isinstance(number, int | float) for number in given) or (self.rate and not self.epochs):
+            raise TypeError(f"the row {self.name!r} has no numbers where they should be")
+
+    @property
+    def rate(self) -> float:
+        """Images per second, 0 if it was not measured."""
+        return self.images_per_second or 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What was measured, on what, with which settings.
+
+    Attributes:
+        settings: what every contender had to deliver, and how it was measured.
+        machine: what it ran on.
+        versions: of the packages that took part.
+        rows: each contender's and ceiling's, in the order of the table.
+        notes: what has to be known to read the numbers: whether the cache was cold, what a build would cost.
+        verdict: one sentence or two that say where the limit is.
+    """
+
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+    verdict: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as JSON takes it."""
+        body = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "rows"}
+        return {"format": FORMAT, "version": VERSION, **body, "results": [asdict(row) for row in self.rows]}
+
+
+def best(rows: Sequence[Row], group: str) -> Row | None:
+    """The fastest row of a group, None if none of it was measured."""
+    return max((row for row in rows if row.group == group and row.rate), key=lambda row: row.rate, default=None)
+
+
+def read_record(path: Path) -> Record:
+    """A record from its file.
+
+    Raises:
+        UsageError: if there is none at that path, or it is of another format.
+    """
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the record {path} ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not a record of mmload bench: it is not JSON ({error})") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise UsageError(f"{path} is not a record of mmload bench; write one with --json")
+    if body.get("version") != VERSION:
+        raise UsageError(f"{path} is of record version {body.get('version')!r}, this mmload reads version {VERSION}")
+    try:
+        rows = [Row(**row) for row in body["results"]]
+        return Record(rows=rows, **{name: body[name] for name in _names() if name != "rows"})
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{path} is a damaged record ({error}); run the bench again") from error
+
+
+def write_record(record: Record, path: Path) -> None:
+    """The record into a file.
+
+    Raises:
+        MmloadError: if it cannot be written.
+    """
+    write_json(record.as_json(), path)
+
+
+def write_json(body: Mapping[str, Any], path: Path) -> None:
+    """Plain data into a file.
+
+    Raises:
+        MmloadError: if it cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise MmloadError(f"cannot write the record {path} ({error.strerror})") from error
+
+
+def _names() -> list[str]:
+    return [each.name for each in fields(Record)]
+
+
+def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:
+    """What was measured as rows.
+
+    Args:
+        task: what it was measured for.
+        measurements: in the order of the table.
+        ceilings: short name -> row name of the ceilings.
+        cold: whether files were evicted before each epoch.
+    """
+    rates = {result.name: result.median for result in measurements}
+    tops = {short: rates[name] for short, name in ceilings.items() if rates.get(name)}
+    return [_row(task, result, tops, ceilings, cold) for result in measurements]
+
+
+def _row(task: Task, result: Measurement, tops: Mapping[str, float], names: Mapping[str, str], cold: bool) -> Row:
+    contends = result.entry.group not in ("ceiling", "cached")
+    short = limit_of(task, result, tops, cold) if contends else ""
+    return Row(
+        name=result.name,
+        group=result.entry.group,
+        differs=result.entry.differs,
+        failure=result.failure,
+        images_per_second=result.median or None,
+        epochs=result.rates,
+        ceiling=names[short] if short else "",
+        of_ceiling=result.median / tops[short] if short and result.samples else None,
+        cpu_seconds_per_1000=result.cpu,
+        peak_bytes=result.memory,
+        trained_per_second=result.train_rate,
+        waited=result.waited,
+        cold=all(each.proven for each in result.coldness) if cold and result.coldness else None,
+        samples=[asdict(sample) for sample in result.samples],
+        training=[asdict(sample) for sample in result.training],
+    )
+
+
+def limit_of(task: Task, result: Measurement, tops: Mapping[str, float], cold: bool) -> str:
+    """The ceiling that a contender meets first: the lowest of those that all its images have to pass, "" for none."""
+    passes = [FILL]
+    if task.device == "cuda" and result.entry.ceiling != "device":
+        passes.append(PINNED)
+    if task.device == "cpu" and task.augment == "none":
+        passes.append(COPY)
+    if cold and result.entry.group == "mmload":
+        passes.append(DISK)
+    return min((short for short in passes if short in tops), key=lambda short: tops[short], default="")

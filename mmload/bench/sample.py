@@ -1,0 +1,173 @@
+"""What a build would gain, before there is one: a sample of a folder's images, built in a temporary place.
+
+Comes in: a source folder. Goes out: a folder of links to some of its images, the same number of every class as far as
+there are as many, the dataset built of them, and an :class:`Estimate` of the whole. The source is only read.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmload.bench.cold import Coldness, files_below, make_cold
+from mmload.build import build, splits_of
+from mmload.errors import UsageError
+from mmload.recipe import BuildRecipe, square
+from mmload.sources import SourceSplit
+from mmload.sources.imagefolder import ImageFolderSplit
+
+SIZE = 256
+_CIFAR = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What building all of a source would take.
+
+    Attributes:
+        images: in all splits.
+        sampled: of these, built to find out.
+        seconds: of building all, at the sample's rate.
+        bytes: of the rows of all.
+        cold: what evicting the sampled files came to before they were built; None: they were not evicted.
+    """
+
+    images: int
+    sampled: int
+    seconds: float
+    bytes: int
+    cold: Coldness | None = None
+
+    def sentence(self) -> str:
+        """The estimate in words."""
+        cache = "read cold" if self.cold is not None and self.cold.proven else "with their files in memory"
+        rate = self.images / self.seconds
+        return (
+            f"Building all {self.images:,} images would take about {span(self.seconds)} and {size(self.bytes)}: "
+            f"{self.sampled:,} of them were built at {rate:,.0f} images/s, {cache}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """A sample, built.
+
+    Attributes:
+        dataset: where the store is.
+        source: the folder that it was built from.
+        estimate: of building all.
+    """
+
+    dataset: Path
+    source: Path
+    estimate: Estimate
+
+
+def build_sample(
+    root: Path, work: Path, *, split: str | None, images: int, side: int | None, threads: int | None, cold: bool
+) -> Sampled:
+    """Build a sample of a source.
+
+    Args:
+        root: an ImageFolder, or where CIFAR's batches are.
+        work: an empty folder for the sample and its dataset.
+        split: which split to sample; None: the first.
+        images: how many, at most.
+        side: pixels of the stored square; None: 256 for an ImageFolder, as they are for CIFAR.
+        threads: for decoding.
+        cold: evict the sampled files before they are built.
+
+    Raises:
+        UsageError: if there is no such split.
+        SourceError: if the folder is not a source.
+    """
+    kind = kind_of(root)
+    if kind == "imagefolder":
+        side = side or SIZE
+    transforms = square(side) if side else ()
+    splits = splits_of(BuildRecipe(kind=kind, root=root, out=work, transforms=transforms))
+    name = split or next(iter(splits))
+    if name not in splits:
+        raise UsageError(f"{root} has no split {name!r}; it has {', '.join(splits)}")
+    source = root
+    if kind == "imagefolder":
+        source = work / "source"
+        linked(splits[name], name, images, source)
+    coldness = make_cold(files_below([source])) if cold else None
+    recipe = BuildRecipe(kind=kind, root=source, out=work / "dataset", transforms=transforms)
+    report = build(recipe, threads=threads)
+    record = next(iter(report.manifest.splits.values()))
+    row_bytes = sum(spec.row_bytes for spec in record.fields.values())
+    count = sum(len(each) for each in splits.values())
+    estimate = Estimate(
+        images=count,
+        sampled=report.built,
+        seconds=report.seconds * count / report.built,
+        bytes=row_bytes * count,
+        cold=coldness,
+    )
+    return Sampled(dataset=work / "dataset", source=source, estimate=estimate)
+
+
+def kind_of(root: Path) -> str:
+    """What kind of source a folder is: CIFAR's batches tell themselves, all else is taken for an ImageFolder."""
+    return next((kind for folder, kind in _CIFAR.items() if (root / folder).is_dir()), "imagefolder")
+
+
+def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
+    """Make an ImageFolder of links to a sample: ``root/name/class/000012_file.jpg``. Copies where links cannot be.
+
+    Raises:
+        UsageError: if the split is not one of image files in class folders.
+    """
+    if not isinstance(split, ImageFolderSplit):
+        raise UsageError("a sample can be taken of image files in class folders only")
+    classes: dict[int, list[int]] = {}
+    for index, file in enumerate(split.files):
+        classes.setdefault(file.target, []).append(index)
+    for index in balanced(classes, images):
+        file = split.files[index]
+        original = (split.root / file.name).resolve()
+        folder = root / name / split.classes[file.target]
+        folder.mkdir(parents=True, exist_ok=True)
+        link = folder / f"{index:08d}_{Path(file.name).name}"
+        try:
+            link.symlink_to(original)
+        except OSError:  # Windows lets few users make links
+            shutil.copyfile(original, link)
+
+
+def balanced(classes: Mapping[int, Sequence[int]], most: int) -> list[int]:
+    """At most ``most`` indices, as many of every class as of the others, spread evenly over each; small classes whole.
+
+    Args:
+        classes: class -> indices in order.
+        most: how many in all.
+    """
+    counts = dict.fromkeys(classes, 0)
+    left = min(most, sum(map(len, classes.values())))
+    while left:
+        open_ = [target for target, indices in classes.items() if counts[target] < len(indices)]
+        share = max(1, left // len(open_))
+        for target in open_[:left]:
+            more = min(share, len(classes[target]) - counts[target], left)
+            counts[target] += more
+            left -= more
+    chosen: list[int] = []
+    for target, indices in classes.items():
+        chosen += [indices[number * len(indices) // counts[target]] for number in range(counts[target])]
+    return sorted(chosen)
+
+
+def span(seconds: float) -> str:
+    """``8 s``, ``27 min``, ``3.2 hours``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
+
+
+def size(count: int) -> str:
+    """``23.1 MiB``, ``1.2 GiB``."""
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"

@@ -1,0 +1,144 @@
+"""What every contender of a bench has to deliver: a :class:`Task`.
+
+Comes in: a store's path and the bench's settings. Goes out: the same facts for every contender: rows, output shape and
+dtype, statistics. Picklable, as each contender lives in a process of its own. Never loads an image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmload.dataset import Dataset, Split
+from mmload.dataset import open as open_dataset
+from mmload.errors import UsageError
+from mmload.threads import available_cores
+
+AUGMENTS = ("crop", "resized-crop", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be loaded, and how it has to come out.
+
+    Attributes:
+        dataset: the store.
+        split: which of its splits.
+        source: the folder that it was built from; None: contenders that need it are missing.
+        augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalise to float32; or
+            "none": the stored uint8 rows.
+        crop: pixels of the square that comes out.
+        padding: pixels around the image before a random crop, as CIFAR is trained with.
+        batch_size: images a batch.
+        images: images an epoch, at least; a smaller split is gone through several times, by all contenders alike.
+        threads: of every contender that has threads; worker processes of the peers that have those.
+        workers: worker processes of the stock DataLoaders, one contender for each number.
+        device: "cpu" or "cuda": where batches have to arrive.
+        seed: of the contenders that take one.
+
+    Raises:
+        UsageError: if a setting cannot be meant.
+    """
+
+    dataset: Path
+    split: str
+    source: Path | None = None
+    augment: str = "crop"
+    crop: int = 224
+    padding: int = 0
+    batch_size: int = 64
+    images: int = 2000
+    threads: int = available_cores()
+    workers: tuple[int, ...] = (0, 2, 4)
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.augment not in AUGMENTS:
+            raise UsageError(f"--augment is {self.augment!r}; use one of {', '.join(AUGMENTS)}")
+        least = {"--batch-size": self.batch_size, "--images": self.images, "--threads": self.threads}
+        for name, value in least.items():
+            if value < 1:
+                raise UsageError(f"{name} is {value}; use at least 1")
+        if self.padding < 0 or any(count < 0 for count in self.workers):
+            raise UsageError(f"--padding is {self.padding} and --workers {self.workers}; use numbers from 0")
+        self._check_images()
+
+    def _check_images(self) -> None:
+        """The split has images, and the crop fits them."""
+        spec = self.rows.fields.get("images")
+        if spec is None:
+            raise UsageError(f"split {self.split!r} of {self.dataset} stores no images; there is nothing to measure")
+        side = min(spec.shape[1:])
+        if self.augment != "none" and not 1 <= self.crop <= side:
+            raise UsageError(
+                f"--crop is {self.crop}, the stored images are {spec.shape[1]} x {spec.shape[2]}; use 1 to {side}"
+            )
+
+    @property
+    def opened(self) -> Dataset:
+        """The store, opened anew: a time of milliseconds."""
+        return open_dataset(self.dataset)
+
+    @property
+    def rows(self) -> Split:
+        """The stored split."""
+        return self.opened[self.split]
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What the store was built with, as its manifest has it."""
+        return dict(self.opened.manifest.recipe)
+
+    @property
+    def repeats(self) -> int:
+        """How often the split is gone through in an epoch."""
+        return max(1, -(-self.images // max(1, len(self.rows))))
+
+    @property
+    def epoch_images(self) -> int:
+        """Images of an epoch."""
+        return len(self.rows) * self.repeats
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, C, H, W) of a full batch that comes out."""
+        channels, height, width = self.rows.fields["images"].shape
+        out = (height, width) if self.augment == "none" else (self.crop, self.crop)
+        return (self.batch_size, channels, *out)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the images that come out: float32, or uint8 without augmentation."""
+        return torch.uint8 if self.augment == "none" else torch.float32
+
+    @property
+    def mean(self) -> list[float]:
+        """Of each channel in [0, 1], what images are normalised with."""
+        return list(self.rows.mean)
+
+    @property
+    def std(self) -> list[float]:
+        """Of each channel in [0, 1], never 0."""
+        return [value or 1.0 for value in self.rows.std]
+
+    @property
+    def classes(self) -> int:
+        """How many classes the labels tell apart, at least 1."""
+        return max(1, len(self.rows.classes))
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every row has one class index, which is what labels are here."""
+        spec = self.rows.fields.get("targets")
+        return spec is not None and spec.shape == () and spec.dtype == "int64"
+
+    @property
+    def targets(self) -> list[int]:
+        """The class index of each row, of a split that is :attr:`labelled`."""
+        gathered = self.rows.reader.gather("targets", torch.arange(len(self.rows)))
+        indices: list[int] = gathered.tolist()
+        return indices

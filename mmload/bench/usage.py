@@ -1,0 +1,82 @@
+"""What a process and all that it started use: processor seconds and memory.
+
+Comes in: a process number. Goes out: numbers that count its descendants, too. Linux tells them in ``/proc``; elsewhere
+processor seconds leave out children that still run, and memory is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_PROC = Path("/proc")
+_KIB = 1024
+
+
+def tree(root: int) -> list[int]:
+    """``root`` and every living process below it; ``root`` alone where there is no ``/proc``."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(_PROC) if _PROC.is_dir() else []:
+        fields = _stat(int(name)) if name.isdigit() else None
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found = [root]
+    for process in found:  # it grows while it is gone through
+        found.extend(children.get(process, ()))
+    return found
+
+
+def own_seconds() -> float:
+    """Processor seconds used so far by this process, all its threads, and its children, ended or living."""
+    living = sum(_seconds(process) for process in tree(os.getpid())[1:])
+    return time.process_time() + _ended_seconds() + living
+
+
+def memory(root: int) -> int | None:
+    """Bytes of memory that ``root`` and its descendants take, None where that cannot be told.
+
+    A page that several of them share counts once: their proportional shares of anonymous and shared memory are added
+    up. Of mapped files, the largest resident set counts: they map the same libraries.
+    """
+    private = files = 0
+    for process in tree(root):
+        shares = _fields(process, "smaps_rollup")
+        resident = _fields(process, "status")
+        private += shares.get("Pss_Anon", 0) + shares.get("Pss_Shmem", 0)
+        files = max(files, resident.get("RssFile", 0))
+    return (private + files) * _KIB if private else None
+
+
+def _stat(process: int) -> list[str] | None:
+    """The fields of ``/proc/PID/stat`` behind the name (which may hold spaces); None if the process is gone."""
+    try:
+        return (_PROC / str(process) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _seconds(process: int) -> float:
+    """Of a process and its ended children: utime, stime, cutime and cstime of ``/proc/PID/stat``."""
+    fields = _stat(process)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _ended_seconds() -> float:
+    """Of the children that have ended and were waited for."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _fields(process: int, file: str) -> dict[str, int]:
+    """``Name:  123 kB`` lines as numbers; none if the process is gone or the file is not for us."""
+    try:
+        lines = (_PROC / str(process) / file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) for name, _, rest in pairs if rest.endswith(" kB")}

@@ -1,0 +1,105 @@
+"""Where the limit is, in a plain sentence or two, from a record's rows. Says nothing that the rows do not show.
+
+Without training it can only compare loaders; with it, it tells whether the model waits for data at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmload.bench.record import Row, best
+from mmload.bench.report import number
+
+WAITS = 0.1
+"""The share of a step's time from which its wait for data is called the bottleneck."""
+
+_BUSY = 0.75  # of the cores in use, from which on processor time is what a loader lacks
+
+
+def verdict(rows: Sequence[Row], *, cores: int, device: str) -> str:
+    """The sentence.
+
+    Args:
+        rows: all that was measured.
+        cores: that the process may use.
+        device: "cpu" or "cuda".
+    """
+    own, stock = best(rows, "mmload"), best(rows, "stock")
+    if own is None:
+        return f"Nothing can be said: mmload was not measured{_why(rows, 'mmload')}."
+    if stock is None:
+        missing = _why(rows, "stock")
+        return f"mmload delivers {_rate(own)}{_limit(own)}. No stock loader was measured to compare it with{missing}."
+    model = next((row.trained_per_second for row in rows if row.group == "cached"), None)
+    trained = _fastest_trained(rows, "stock"), _fastest_trained(rows, "mmload")
+    if model and trained[0] and trained[1]:
+        return _with_model(model, trained[0], trained[1], cores, device)
+    return _of_loaders(own, stock, cores)
+
+
+def _of_loaders(own: Row, stock: Row, cores: int) -> str:
+    """The sentence where no model was trained."""
+    both = f"The stock loader ({stock.name}) delivers {_rate(stock)} and mmload ({own.name}) {number(own.rate)}"
+    if min(own.epochs) <= max(stock.epochs):
+        relation = "fewer" if own.rate < stock.rate else "no difference beyond the spread of the epochs"
+        return f"{both}: {relation}. There is nothing to gain here."
+    cause = "decoding and transforming there is the bottleneck" if _busy(stock, cores) else "loading there is the limit"
+    return (
+        f"{both}, {own.rate / stock.rate:,.1f} times as many{_limit(own)}: {cause}{_cores(stock, cores)}. A model that "
+        f"takes fewer than {_rate(stock)} gains nothing from that; --train MODEL measures which it is."
+    )
+
+
+def _with_model(model: float, stock: Row, own: Row, cores: int, device: str) -> str:
+    """The sentence where the model was trained with the best stock loader, with mmload, and with one cached batch."""
+    before, after = stock.trained_per_second or 0.0, own.trained_per_second or 0.0
+    waits, still = stock.waited or 0.0, own.waited or 0.0
+    takes = f"the model takes {number(model)}"
+    change = (
+        f"with mmload, which delivers {number(own.rate)}, training runs at {number(after)} instead of {number(before)}"
+    )
+    if waits < WAITS:
+        shared = device == "cpu" and before < (1 - WAITS) * min(model, after)  # what loading takes, the model lacks
+        rest = f"they share the cores, though: {change}" if shared else "a faster loader would gain about that much"
+        return (
+            f"Your loader delivers {_rate(stock)} and {takes}: the model is the bottleneck, it waits for data only "
+            f"{waits:.0%} of its time; {rest}."
+        )
+    rest = f", and still waits {still:.0%} of its time" if still >= WAITS else ""
+    busy = f"{used}," if (used := _cores(stock, cores)) else ""
+    return (
+        f"Your loader delivers {_rate(stock)}{busy} and {takes}: loading is the bottleneck, the step "
+        f"waits for data {waits:.0%} of its time; {change}{rest}."
+    )
+
+
+def _fastest_trained(rows: Sequence[Row], group: str) -> Row | None:
+    trained = [row for row in rows if row.group == group and row.trained_per_second and row.rate]
+    return max(trained, key=lambda row: row.trained_per_second or 0.0, default=None)
+
+
+def _why(rows: Sequence[Row], group: str) -> str:
+    """`` (the first reason)``, if a row of the group has one."""
+    reason = next((row.failure for row in rows if row.group == group and row.failure), "")
+    return f" ({reason})" if reason else ""
+
+
+def _rate(row: Row) -> str:
+    return f"{number(row.rate)} images/s"
+
+
+def _limit(row: Row) -> str:
+    return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling is not None else ""
+
+
+def _busy(row: Row, cores: int) -> bool:
+    return _cores_used(row) >= _BUSY * cores
+
+
+def _cores(row: Row, cores: int) -> str:
+    """How many cores a loader keeps busy, where that is nearly all of them."""
+    return f", with {min(_cores_used(row), cores):.1f} of {cores} cores busy" if _busy(row, cores) else ""
+
+
+def _cores_used(row: Row) -> float:
+    return (row.cpu_seconds_per_1000 or 0.0) * row.rate / 1000

@@ -1,0 +1,12 @@
+"""``mmload parity``: proof that nothing changed but the speed.
+
+reference -> store, draws -> load, equal -> verdict -> page, record. The reference is Pillow and torchvision alone:
+:func:`mmload.equivalent.torchvision_equivalent` of the recipe and of the collate.
+"""
+
+from mmload.parity.page import page
+from mmload.parity.record import record
+from mmload.parity.run import DEFAULT_ROWS, run
+from mmload.parity.verdict import Report, Verdict, WorstRow, table
+
+__all__ = ["DEFAULT_ROWS", "Report", "Verdict", "WorstRow", "page", "record", "run", "table"]

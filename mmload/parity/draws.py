@@ -1,0 +1,188 @@
+"""What a step of a collate draws, and what torchvision's transform of the same settings draws, property by property.
+
+Comes in: a step, the shape that it gets, seeds as the loader makes them. Goes out: two samples of each property.
+torchvision's come from its own ``make_params`` or, where there is none, from what it did. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from mmload import augment
+from mmload.augment.draws import Draws, sample_seeds
+from mmload.augment.plan import Plan
+from mmload.augment.step import Step
+from mmload.equivalent import equivalent_of
+
+Shape = tuple[int, int, int]
+Sample = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Property:
+    """One thing that a step draws, as many times by mmload as by torchvision.
+
+    Attributes:
+        name: what it is, as ``RandomCrop: first row``.
+        kind: "whole" for whole numbers, "real" for others, "chance" for 0 and 1; "again" for whether a draw is the
+            same an epoch later, 0 and 1 as well.
+        ours: int64 or float64 [N].
+        theirs: the same.
+    """
+
+    name: str
+    kind: str
+    ours: Sample
+    theirs: Sample
+
+
+def properties(step: nn.Module, shape: Shape, seeds: Tensor, place: int, seed: int) -> list[Property]:
+    """Both samples of everything a step draws; empty for a step that draws nothing that can be compared.
+
+    Args:
+        step: of a collate.
+        shape: (C, H, W) of the images that it gets.
+        seeds: int64 [N], of mmload's draws.
+        place: the step's place in the collate.
+        seed: of torchvision's draws.
+    """
+    read = next((read for kind, read in _READERS.items() if isinstance(step, kind)), None)
+    if read is None:
+        return []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found = list(read(step, shape, Draws(seeds, place), len(seeds)))
+    name = type(step).__name__
+    return [Property(name=f"{name}: {what}", kind=kind, ours=ours, theirs=other) for what, kind, ours, other in found]
+
+
+def run_seeds(rows: int, count: int, seed: int) -> Tensor:
+    """Seeds [count] of a training run of so many rows, epoch after epoch, as the loader makes them."""
+    ids = torch.arange(rows)
+    epochs = [sample_seeds(seed, epoch, ids) for epoch in range(-(-count // rows))]
+    return torch.cat(epochs)[:count]
+
+
+def shape_after(step: nn.Module, shape: Shape) -> Shape:
+    """The shape of the images that a step gives, of those that it gets."""
+    if not isinstance(step, Step):
+        return shape
+    plan = step.describe(_blank(1, shape), Draws(torch.zeros(1, dtype=torch.int64), 0))
+    return shape[0], plan.height, plan.width
+
+
+Found = Iterator[tuple[str, str, Sample, Sample]]
+
+
+def _crop(step: augment.RandomCrop, shape: Shape, draws: Draws, count: int) -> Found:
+    plan = step.describe(_blank(count, shape), draws)
+    theirs = _params(equivalent_of(step), shape, count)
+    left, top, _, _ = theirs[0]["padding"]
+    if plan.top is not None and plan.left is not None:
+        yield "first row", "whole", _whole(plan.top + top), _column(theirs, "top")
+        yield "first column", "whole", _whole(plan.left + left), _column(theirs, "left")
+
+
+def _resized_crop(step: augment.RandomResizedCrop, shape: Shape, draws: Draws, count: int) -> Found:
+    plan = step.describe(_blank(count, shape), draws)
+    theirs = _params(equivalent_of(step), shape, count)
+    if plan.top is None or plan.left is None:
+        return
+    rows, cols = _whole(torch.as_tensor(plan.rows)), _whole(torch.as_tensor(plan.cols))
+    their_rows, their_cols = _column(theirs, "height"), _column(theirs, "width")
+    area = float(shape[1] * shape[2])
+    yield "share of the area", "real", rows * cols / area, their_rows * their_cols / area
+    yield "width over height", "real", cols / rows, their_cols / their_rows
+    yield "rows", "whole", rows, their_rows
+    yield "columns", "whole", cols, their_cols
+    yield "first row", "whole", _whole(plan.top), _column(theirs, "top")
+    yield "first column", "whole", _whole(plan.left), _column(theirs, "left")
+
+
+def _horizontal(step: augment.RandomHorizontalFlip, shape: Shape, draws: Draws, count: int) -> Found:
+    yield "share flipped", "chance", _whole(step.describe(_blank(count, shape), draws).flip_x), _applied(step, count)
+
+
+def _vertical(step: augment.RandomVerticalFlip, shape: Shape, draws: Draws, count: int) -> Found:
+    yield "share flipped", "chance", _whole(step.describe(_blank(count, shape), draws).flip_y), _applied(step, count)
+
+
+def _grey(step: augment.RandomGrayscale, shape: Shape, draws: Draws, count: int) -> Found:
+    yield "share made grey", "chance", _whole(step.describe(_blank(count, shape), draws).grey), _applied(step, count)
+
+
+def _erasing(step: augment.RandomErasing, shape: Shape, draws: Draws, count: int) -> Found:
+    (hole,) = step.describe(_blank(count, shape), draws).holes
+    holed = hole.height > 0
+    yield "share erased", "chance", _whole(holed), _applied(step, count)
+    if not holed.any():
+        return
+    theirs = [one for one in _params(equivalent_of(step), shape, count) if one["v"] is not None]
+    if not theirs:
+        return
+    rows, cols = _whole(hole.height[holed]), _whole(hole.width[holed])
+    their_rows, their_cols = _column(theirs, "h"), _column(theirs, "w")
+    area = float(shape[1] * shape[2])
+    yield "share of the area", "real", rows * cols / area, their_rows * their_cols / area
+    yield "height over width", "real", rows / cols, their_rows / their_cols
+    yield "first row", "whole", _whole(hole.top[holed]), _column(theirs, "i")
+    yield "first column", "whole", _whole(hole.left[holed]), _column(theirs, "j")
+
+
+def _jitter(step: augment.ColorJitter, shape: Shape, draws: Draws, count: int) -> Found:
+    factors = step.draw(draws)
+    theirs = _params(equivalent_of(step), shape, count)
+    for which, name in enumerate(("brightness", "contrast", "saturation", "hue")):
+        if step.ranges[which] is not None:
+            ours = factors.values[:, which].to(torch.float64).numpy()
+            yield name, "real", ours, np.array([one[f"{name}_factor"] for one in theirs], dtype=np.float64)
+    weights = torch.tensor([64, 16, 4, 1])
+    orders = torch.stack([one["fn_idx"] for one in theirs])
+    yield "order", "whole", _whole((factors.order * weights).sum(1)), _whole((orders * weights).sum(1))
+
+
+_READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], Found]] = {
+    augment.RandomCrop: _crop,
+    augment.RandomResizedCrop: _resized_crop,
+    augment.RandomHorizontalFlip: _horizontal,
+    augment.RandomVerticalFlip: _vertical,
+    augment.RandomGrayscale: _grey,
+    augment.RandomErasing: _erasing,
+    augment.ColorJitter: _jitter,
+}
+
+
+def _params(transform: Any, shape: Shape, count: int) -> list[dict[str, Any]]:
+    """What torchvision draws itself."""
+    image = torch.empty(shape)
+    return [transform.make_params([image]) for _ in range(count)]
+
+
+def _applied(step: nn.Module, count: int) -> Sample:
+    """Whether torchvision's transform of a step with a probability did something, run so many times.
+
+    One that does nothing gives back the very tensor that it got.
+    """
+    transform, image = equivalent_of(step), torch.zeros(3, 16, 16)
+    return np.array([transform(image) is not image for _ in range(count)], dtype=np.int64)
+
+
+def _blank(count: int, shape: Shape) -> Plan:
+    return Plan.of(count, shape, 255.0, torch.device("cpu"))
+
+
+def _whole(values: Tensor | None) -> Sample:
+    if values is None:
+        raise ValueError("the step described none of what it is for")
+    return values.to(torch.int64).numpy()
+
+
+def _column(params: Sequence[dict[str, Any]], name: str) -> Sample:
+    return np.array([one[name] for one in params], dtype=np.int64)

@@ -1,0 +1,164 @@
+"""Are the rows those of the source, in its order, with its classes and labels?
+
+Comes in: the split as stored and the source as it is. Goes out: verdicts. Decodes no image, so it looks at every row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.datasets.folder import find_classes
+
+from mmload.dataset import Split
+from mmload.errors import StoreError
+from mmload.manifest import SAMPLES_NAME, SKIPPED_NAME
+from mmload.order import permute
+from mmload.parity.verdict import Verdict
+from mmload.sources import SourceSplit
+from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
+
+
+def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:
+    """Which sample of the source every row is of.
+
+    Returns:
+        The verdict, and for each row the sample's index; -1 where the source has no such sample.
+    """
+    names = _ids(split.path / split.name / SAMPLES_NAME)
+    left_out = set(_ids(split.path / split.name / SKIPPED_NAME)) if split.record.skipped_count else set()
+    count = len(source)
+    seed = recipe["store"].get("shuffle_seed")
+    order = range(count) if seed is None else permute(torch.arange(count), count, seed).tolist()
+    expected = [index for index in order if source.id(index) not in left_out]
+    place = {source.id(index): index for index in expected}
+    found = [place.get(name, -1) for name in names]
+    if found == expected:
+        how = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
+        return _line(split, "rows", True, f"{len(names):,} rows are the source's samples, in {how}"), found
+    lost = sum(index < 0 for index in found)
+    odd = sum(mine != theirs for mine, theirs in zip(found, expected, strict=False)) + abs(len(found) - len(expected))
+    text = f"{odd:,} of {len(names):,} rows are not of the sample in their place; {lost:,} of none in the source"
+    missing = len(set(expected) - set(found))
+    looks = f"{missing:,} samples of the source are in no row" if missing else "the same samples in another order"
+    return _line(split, "rows", False, text, looks, rows=len(names), odd=odd, lost=lost), found
+
+
+def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> Verdict:
+    """Class names and their order; of an ImageFolder as torchvision lists them."""
+    folder = class_folder(source, recipe)
+    listed = source.classes if folder is None else tuple(find_classes(folder)[0])
+    by = "the source's" if folder is None else "torchvision's"
+    if split.classes == listed:
+        return _line(split, "classes", True, f"{len(listed):,} classes, in {by} order", classes=len(listed))
+    odd = [name for name in dict.fromkeys((*listed, *split.classes)) if (name in listed) != (name in split.classes)]
+    if odd:
+        text, looks = f"{len(odd)} classes are only in one of both: {_some(odd)}", ""
+    else:
+        wrong = [name for name, other in zip(split.classes, listed, strict=True) if name != other]
+        text, looks = (
+            f"{len(wrong)} of {len(listed)} classes are at another index: {_some(wrong)}",
+            "class order is permuted",
+        )
+    return _line(split, "classes", False, text, looks, classes=len(listed))
+
+
+def labels_verdict(
+    split: Split, source: SourceSplit, recipe: Mapping[str, Any], found: Sequence[int]
+) -> Verdict | None:
+    """Every row's label, if the source knows it without decoding; None if it does not.
+
+    Args:
+        split: the split as stored.
+        source: the source as it is.
+        recipe: the manifest's.
+        found: each row's sample, of :func:`rows_verdict`.
+    """
+    listed = listed_labels(source, recipe)
+    if listed is None or "targets" not in split.fields:
+        return None
+    rows = torch.tensor([row for row, index in enumerate(found) if index >= 0], dtype=torch.int64)
+    stored = split.reader.gather("targets", rows)
+    right = listed[torch.tensor([index for index in found if index >= 0], dtype=torch.int64)]
+    if stored.shape != right.shape:
+        return _line(split, "labels", False, f"labels have the shape {list(stored.shape)}, not {list(right.shape)}")
+    wrong = (stored != right).flatten(1).any(1) if stored.dim() > 1 else stored != right
+    if not wrong.any():
+        return _line(split, "labels", True, f"{len(rows):,} labels are equal", labels=len(rows), wrong=0)
+    first = int(wrong.nonzero()[0])
+    text = (
+        f"{int(wrong.sum()):,} of {len(rows):,} labels are wrong; the first: row {int(rows[first])} "
+        f"({source.id(found[int(rows[first])])}) is {stored[first].tolist()}, not {right[first].tolist()}"
+    )
+    looks = labels_look_like(stored, right, len(source.classes)) if stored.dtype == torch.int64 else ""
+    return _line(split, "labels", False, text, looks, labels=len(rows), wrong=int(wrong.sum()))
+
+
+def labels_look_like(stored: Tensor, right: Tensor, classes: int) -> str:
+    """The known fault that explains wrong class indices; empty if none does.
+
+    Args:
+        stored: int64 [N].
+        right: int64 [N].
+        classes: how many there are.
+    """
+    shift = (stored - right) % max(classes, 1)
+    if bool((stored - right == stored[0] - right[0]).all()):
+        return f"labels are shifted by {int(stored[0] - right[0]):+d}"
+    if bool((shift == shift[0]).all()):
+        return f"labels are shifted by {int(shift[0]):+d}, round {classes} classes"
+    pairs = sorted(set(zip(right.tolist(), stored.tolist(), strict=True)))
+    if len({a for a, _ in pairs}) == len(pairs) == len({b for _, b in pairs}):
+        moved = [f"{a} is stored as {b}" for a, b in pairs if a != b]
+        return f"class order is permuted: {_some(moved)}"
+    for step, neighbour in ((1, "before"), (-1, "after")):
+        if bool((stored == right.roll(step)).all()):
+            return f"labels are those of the row {neighbour}"
+    return "all labels are the same" if bool((stored == stored[0]).all()) else ""
+
+
+def listed_labels(source: SourceSplit, recipe: Mapping[str, Any]) -> Tensor | None:
+    """The label of every sample as far as it is known without decoding; of an ImageFolder by torchvision's rule."""
+    folder = class_folder(source, recipe)
+    if isinstance(source, ImageFolderSplit) and folder is not None:
+        number = find_classes(folder)[1]
+        depth = len(folder.relative_to(source.root).parts)
+        return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))])
+    targets = getattr(source, "targets", None)
+    return targets if isinstance(targets, Tensor) else None
+
+
+def class_folder(source: SourceSplit, recipe: Mapping[str, Any]) -> Path | None:
+    """The folder of an ImageFolder that holds the class folders of its samples; None for other sources."""
+    if not isinstance(source, ImageFolderSplit):
+        return None
+    top = source.id(0).split("/")[0]
+    named = recipe["source"].get("split_folders")
+    inside = source.root / top
+    if named is None:
+        named = [top] if top in SPLIT_NAMES and any(entry.is_dir() for entry in inside.iterdir()) else []
+    return inside if top in named else source.root
+
+
+def _ids(path: Path) -> list[str]:
+    try:
+        return [json.loads(line)["id"] for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except OSError as error:
+        raise StoreError(f"cannot read {path} ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is not a list of samples ({error}); run mmload verify") from error
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
+
+
+def _line(
+    split: Split, name: str, right: bool, text: str, diagnosis: str = "", **numbers: float | int | str
+) -> Verdict:
+    state = "pass" if right else "fail"
+    return Verdict(part=split.name, name=name, state=state, text=text, diagnosis=diagnosis, numbers=numbers)

@@ -1,0 +1,173 @@
+"""The load side: whether what a collate draws is distributed as what torchvision draws.
+
+Comes in: a collate and the shape of a split's images. Goes out: a verdict for each property of each random step.
+Seeds are fixed, so the same check gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import nn
+
+from mmload.augment import CutMix, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from mmload.collate import Collate
+from mmload.dataset import Split
+from mmload.parity.draws import Property, Shape, properties, run_seeds, shape_after
+from mmload.parity.statistics import Test, chi_square, kolmogorov_smirnov
+from mmload.parity.verdict import Verdict
+
+ALPHA = 1e-4
+"""How likely a right store fails any of the tests of one check; each is held to ``ALPHA`` over their number."""
+
+DRAWS = 20_000
+"""Draws of each property, by each of the two."""
+
+
+_NEXT = 4_000  # draws that are compared with those of the next epoch
+
+
+def usual_collates(split: Split) -> dict[str, Collate]:
+    """The steps that most training recipes are made of, at the size of a split's images."""
+    channels, height, width = split.fields["images"].shape
+    size = max(1, height * 7 // 8), max(1, width * 7 // 8)
+    margin = [max(1, width // 8), max(1, height // 8)]
+    mean, std = split.mean or (0.5,) * channels, split.std or (0.25,) * channels
+    crops = {
+        "crop": RandomCrop(size),
+        "padded crop": RandomCrop((height, width), margin),
+        "resized crop": RandomResizedCrop(size),
+    }
+    normalize = mean, [value or 1.0 for value in std]
+    return {name: Collate(crop, RandomHorizontalFlip(), Normalize(*normalize)) for name, crop in crops.items()}
+
+
+def check_draws(
+    collates: dict[str, Collate], split: Split, *, seed: int, draws: int = DRAWS, alpha: float = ALPHA
+) -> list[Verdict]:
+    """Compare the draws of every random step with torchvision's own.
+
+    Args:
+        collates: by name.
+        split: what they are for; its rows' seeds are those of training.
+        seed: the run's.
+        draws: how many of each property.
+        alpha: how likely a right store fails.
+    """
+    found: list[tuple[str, Property, list[Test]]] = []
+    notes: list[Verdict] = []
+    for name, collate in collates.items():
+        channels, height, width = split.fields["images"].shape
+        shape = channels, height, width
+        for place, step in enumerate(collate.steps):
+            if isinstance(step, MixUp | CutMix):
+                text = f"{type(step).__name__} draws for each sample, torchvision for each batch: not compared"
+                notes.append(Verdict(part="load", name=name, state="note", text=text))
+            found += [(name, each, tests_of(each)) for each in _of_step(step, shape, place, len(split), draws, seed)]
+            shape = shape_after(step, shape)
+    most = sum(len(tests) for *_, tests in found)
+    limit = alpha / max(most, 1)
+    return [_verdict(name, each, tests, limit) for name, each, tests in found] + notes
+
+
+def _of_step(step: nn.Module, shape: Shape, place: int, rows: int, draws: int, seed: int) -> list[Property]:
+    """All that a step draws, and whether it draws anew in the next epoch."""
+    seeds = run_seeds(rows, draws, seed)
+    here = properties(step, shape, seeds, place, seed)
+    first = next((at for at, each in enumerate(here) if each.kind != "real"), None)
+    if first is None:
+        return here
+    count = min(draws, _NEXT)
+    following = run_seeds(rows, count + rows, seed)[rows:]
+    there = properties(step, shape, following, place, seed + 1)[first]
+    now = here[first]
+    ours = (now.ours[:count] == there.ours[:count]).astype(np.int64)
+    theirs = (now.theirs[:count] == there.theirs[:count]).astype(np.int64)
+    return [*here, Property(name=f"{now.name}, the same an epoch later", kind="again", ours=ours, theirs=theirs)]
+
+
+def tests_of(each: Property) -> list[Test]:
+    """The tests of one property; of whole numbers also whether both ends are drawn as often as any other."""
+    if each.kind == "real":
+        return [kolmogorov_smirnov(each.ours, each.theirs)]
+    tests = [chi_square(each.ours, each.theirs)]
+    least, greatest = _ends([each.ours, each.theirs])
+    if each.kind == "whole" and greatest - least > 1:
+        tests += [
+            chi_square(*(np.sign(np.abs(values - end)) for values in (each.ours, each.theirs)))
+            for end in (least, greatest)
+        ]
+    return tests
+
+
+def _verdict(name: str, each: Property, tests: Sequence[Test], limit: float) -> Verdict:
+    worst = min(tests, key=lambda test: test.p)
+    right = worst.p >= limit
+    text = f"{_spread(each)}; {_shown(tests[0])}"
+    if len(tests) > 1:
+        text += f", ends p = {min(test.p for test in tests[1:]):.2g}"
+    return Verdict(
+        part="load",
+        name=f"{name}, {each.name}",
+        state="pass" if right else "fail",
+        text=f"{text}; {len(each.ours):,} draws, limit {limit:.1g}",
+        diagnosis="" if right else draws_look_like(each),
+        numbers={
+            "draws": len(each.ours),
+            "draws_torchvision": len(each.theirs),
+            "test": tests[0].name,
+            "statistic": tests[0].statistic,
+            "freedom": tests[0].freedom,
+            "p": tests[0].p,
+            "p_least": worst.p,
+            "limit": limit,
+        },
+    )
+
+
+def _shown(test: Test) -> str:
+    what = f"{test.statistic:.1f} of {test.freedom} degrees" if test.freedom else f"{test.statistic:.4f}"
+    return f"{test.name} {what}, p = {test.p:.2g}"
+
+
+def _spread(each: Property) -> str:
+    """Both samples in a few words."""
+    if each.kind in ("chance", "again"):
+        return f"{each.ours.mean():.4f}, torchvision {each.theirs.mean():.4f}"
+    form = "d" if each.kind == "whole" else ".3g"
+    (low, high), (least, greatest) = _ends([each.ours]), _ends([each.theirs])
+    return f"{low:{form}} to {high:{form}}, torchvision {least:{form}} to {greatest:{form}}"
+
+
+def _ends(samples: Sequence[np.ndarray]) -> tuple[float | int, float | int]:
+    low, high = min(sample.min() for sample in samples), max(sample.max() for sample in samples)
+    return low.item(), high.item()
+
+
+def draws_look_like(each: Property) -> str:
+    """The known fault that explains other draws; else in which direction they are off."""
+    if each.kind == "again":
+        return "every epoch draws the same" if each.ours.all() else "draws depend on those of the epoch before"
+    if each.kind == "chance":
+        return _chance_looks_like(float(each.ours.mean()), float(each.theirs.mean()))
+    (low, high), (least, greatest) = _ends([each.ours]), _ends([each.theirs])
+    if each.kind == "whole" and low - least == high - greatest != 0:
+        return f"every place is off by {low - least:+d}"
+    if each.kind == "whole" and low == high:
+        return f"always {low}"
+    if each.kind == "whole" and (low, high) != (least, greatest):
+        ends = [f"the first place ({least}) is never drawn"] * (low > least)
+        ends += [f"the last place ({greatest}) is never drawn"] * (high < greatest)
+        ends += [f"draws reach {low}"] * (low < least) + [f"draws reach {high}"] * (high > greatest)
+        return ", ".join(ends)
+    return f"the mean is {each.ours.mean():.4g}, torchvision's {each.theirs.mean():.4g}"
+
+
+def _chance_looks_like(ours: float, theirs: float) -> str:
+    if ours in (0.0, 1.0) and not 1.9 < ours / max(theirs, 1e-9) < 2.1:
+        return "never" if ours == 0 else "always"
+    for factor, name in ((2.0, "doubled"), (0.5, "halved")):
+        if theirs and abs(ours / theirs - factor) < 0.05 * factor:
+            return f"the probability is {name}"
+    return f"the probability is {ours:.3f} instead of {theirs:.3f}"

@@ -1,0 +1,86 @@
+"""A report as one HTML page that needs nothing else: the verdicts, and the worst rows with their difference.
+
+Comes in: a report. Goes out: text. Every name is escaped, pictures are PNGs inside the page. Reads no file.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+
+import PIL.Image
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+
+from mmload.parity.verdict import Report, Verdict, WorstRow
+
+_WIDTH = 256  # pixels of a picture on the page at least, so that tiny images can be seen
+_STYLE = """
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .6rem .2rem 0;
+border-bottom: 1px solid #ddd; vertical-align: top } .pass td:first-child { color: #27632a }
+.fail td:first-child { color: #b00020; font-weight: bold } .fail { background: #fdecea } .note { color: #666 }
+figure { margin: 1.5rem 0 } figcaption { margin-bottom: .4rem } .three { display: flex; gap: 1rem; flex-wrap: wrap }
+.three div { text-align: center } img { image-rendering: pixelated; display: block; border: 1px solid #ccc }
+"""
+
+
+def page(report: Report) -> str:
+    """The report as HTML."""
+    state = "everything holds" if report.passed else f"{len(report.failures)} of {len(report.verdicts)} lines fail"
+    body = report.as_json()
+    about = {**body["settings"], "date": body["date"], **body["versions"]}
+    facts = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in about.items())
+    rows = "".join(map(_row, report.verdicts))
+    figures = "".join(map(_figure, report.worst)) or "<p>No row has pixels to compare.</p>"
+    title = f"Parity of {escape(str(report.settings['dataset']))}: {state}"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        f"</head><body><h1>{title}</h1><table>{rows}</table><h2>The rows that differ most</h2>{figures}"
+        f"<h2>About</h2><table>{facts}</table></body></html>\n"
+    )
+
+
+def amplified(stored: Tensor, reference: Tensor) -> tuple[Tensor, int]:
+    """The difference of two images [C, H, W] around gray, times a factor that makes its greatest value visible.
+
+    Returns:
+        uint8 [C, H, W], 128 where they are equal; and the factor.
+    """
+    apart = stored.to(torch.int32) - reference.to(torch.int32)
+    factor = max(1, 127 // max(int(apart.abs().max()), 1))
+    return (128 + apart * factor).clamp(0, 255).to(torch.uint8), factor
+
+
+def _row(verdict: Verdict) -> str:
+    looks = f"<br><b>{escape(verdict.diagnosis)}</b>" if verdict.diagnosis else ""
+    cells = "".join(f"<td>{escape(text)}</td>" for text in (verdict.state, verdict.part, verdict.name))
+    return f'<tr class="{verdict.state}">{cells}<td>{escape(verdict.text)}{looks}</td></tr>'
+
+
+def _figure(row: WorstRow) -> str:
+    difference, factor = amplified(row.stored, row.reference)
+    pictures = (
+        (row.stored, "stored"),
+        (row.reference, "reference"),
+        (difference, f"difference x {factor}, around gray"),
+    )
+    shown = "".join(f"<div>{_picture(pixels)}{escape(name)}</div>" for pixels, name in pictures)
+    apart = "equal to the reference"
+    if row.greatest:
+        apart = f"at most {row.greatest} levels, mean {row.mean:.3f}, PSNR {row.psnr:.1f} dB"
+    looks = f", looks like {row.diagnosis}" if row.diagnosis else ""
+    caption = f"{row.split} row {row.row}: {row.file} ({row.kind}); {apart}{looks}"
+    return f'<figure><figcaption>{escape(caption)}</figcaption><div class="three">{shown}</div></figure>'
+
+
+def _picture(pixels: Tensor) -> str:
+    """A picture as an ``img`` that carries its own PNG; of other than 1 or 3 channels the first."""
+    image: PIL.Image.Image = F.to_pil_image(pixels if len(pixels) in (1, 3) else pixels[:1])
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    width = image.width * max(1, -(-_WIDTH // image.width))
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    return f'<img width="{width}" alt="" src="data:image/png;base64,{data}">'

@@ -1,0 +1,188 @@
+"""The reference: a sample as Pillow opens it and torchvision transforms it, with no code of the build in between.
+
+Comes in: a source's split and the recipe. Goes out: for one sample the pixels, boxes and masks that a row has to hold.
+Only fields that no image library knows (labels, box coordinates as annotated) are taken from the source's own reader.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from mmload.equivalent import torchvision_equivalent
+from mmload.errors import SampleError
+from mmload.sources import SourceSplit
+from mmload.sources.imagefolder import ImageFolderSplit
+from mmload.sources.manifest import ManifestSplit
+from mmload.sources.voc import VocSplit
+from mmload.sources.voc_tasks import VOID
+
+_BOXED = ("boxes", "labels", "difficult", "counts")
+_MODES = {"L": " gray", "CMYK": " cmyk", "P": " palette", "1": " 1-bit"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """One sample as a row has to hold it.
+
+    Attributes:
+        kind: what kind of file, as ``jpeg``, ``jpeg gray`` or ``png alpha``; ``array`` where there is none.
+        file: its path; the sample's id where there is no file.
+        opened: the image before the transforms, in the recipe's mode; None without an image.
+        images: uint8 [C, H, W], torchvision's transforms on the tensor; None without an image.
+        pillow: the same with Pillow's own resize.
+        differs: whether torchvision's ImageFolder would have given other pixels, and why; empty if not.
+        padded: whether a part of the row lies outside the image.
+        fields: every other field by name; boxes and what belongs to them without padding rows.
+    """
+
+    kind: str
+    file: str
+    opened: PIL.Image.Image | None
+    images: Tensor | None
+    pillow: Tensor | None
+    differs: str
+    padded: bool
+    fields: dict[str, Tensor]
+
+
+class Referee:
+    """Makes references. Thread-safe where the source is.
+
+    Args:
+        split: where samples come from.
+        recipe: the manifest's.
+
+    Raises:
+        UsageError: if torchvision has no equivalent of the recipe.
+    """
+
+    def __init__(self, split: SourceSplit, recipe: Mapping[str, Any]) -> None:
+        self.split = split
+        whole = torchvision_equivalent(recipe).transforms
+        self.decoded = whole[0]
+        self.transforms = v2.Compose([v2.Identity(), *whole[1:]])  # a Compose of nothing is an error
+
+    def of(self, index: int) -> Reference:
+        """The reference of sample ``index``.
+
+        Raises:
+            SampleError: if it cannot be read.
+        """
+        path = file_of(self.split, index)
+        fields: dict[str, Tensor] = {}
+        if not isinstance(self.split, ImageFolderSplit) or path is None:
+            fields = dict(self.split.read(index).fields)
+        pixels = fields.pop("images", None)
+        opened: PIL.Image.Image | None
+        if path is not None and path.suffix.lower() != ".pt":
+            kind, opened, differs = self._opened(path, self.split.id(index))
+        elif pixels is None or pixels.dtype != torch.uint8:
+            return self._without_image(index, fields if pixels is None else {**fields, "images": pixels})
+        else:
+            kind, opened, differs = "array", _picture(pixels), ""
+        image = tv_tensors.Image(pixels) if opened is None else F.to_image(opened)
+        made = Reference(
+            kind=kind,
+            file=str(path or self.split.id(index)),
+            opened=opened,
+            images=None,
+            pillow=None if opened is None else F.pil_to_tensor(self.transforms(opened)),
+            differs=differs,
+            padded=False,
+            fields={},
+        )
+        return self._moved(made, image, fields)
+
+    def _opened(self, path: Path, sample: str) -> tuple[str, PIL.Image.Image, str]:
+        """The file's kind, its image by the recipe's rules, and how that differs from ImageFolder's."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with PIL.Image.open(path) as image:
+                    kind = kind_of(image)
+                    opened = self.decoded(image)
+                    return kind, opened, self._differs(image)
+        except PIL.UnidentifiedImageError as error:
+            raise SampleError(sample, "not an image in any format that Pillow reads") from error
+        except Exception as error:  # Pillow's readers raise nearly anything on a broken file
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise SampleError(sample, f"Pillow cannot read it ({reason})") from error
+
+    def _differs(self, image: PIL.Image.Image) -> str:
+        if image.has_transparency_data:
+            return "transparency is laid over the background"
+        if image.mode.startswith("I"):
+            return "16 bits are scaled"
+        turned = self.decoded.exif_orient and image.getexif().get(0x0112, 1) != 1
+        return "turned as EXIF says" if turned else ""
+
+    def _without_image(self, index: int, fields: dict[str, Tensor]) -> Reference:
+        file = str(file_of(self.split, index) or self.split.id(index))
+        return Reference(
+            kind="array",
+            file=file,
+            opened=None,
+            images=None,
+            pillow=None,
+            differs="",
+            padded=False,
+            fields=fields,
+        )
+
+    def _moved(self, made: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
+        """The reference with everything that torchvision's transforms make of the tensor."""
+        size = (int(image.shape[-2]), int(image.shape[-1]))
+        items: dict[str, Any] = {"images": image, "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8))}
+        if "masks" in fields:
+            items["masks"] = tv_tensors.Mask(fields["masks"])
+        if "boxes" in fields:
+            real = fields["boxes"][: int(fields["counts"])]
+            items["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size)
+        moved = self.transforms(items)
+        outside = moved["inside"].as_subclass(Tensor) != 1
+        others = {name: value for name, value in fields.items() if name not in (*_BOXED, "masks")}
+        if "masks" in fields:
+            others["masks"] = moved["masks"].as_subclass(Tensor).masked_fill(outside, VOID)
+        if "boxes" in fields:
+            others |= _with_area(moved["boxes"].as_subclass(Tensor), fields)
+        pixels = moved["images"].as_subclass(Tensor)
+        return replace(made, images=pixels, padded=bool(outside.any()), fields=others)
+
+
+def file_of(split: SourceSplit, index: int) -> Path | None:
+    """The file that sample ``index`` is in, if it has one of its own."""
+    if isinstance(split, ImageFolderSplit | VocSplit):
+        return split.root / split.id(index)
+    return split.root / split.items[index].file if isinstance(split, ManifestSplit) else None
+
+
+def kind_of(image: PIL.Image.Image) -> str:
+    """What kind of file an image is from, in a word or two."""
+    kind = (image.format or "image").lower()
+    if image.has_transparency_data:
+        return f"{kind} alpha"
+    return kind + (" 16-bit" if image.mode.startswith("I") else _MODES.get(image.mode, ""))
+
+
+def _picture(pixels: Tensor) -> PIL.Image.Image | None:
+    """A gray or colour tensor as Pillow holds it; None where it cannot."""
+    return F.to_pil_image(pixels) if len(pixels) in (1, 3) else None
+
+
+def _with_area(boxes: Tensor, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Boxes that still have an area, with what belongs to them."""
+    keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    count = len(boxes)
+    rest = {name: fields[name][:count][keep] for name in ("labels", "difficult") if name in fields}
+    return {"boxes": boxes[keep], "counts": keep.sum(), **rest}

@@ -1,0 +1,128 @@
+"""The whole check: a store beside its source, and its loader beside torchvision.
+
+Comes in: a dataset, the folder that it was built from, and perhaps a collate. Goes out: a report. Never prints, and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mmload.build import splits_of
+from mmload.collate import Collate
+from mmload.dataset import Dataset, Split
+from mmload.dataset import open as open_dataset
+from mmload.errors import SourceError, UsageError, choices
+from mmload.parity.equal import ROWS, check_equal
+from mmload.parity.load import ALPHA, DRAWS, check_draws, usual_collates
+from mmload.parity.store import Progress, check_store
+from mmload.parity.tally import WORST
+from mmload.parity.verdict import Report, Verdict, WorstRow
+from mmload.recipe import from_mapping
+from mmload.sources import SourceSplit
+
+DEFAULT_ROWS = 256
+"""Rows of each split that are decoded again, unless another number is asked for."""
+
+
+def run(
+    dataset: Dataset | str | Path,
+    source: str | Path,
+    *,
+    split: str | None = None,
+    rows: int | None = DEFAULT_ROWS,
+    seed: int = 0,
+    collate: Collate | None = None,
+    draws: int = DRAWS,
+    alpha: float = ALPHA,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Hold a dataset against Pillow and torchvision: what is stored, and what training sees of it.
+
+    Args:
+        dataset: the store, or its folder.
+        source: the root of what it was built from.
+        split: only this one; None: all, and the load side of the first with images.
+        rows: rows of each split to decode; None: all. Labels and order are checked of every row either way.
+        seed: which rows, and what the draws are made of.
+        collate: what to check the load side with; None: the usual crops, a flip and Normalize.
+        draws: how many draws of each property.
+        alpha: how likely all tests together fail a right store.
+        threads: decoding threads; None takes the cores available.
+        progress: told how many rows of a split are done.
+
+    Returns:
+        A verdict for each property, and the rows that differ most.
+
+    Raises:
+        UsageError: if the split does not exist, a number cannot be meant, or the recipe or collate has no torchvision
+            equivalent.
+        SourceError: if the source is missing or lacks a split.
+        StoreError: if the dataset cannot be read.
+    """
+    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    root = Path(source)
+    for name, value in (("rows", rows), ("draws", draws)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise UsageError(f"{name} is {value!r}; use a whole number from 1")
+    chosen = [opened[split]] if split is not None else list(opened.values())
+    recipe = opened.manifest.recipe
+    sources = splits_of(replace(from_mapping(recipe), root=root))
+    verdicts: list[Verdict] = []
+    worst: list[WorstRow] = []
+    for each in chosen:
+        if not len(each):
+            verdicts.append(Verdict(part=each.name, name="rows", state="note", text="there are none"))
+            continue
+        found, rest = check_store(
+            each,
+            _source_of(each, sources, root),
+            recipe,
+            rows=rows,
+            seed=seed,
+            threads=threads,
+            progress=progress,
+        )
+        verdicts += found
+        worst += rest
+    verdicts += _load_side(chosen, collate, seed=seed, draws=draws, alpha=alpha)
+    worst.sort(key=lambda row: (row.greatest > 0, row.mean), reverse=True)
+    settings: dict[str, Any] = {
+        "dataset": opened.path.name,
+        "splits": [each.name for each in chosen],
+        "rows": rows or "all",
+        "seed": seed,
+        "draws": draws,
+        "alpha": alpha,
+        "collate": "usual" if collate is None else repr(collate),
+    }
+    return Report(settings=settings, verdicts=tuple(verdicts), worst=tuple(worst[:WORST]))
+
+
+def _load_side(splits: list[Split], collate: Collate | None, *, seed: int, draws: int, alpha: float) -> list[Verdict]:
+    """Draws and equal draws, of the first split that has images."""
+    split = next((each for each in splits if len(each) and _has_pictures(each)), None)
+    if split is None:
+        return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]
+    collates = usual_collates(split) if collate is None else {"collate": collate}
+    verdicts = check_draws(collates, split, seed=seed, draws=draws, alpha=alpha)
+    for name, each in collates.items():
+        verdicts += check_equal(name, each, split, rows=ROWS, seed=seed)
+    return verdicts
+
+
+def _has_pictures(split: Split) -> bool:
+    images = split.fields.get("images")
+    return images is not None and images.dtype == "uint8" and len(images.shape) == 3
+
+
+def _source_of(split: Split, sources: Mapping[str, SourceSplit], root: Path) -> SourceSplit:
+    if split.name not in sources:
+        raise SourceError(
+            f"{root} has no split {split.name!r}, it has {choices(sources)}; give the folder that it was built from"
+        )
+    return sources[split.name]

@@ -1,0 +1,151 @@
+"""The store beside its source: for a sample of the rows, every value against the reference.
+
+Comes in: a split, its source, the recipe. Goes out: verdicts by kind of file, and the rows that differ most with the
+pixels of both. Rows are decoded by several threads; only the worst are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.dataset import Split
+from mmload.errors import SampleError
+from mmload.parity.labels import classes_verdict, labels_verdict, rows_verdict
+from mmload.parity.pixels import Difference
+from mmload.parity.reference import Referee, Reference
+from mmload.parity.tally import Look, Tally
+from mmload.parity.variants import signature
+from mmload.parity.verdict import Verdict, WorstRow
+from mmload.sources import SourceSplit
+from mmload.threads import available_cores, single_op_pool
+
+Progress = Callable[[int, int], None]
+"""Called with (rows done, all of them)."""
+
+_OF_EACH_KIND = 8  # rows at least of every file ending, however few there are
+
+
+def check_store(
+    split: Split,
+    source: SourceSplit,
+    recipe: Mapping[str, Any],
+    *,
+    rows: int | None,
+    seed: int,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[Verdict], list[WorstRow]]:
+    """Hold a split against its source.
+
+    Args:
+        split: as it is stored.
+        source: what it was built from, as it is now.
+        recipe: the manifest's.
+        rows: how many rows to decode; None: all.
+        seed: which.
+        threads: decoding threads; None takes the cores available.
+        progress: told how many rows are done.
+
+    Raises:
+        UsageError: if the recipe has no torchvision equivalent.
+        StoreError: if the store cannot be read.
+    """
+    ordered, found = rows_verdict(split, source, recipe)
+    labels = labels_verdict(split, source, recipe, found)
+    verdicts = [ordered, classes_verdict(split, source, recipe), *([labels] if labels else [])]
+    known = [row for row, index in enumerate(found) if index >= 0]
+    chosen = _chosen(known, [PurePath(source.id(found[row])).suffix.lower() for row in known], rows, seed)
+    referee = Referee(source, recipe)
+    size = threads or available_cores()
+    pool = single_op_pool(size, "mmload-parity")
+    tally = Tally(split, referee)
+    try:
+        for done, look in enumerate(_looks(pool, size, split, referee, chosen, found), 1):
+            tally.add(look)
+            if progress is not None:
+                progress(done, len(chosen))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    worst = tally.worst()
+    return verdicts + tally.verdicts(worst), worst
+
+
+def _chosen(known: Sequence[int], endings: Sequence[str], rows: int | None, seed: int) -> list[int]:
+    """Rows drawn at random, and some of every file ending, in row order."""
+    if rows is None or rows >= len(known):
+        return list(known)
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed)).tolist()
+    chosen = set(order[:rows])
+    seen: Counter[str] = Counter()
+    for at in order:
+        seen[endings[at]] += 1
+        if seen[endings[at]] <= _OF_EACH_KIND:
+            chosen.add(at)
+    return sorted(known[at] for at in chosen)
+
+
+def _looks(
+    pool: ThreadPoolExecutor, size: int, split: Split, referee: Referee, chosen: Sequence[int], found: Sequence[int]
+) -> Iterator[Look]:
+    """Looks at rows by the pool, a few ahead, in their order."""
+    for start in range(0, len(chosen), 4 * size):
+        part = chosen[start : start + 4 * size]
+        yield from pool.map(lambda row: _look(split, referee, row, found[row]), part)
+
+
+def _look(split: Split, referee: Referee, row: int, index: int) -> Look:
+    """One row beside its reference."""
+    stored = {name: split.reader.gather(name, torch.tensor([row]))[0] for name in split.fields}
+    sample = referee.split.id(index)
+    try:
+        reference = referee.of(index)
+    except SampleError as error:
+        return Look(row=row, sample=sample, stored=stored, reference=None, reason=str(error))
+    faults = tuple(_fields_apart(stored, reference))
+    mine, right = stored.get("images"), reference.images
+    if mine is None or right is None:
+        return Look(row=row, sample=sample, stored=stored, reference=reference, faults=faults)
+    if mine.shape != right.shape:
+        reason = f"{sample}: stored as {list(mine.shape)}, the recipe gives {list(right.shape)}"
+        return Look(row=row, sample=sample, stored=stored, reference=reference, reason=reason, faults=faults)
+    return Look(
+        row=row,
+        sample=sample,
+        stored=stored,
+        reference=reference,
+        tensor=Difference.of(mine, right),
+        pillow=None if reference.pillow is None else Difference.of(mine, reference.pillow),
+        signatures=(signature(mine), signature(right)),
+        faults=faults,
+    )
+
+
+def _fields_apart(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float]]:
+    """Every field but the images, and its greatest difference from the reference; infinite for other shapes."""
+    count = int(stored["counts"]) if "counts" in stored else 0
+    boxed = "boxes" in reference.fields
+    apart = []
+    for name, right in reference.fields.items():
+        if name not in stored:
+            apart.append((name, float("inf")))
+            continue
+        real = boxed and name in ("boxes", "labels", "difficult")
+        apart.append((name, _greatest(stored[name][:count] if real else stored[name], right)))
+    return apart
+
+
+def _greatest(stored: Tensor, right: Tensor) -> float:
+    if stored.shape != right.shape:
+        return float("inf")
+    if not stored.numel():
+        return 0.0
+    a, b = stored.to(torch.float64), right.to(torch.float64)
+    same = (a == b) | (a.isnan() & b.isnan())
+    return float(torch.where(same, 0.0, (a - b).abs().nan_to_num(nan=float("inf"))).max())

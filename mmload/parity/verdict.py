@@ -1,0 +1,150 @@
+"""What a parity check found: one verdict a line, and the rows that differ most.
+
+Comes in: findings. Goes out: plain objects, the same as a table for people and as data for JSON. Never prints.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import PIL
+import torch
+import torchvision
+from torch import Tensor
+
+import mmload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One line.
+
+    Attributes:
+        part: what was looked at: a split's name, or "load".
+        name: which property.
+        state: "pass", "fail", or "note" for what is said and not judged.
+        text: what was found, with the limits it was held against.
+        diagnosis: what a failure looks like, in plain words; empty if that is not known.
+        numbers: the same as numbers, by name.
+    """
+
+    part: str
+    name: str
+    state: str
+    text: str
+    diagnosis: str = ""
+    numbers: dict[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstRow:
+    """A row that differs from its reference, with the pixels of both.
+
+    Attributes:
+        split: the split's name.
+        row: the row in it.
+        sample: the id of the sample.
+        file: its file, or its id where it has none.
+        kind: what kind of file it is.
+        greatest: the greatest difference of a value from the tensor reference, in levels.
+        mean: the mean of all differences.
+        psnr: peak signal-to-noise ratio in dB; infinite for equal pixels.
+        diagnosis: what it looks like; empty if that is not known.
+        stored: uint8 [C, H, W].
+        reference: uint8 [C, H, W].
+    """
+
+    split: str
+    row: int
+    sample: str
+    file: str
+    kind: str
+    greatest: int
+    mean: float
+    psnr: float
+    diagnosis: str
+    stored: Tensor
+    reference: Tensor
+
+    def as_json(self) -> dict[str, Any]:
+        """All but the pixels."""
+        return {key: value for key, value in vars(self).items() if key not in ("stored", "reference")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A whole check.
+
+    Attributes:
+        settings: what was compared, how much of it, with which seed.
+        verdicts: in the order they were found.
+        worst: the rows that differ most, the worst first.
+        date: when, in UTC, ISO 8601.
+    """
+
+    settings: dict[str, Any]
+    verdicts: tuple[Verdict, ...]
+    worst: tuple[WorstRow, ...] = ()
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[Verdict, ...]:
+        """The verdicts that failed."""
+        return tuple(verdict for verdict in self.verdicts if verdict.state == "fail")
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but pixels, with date and versions; what is not finite is None."""
+        body = {
+            "passed": self.passed,
+            "date": self.date,
+            "versions": versions(),
+            "settings": self.settings,
+            "verdicts": [vars(verdict) for verdict in self.verdicts],
+            "worst": [row.as_json() for row in self.worst],
+        }
+        plain: dict[str, Any] = _finite(body)
+        return plain
+
+
+def versions() -> dict[str, str]:
+    """What the result depends on."""
+    return {
+        "mmload": mmload.__version__,
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "pillow": PIL.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def table(report: Report) -> str:
+    """The verdicts as lines, failures with what they look like, and a last line that sums up."""
+    part = max([len(verdict.part) for verdict in report.verdicts], default=0)
+    name = max([len(verdict.name) for verdict in report.verdicts], default=0)
+    lines = []
+    for verdict in report.verdicts:
+        lines.append(f"{verdict.state:<4}  {verdict.part:<{part}}  {verdict.name:<{name}}  {verdict.text}")
+        if verdict.diagnosis:
+            lines.append(f"      {'':<{part}}  {'':<{name}}  -> {verdict.diagnosis}")
+    judged = [verdict for verdict in report.verdicts if verdict.state != "note"]
+    failed = len(report.failures)
+    lines.append(f"{len(judged) - failed} of {len(judged)} hold" + (f", {failed} FAIL" if failed else ""))
+    return "\n".join(lines)
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON can hold it: None for what is infinite or no number."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

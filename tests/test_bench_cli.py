@@ -1,0 +1,176 @@
+"""``mmload bench`` from end to end: every contender that is installed, a few images each; what it refuses; Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from test_bench_measure import alive
+from test_cli import Done, complaint, mmload
+
+from mmload.bench import read_record, usage
+from mmload.dataset import Dataset
+
+TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--device", "cpu", "--time-budget", 3]
+
+
+@pytest.fixture(scope="module")
+def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+    """One whole bench, trained and cold, with its record and its chart."""
+    out = tmp_path_factory.mktemp("bench")
+    words: list[object] = ["--cold", "--epochs", 1, "--train", "squeezenet1_1", "--json", out / "a.json"]
+    if find_spec("matplotlib") is not None:
+        words += ["--plot", out / "a.png"]
+    return mmload("bench", dataset.path, "--source", folder, *TINY, *words), out
+
+
+def test_a_whole_bench_measures_all_that_is_there(done: tuple[Done, Path]) -> None:
+    command, out = done
+    assert command.returncode == 0, command.stderr
+    assert command.stderr == ""
+    record = json.loads((out / "a.json").read_text())
+    assert record["settings"]["augment"] == "crop"
+    assert {"python", "torch", "torchvision", "mmload"} <= set(record["versions"])
+    assert record["machine"]["cores"] >= 1
+    results = {result["name"]: result for result in record["results"]}
+    groups = {result["group"] for result in results.values()}
+    assert groups == {"stock", "peer", "mmload", "ceiling", "cached"}
+    for result in results.values():
+        if result["group"] in ("stock", "mmload"):
+            assert result["failure"] == "", result
+        if result["group"] != "cached" and not result["failure"]:
+            assert len(result["epochs"]) == len(result["samples"]) >= 1
+            assert result["images_per_second"] > 0
+            assert result["cpu_seconds_per_1000"] >= 0
+        if result["group"] != "ceiling" and not result["failure"]:
+            assert 0 <= result["waited"] <= 1
+            assert all(turn["steps"] >= 1 for turn in result["training"])
+    own = next(result for name, result in results.items() if name.startswith("mmload.Loader, disk"))
+    assert own["of_ceiling"] > 0
+    assert own["ceiling"] in results
+
+
+def test_its_table_ends_with_a_verdict_on_the_model(done: tuple[Done, Path]) -> None:
+    command, out = done
+    lines = command.stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines if not line.startswith(("record: ", "chart: ")))
+    assert "Your loader delivers" in command.stdout
+    assert "bottleneck" in command.stdout
+    assert "trained/s" in command.stdout
+    assert f"record: {out / 'a.json'}" in lines
+
+
+def test_cold_is_said_only_where_it_was_proven(done: tuple[Done, Path]) -> None:
+    command, out = done
+    record = read_record(out / "a.json")
+    rows = [row for row in record.rows if row.cold is not None]
+    assert {row.group for row in rows} >= {"stock", "mmload"}
+    text = " ".join(command.stdout.split())
+    if all(row.cold for row in rows):
+        assert "mincore found no page of them in memory" in text
+    else:
+        assert "NOT cold" in text
+        assert "cold: before every epoch" not in text
+
+
+def test_its_chart_is_drawn(done: tuple[Done, Path]) -> None:
+    if find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    assert (done[1] / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert f"chart: {done[1] / 'a.png'}" in done[0].stdout
+
+
+def test_its_record_is_compared_with_itself(done: tuple[Done, Path]) -> None:
+    path = done[1] / "a.json"
+    shown = mmload("bench", "--compare", path, path)
+    assert shown.returncode == 0, shown.stderr
+    assert "1.00x" in shown.stdout
+    assert "settings, machine and versions are the same" in shown.stdout
+
+
+def test_a_folder_alone_is_sampled_and_says_what_a_build_would_gain(folder: Path) -> None:
+    words = ["--size", 32, "--images", 9, "--quick", *TINY[4:], "--time-budget", 1]
+    done = mmload("bench", "--source", folder, *words)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "delivers" in text
+    assert "Building all 18 images would take about" in text
+    assert "9 of them were built" in text
+
+
+def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: Path) -> None:
+    words = [folder, "--size", 32, "--images", 6, "--rounds", 1, "--json", tmp_path / "b.json"]
+    done = mmload("bench", "build", *words)
+    assert done.returncode == 0, done.stderr
+    assert "mmload build" in done.stdout
+    assert json.loads((tmp_path / "b.json").read_text())["machine"]["cores"] >= 1
+    assert "--rounds is 0" in complaint(mmload("bench", "build", folder, "--rounds", 0), 2)
+    assert mmload("bench", "build").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ([], 2, "bench needs a DATASET and its --source ROOT, or --source ROOT alone"),
+        (["--source", "nowhere"], 1, "no such folder: nowhere"),
+        (["nowhere"], 1, "no such dataset: nowhere"),
+        (["nowhere", "--size", 3], 2, "--size is 3, and nowhere has its size already"),
+        (["nowhere", "--workers", "two"], 2, "--workers is 'two'"),
+        (["nowhere", "--workers", ""], 2, "--workers is ''"),
+        (["nowhere", "--device", "tpu"], 2, "--device is 'tpu'"),
+        (["nowhere", "--time-budget", "-1"], 2, "--time-budget is -1"),
+        (["nowhere", "--json", "no/such/a.json"], 2, "there is no folder no/such"),
+        (["nowhere", "--json", "."], 2, "is a folder"),
+        (["--compare", "a.json", "b.json"], 2, "cannot read the record a.json"),
+        (["nowhere", "--compare", "a.json", "b.json"], 2, "measures nothing; leave the other arguments out"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    words: list[object], code: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in complaint(mmload("bench", *words), code)
+
+
+def test_a_model_or_device_that_is_not_there_is_one_line(dataset: Dataset, folder: Path) -> None:
+    import torch
+
+    words = ["bench", dataset.path, "--source", folder]
+    assert "'resnet19', which torchvision has not" in complaint(mmload(*words, "--train", "resnet19"), 2)
+    if not torch.cuda.is_available():
+        assert "finds no CUDA device" in complaint(mmload(*words, "--device", "cuda"), 2)
+
+
+@pytest.mark.parametrize("patience", [0.0, 2.0])
+def test_an_interrupt_ends_every_process_with_one_line(
+    dataset: Dataset, folder: Path, tmp_path: Path, patience: float
+) -> None:
+    if not Path("/proc").is_dir():
+        pytest.skip("there is no /proc to see processes in")
+    command = [sys.executable, "-m", "mmload", "bench", dataset.path, "--source", folder, *map(str, TINY)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    place = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, start_new_session=True, env=place, **pipes) as bench:  # type: ignore[call-overload]
+        seen: set[int] = set()
+        deadline = time.monotonic() + 60
+        while len(seen) < 3 and time.monotonic() < deadline:
+            seen.update(usage.tree(bench.pid))
+            time.sleep(0.02)
+        time.sleep(patience)
+        seen.update(usage.tree(bench.pid))
+        os.killpg(bench.pid, signal.SIGINT)
+        out, err = bench.communicate(timeout=60)
+    assert len(seen) >= 3
+    assert (bench.returncode, out, err) == (130, "", "mmload: interrupted; nothing was changed\n")
+    deadline = time.monotonic() + 10
+    while any(alive(each) for each in seen) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [each for each in seen if alive(each)]
+    assert list(tmp_path.iterdir()) == []

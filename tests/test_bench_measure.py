@@ -1,0 +1,232 @@
+"""Contenders of every kind of luck: measured, crashed, hung, wrong, missing; and what becomes of the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmload.bench import Options, Record, process, table, usage
+from mmload.bench.ceilings import cached_entry, ceiling_entries
+from mmload.bench.child import Desk
+from mmload.bench.contenders import Entry
+from mmload.bench.measure import Measurement, Plan, measure
+from mmload.bench.record import rows_of
+from mmload.bench.task import Task
+from mmload.bench.train import TrainSample
+from mmload.dataset import Dataset
+from mmload.errors import MmloadError, SourceError
+
+
+class Fake:
+    """Batches of zeros; what else happens is the test's."""
+
+    def __init__(self, task: Task, scratch: Path, *, does: str = "") -> None:
+        self._task, self._does, self._epochs = task, does, 0
+        if does == "cannot":
+            raise SourceError("its folder is gone")
+        if does == "printer":
+            os.write(2, b"the library says so\n")
+            os._exit(3)
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch of the task, or trouble."""
+        self._epochs += 1
+        if self._does == "hangs" and self._epochs == 2:
+            time.sleep(600)
+        if self._does == "crashes" and self._epochs == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._does == "raises" and self._epochs == 2:
+            raise RuntimeError("out of ideas")
+        if self._does == "empty":
+            return
+        size = 3 if self._does == "small" else self._task.crop
+        if self._does == "parent":
+            self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        for _ in range(3):
+            time.sleep(0.4 if self._does == "slow" else 0.001)
+            yield torch.zeros(4, 3, size, size), torch.zeros(4, dtype=torch.int64)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def fake(name: str, does: str = "", group: str = "mmload", **more: str) -> Entry:
+    """An entry whose contender does one thing."""
+    return Entry(name=name, group=group, make=partial(Fake, does=does), **more)
+
+
+@pytest.fixture(scope="module")
+def task(dataset: Dataset) -> Task:
+    """Crops of 24 from 18 rows."""
+    return Options(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+
+
+@pytest.fixture(scope="module")
+def results(task: Task) -> dict[str, Measurement]:
+    """One bench of them all."""
+    troubles = ("cannot", "printer", "hangs", "crashes", "raises", "empty", "small", "slow")
+    entries = [fake(name, name) for name in troubles]
+    entries += [fake("missing", missing="not installed: pip install it"), fake("good", "", "stock")]
+    plan = Plan(epochs=2, budget=6.0, patience=1.0)
+    return {result.name: result for result in measure(task, entries, plan)}
+
+
+def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Measurement]) -> None:
+    expected = {
+        "cannot": "its folder is gone",
+        "printer": "its process died (exit code 3): the library says so",
+        "hangs": "no answer within",
+        "crashes": "its process died (signal SIGSEGV)",
+        "raises": "RuntimeError: out of ideas",
+        "empty": "an epoch gave no batch",
+        "small": "it gives images [3, 3, 3] float32 on cpu, the task is [3, 24, 24] float32 on cpu",
+        "missing": "not installed: pip install it",
+    }
+    for name, failure in expected.items():
+        assert failure in results[name].failure
+        assert results[name].samples == []
+
+
+def test_the_others_go_on(results: dict[str, Measurement]) -> None:
+    good = results["good"]
+    assert good.failure == ""
+    assert len(good.samples) == 2
+    assert all(sample.whole and sample.images == 12 * sample.epochs for sample in good.samples)
+    assert min(good.rates) <= good.median <= max(good.rates)
+    assert 0 < good.samples[0].first < good.samples[0].seconds
+    assert good.cpu is not None
+
+
+def test_a_slow_contender_is_cut_short_but_measured(results: dict[str, Measurement]) -> None:
+    slow = results["slow"]
+    assert len(slow.samples) >= 1
+    assert not all(sample.whole for sample in slow.samples)
+    assert 1 < slow.median < 20
+
+
+def test_rows_and_table_show_all_of_it(task: Task, results: dict[str, Measurement]) -> None:
+    rows = rows_of(task, list(results.values()), {}, cold=False)
+    text = table(Record(settings={}, machine={}, versions={}, rows=rows, notes=["a note"], verdict="A verdict."))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "not measured: crashes: its process died (signal SIGSEGV)" in text
+    assert [row.name for row in rows if row.rate] == ["slow", "good"]
+    assert text.endswith("A verdict.")
+
+
+def test_memory_of_a_tree_counts_a_shared_page_once() -> None:
+    if usage.memory(os.getpid()) is None:
+        pytest.skip("this system does not tell memory by page")
+    before = usage.memory(os.getpid())
+    block = bytearray(os.urandom(1)) * (64 * 2**20)
+    alone = usage.memory(os.getpid())
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        both = usage.memory(os.getpid())
+        assert child in usage.tree(os.getpid())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert before is not None
+    assert alone is not None
+    assert both is not None
+    assert alone - before > 60 * 2**20
+    assert both - alone < 32 * 2**20
+    assert len(block) == 64 * 2**20
+
+
+def test_seconds_count_children_that_live_and_that_have_ended() -> None:
+    before = usage.own_seconds()
+    burn = "import time\nwhile time.process_time() < 0.3: pass\n"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    ended = usage.own_seconds()
+    assert ended - before > 0.25
+    with subprocess.Popen([sys.executable, "-c", burn + "print(flush=True); time.sleep(60)"], stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        living = usage.own_seconds() - ended
+        child.kill()
+    assert living > 0.25
+
+
+def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path: Path) -> None:
+    worker = process.Worker(fake("parent", "parent"), task, tmp_path, tmp_path / "log")
+    worker.start()
+    worker.ask("make", 60)
+    worker.ask("epoch", 60, least=0.0, most=1.0)
+    assert worker.pid is not None
+    tree = usage.tree(worker.pid)
+    assert len(tree) == 2
+    worker.kill()
+    deadline = time.monotonic() + 10
+    while any(alive(each) for each in tree) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(each) for each in tree)
+
+
+def alive(number: int) -> bool:
+    """Whether a process runs: it is there and is no zombie."""
+    try:
+        return (Path("/proc") / str(number) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("short", ["fill", "copy", "disk"])
+def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Path, short: str) -> None:
+    desk = Desk(ceiling_entries(task)[short], task, tmp_path)
+    try:
+        sample = desk.epoch(least=0.0, most=60.0)
+    except MmloadError as error:
+        assert "page cache" in str(error)  # noqa: PT017  # only where files cannot be evicted
+        assert short == "disk"
+        pytest.skip(str(error))
+    finally:
+        desk.close()
+    assert sample.images == {"fill": 20, "copy": 20, "disk": 18}[short]
+    assert sample.rate > 0
+
+
+def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
+    rates = {"fill": 1000.0, "copy": 5000.0, "disk": 100.0}
+    names = {"fill": "F", "copy": "C", "disk": "D"}
+    results = [made(fake(names[short], group="ceiling"), rate) for short, rate in rates.items()]
+    results += [made(fake("own"), 50.0), made(fake("old", group="stock"), 20.0)]
+    warm = {row.name: row for row in rows_of(task, results, names, cold=False)}
+    cold = {row.name: row for row in rows_of(task, results, names, cold=True)}
+    assert (warm["own"].ceiling, warm["own"].of_ceiling) == ("F", pytest.approx(0.05))
+    assert (cold["own"].ceiling, cold["own"].of_ceiling) == ("D", pytest.approx(0.5))
+    assert (cold["old"].ceiling, cold["F"].ceiling) == ("F", "")
+
+
+def made(entry: Entry, rate: float) -> Measurement:
+    """A measurement of one sample at that rate."""
+    from mmload.bench.child import Sample
+
+    sample = Sample(images=int(rate), seconds=1.0, first=0.1, cpu=0.5, epochs=1, whole=True)
+    return Measurement(entry=entry, samples=[sample])
+
+
+def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
+    waits: dict[str, TrainSample] = {}
+    for entry in (cached_entry(), fake("slow", "slow")):
+        desk = Desk(entry, task, tmp_path)
+        waits[entry.name] = desk.train(model="squeezenet1_1", most=0.5)
+        desk.close()
+    cached, slow = waits.values()
+    assert 0.4 * slow.steps <= slow.waited < slow.seconds  # it sleeps as long before each batch
+    assert slow.share == slow.waited / slow.seconds
+    assert cached.waited / cached.steps < 0.4
+    assert (slow.images, cached.images) == (4 * slow.steps, 4 * cached.steps)
