@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -19,7 +20,7 @@ from mmload.dataset import Split
 from mmload.pool import MemoryPool
 from mmload.records import Batch, make_batch
 from mmload.tiers import make
-from mmload.transfer import CudaPort, Ring
+from mmload.transfer import CudaPort, Port, Ring
 
 
 class Maker:
@@ -52,7 +53,7 @@ class Maker:
         batch_size: int,
         slots: int,
     ) -> None:
-        self._split, self._collate, self._device, self._seed = split, collate, device, seed
+        self._split, self._collate, self._seed = split, collate, seed
         self._others = [name for name in fields if name != "images"]
         self._memory = MemoryPool(spare=slots)
         self._tier = make(tier, split, device) if "images" in fields else None
@@ -61,9 +62,13 @@ class Maker:
         self._lock = threading.Lock()
         self.read_seconds = self.render_seconds = 0.0
         self._port = CudaPort(device) if device.type == "cuda" else None
-        self._ring = None
-        if self._port is not None and self._spec is not None and tier != "device":
-            self._ring = Ring(self._port, (batch_size, *self._spec.shape), self._spec.torch_dtype, slots)
+        self._rings: dict[str, Ring] = {}
+        if self._port is not None:
+            names = self._others if self._spec is None or tier == "device" else [*self._others, "images"]
+            for name in names:
+                spec = split.fields[name]
+                self._rings[name] = Ring(self._port, (batch_size, *spec.shape), spec.torch_dtype, slots)
+            self._key_rings = [Ring(self._port, (batch_size,), torch.int64, slots) for _ in range(2)]
 
     @property
     def hits(self) -> int:
@@ -82,9 +87,9 @@ class Maker:
             rows: int64 [B].
             epoch: what the samples' seeds are made of, with the loader's seed and the rows.
         """
-        batch = self._without_images(rows, epoch)
         if self._port is not None:
-            return self._bound_for_device(batch, rows)
+            return self._bound_for_device(self._port, rows, epoch)
+        batch = self._without_images(rows, epoch)
         if self._spec is not None and isinstance(self._collate, Collate):
             finished = self._rendered(self._collate, batch, rows)
         else:
@@ -133,33 +138,42 @@ class Maker:
         for k, (image, place) in enumerate(zip(self._tier.each(rows, self._scratch.row), out.unbind(0), strict=True)):
             started.row(k, image, place)
 
-    def _bound_for_device(self, batch: Batch, rows: Tensor) -> Callable[[], Batch]:
-        """The batch on its way to the device; what is left is to wait for it there and render it."""
-        port, tier, spec, collate = self._port, self._tier, self._spec, self._collate
-        if port is None:
-            raise RuntimeError("there is no device")
-        shipped = self._ring.ship(len(rows), lambda part: self._fill(rows, part)) if self._ring else None
+    def _bound_for_device(self, port: Port, rows: Tensor, epoch: int) -> Callable[[], Batch]:
+        """The batch on its way to the device; what is left is to wait for it there and render it.
+
+        All of it goes by pinned memory and the copy stream: a copy of pageable memory would stop the training thread
+        until its stream has come so far.
+        """
+        tier, spec, collate, count = self._tier, self._spec, self._collate, len(rows)
+        keys = (rows, sample_seeds(self._seed, epoch, rows))
+        ids, seeds = (ring.ship(count, partial(_put, key)) for ring, key in zip(self._key_rings, keys, strict=True))
+        shipped = {name: ring.ship(count, partial(self._fill, name, rows)) for name, ring in self._rings.items()}
 
         def arrive() -> Batch:
-            moved = batch.to(self._device, non_blocking=True)
-            if shipped is not None:
-                moved.images = shipped.arrive(port)
-            elif tier is not None and spec is not None:
-                images = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device=self._device)
-                tier.gather_into(rows, images)
-                moved.images = images
+            numbers = ids.arrive(port)
+            fields = {name: one.arrive(port) for name, one in shipped.items()}
+            if tier is not None and spec is not None and "images" not in fields:
+                fields["images"] = torch.empty((count, *spec.shape), dtype=spec.torch_dtype, device=numbers.device)
+                tier.gather_into(numbers, fields["images"])
+            moved = make_batch(fields, count, ids=numbers, seeds=seeds.arrive(port), device=numbers.device)
             return moved if collate is None else collate(moved)
 
         return arrive
 
-    def _fill(self, rows: Tensor, part: Tensor) -> None:
-        if self._tier is None:
-            raise RuntimeError("no images are read")
+    def _fill(self, name: str, rows: Tensor, part: Tensor) -> None:
+        """Rows of one field into a pinned buffer."""
         began = perf_counter()
-        self._tier.gather_into(rows, part)
+        if name == "images" and self._tier is not None:
+            self._tier.gather_into(rows, part)
+        else:
+            self._split.reader.gather(name, rows, out=part)
         self._took(read=perf_counter() - began)
 
     def _took(self, *, read: float = 0.0, render: float = 0.0) -> None:
         with self._lock:
             self.read_seconds += read
             self.render_seconds += render
+
+
+def _put(values: Tensor, part: Tensor) -> None:
+    part.copy_(values)

@@ -64,12 +64,13 @@ class RowReader:
         for handle in self.__dict__.get("_files", {}).values():
             os.close(handle)
 
-    def gather(self, name: str, rows: Tensor) -> Tensor:
-        """Rows of a field into new memory.
+    def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """Rows of a field.
 
         Args:
             name: the field.
             rows: int64 [B].
+            out: contiguous [B, *row shape] to read into; None: new memory.
 
         Returns:
             [B, *row shape].
@@ -80,9 +81,12 @@ class RowReader:
         """
         column = self._column(name)
         if column is not None:
-            return column[rows]
+            if out is not None or column.dtype == torch.bfloat16:  # which numpy does not have
+                return torch.index_select(column, 0, rows, out=out)
+            return torch.from_numpy(column.numpy()[rows.numpy()])
         spec = self._record.fields[name]
-        out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
+        if out is None:
+            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
         self.gather_into(name, rows, out)
         return out
 

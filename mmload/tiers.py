@@ -83,6 +83,8 @@ class Memory:
     def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
         """See :class:`Tier`."""
         self._fetch(rows)
+        if self._rows.dtype == torch.bfloat16:  # which numpy does not have
+            return (self._rows[row] for row in rows.tolist())
         pixels = self._rows.numpy()  # numpy indexes without giving up the interpreter lock, which torch does each time
         return (torch.from_numpy(pixels[row]) for row in rows.tolist())
 
@@ -114,7 +116,7 @@ class OnDevice:
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
             some = torch.arange(start, min(start + step, len(split)))
-            self.rows[start : start + len(some)] = split.reader.gather("images", some).to(device)
+            self.rows[start : start + len(some)].copy_(split.reader.gather("images", some))
         self.hits = 0
         self.misses = len(split)
 

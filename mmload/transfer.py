@@ -42,7 +42,6 @@ class CudaPort:
     """One side stream on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -51,15 +50,17 @@ class CudaPort:
 
     def copy(self, host: Tensor) -> tuple[Tensor, Event]:
         """See :class:`Port`."""
-        with torch.cuda.stream(self._stream):
-            moved = host.to(self._device, non_blocking=True)
-            event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has none
+        # A new thread's device is the first: without the guard, leaving the stream would start a context there. The
+        # event blocks: a thread that waits for a buffer sleeps, where it would otherwise spin and take a core.
+        with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
+            moved = host.to(self._stream.device, non_blocking=True)
+            event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has none
             event.record(self._stream)
         return moved, event
 
     def hand_over(self, tensor: Tensor, event: Event) -> None:
         """See :class:`Port`."""
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self._stream.device)
         stream.wait_event(event)  # type: ignore[arg-type]  # it is the one that copy made
         tensor.record_stream(stream)
 

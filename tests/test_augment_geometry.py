@@ -150,3 +150,26 @@ def test_wrong_arguments_are_told() -> None:
         RandomCrop(9, padding=(1, 2, 3))
     with pytest.raises(ValueError, match="expected \\[B, C, H, W\\]"):
         RandomCrop(2)(pictures(1, (3, 8, 8))[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("size", [24, 160])
+@pytest.mark.parametrize("padding", [None, 3])
+def test_windows_of_any_dtype_are_the_images_own_values(dtype: torch.dtype, size: int, padding: int | None) -> None:
+    images = pictures(9, (3, size, size)).to(dtype)
+    steps = nn.ModuleList([RandomCrop(size - 4, padding), RandomHorizontalFlip(), RandomVerticalFlip()])
+    seeds = seeds_for(9)
+    plan = plan_for(images)
+    for number, step in enumerate(steps):
+        plan = step.describe(plan, Draws(seeds, number))
+    out = torch.empty(plan.shape, dtype=dtype)
+    Rendering(plan, dtype).whole(images, out)
+    for k, window in enumerate(windows(plan)):
+        ground = tv.pad(images[k], [padding or 0] * 4, fill=0)
+        top, left = window.top + (padding or 0), window.left + (padding or 0)
+        expected = ground[:, top : top + window.rows, left : left + window.cols]
+        if plan.flip_x is not None and plan.flip_x[k]:
+            expected = expected.flip(-1)
+        if plan.flip_y is not None and plan.flip_y[k]:
+            expected = expected.flip(-2)
+        torch.testing.assert_close(out[k], expected, rtol=0, atol=0)

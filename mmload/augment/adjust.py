@@ -10,7 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SECTORS = ((0, 3, 1), (2, 0, 1), (1, 0, 3), (1, 2, 0), (3, 1, 0), (0, 1, 2))
+from mmload.augment.constants import constant
+
+_SECTORS = (0, 3, 1, 2, 0, 1, 1, 0, 3, 1, 2, 0, 3, 1, 0, 0, 1, 2)
 """Which of value, least, falling and rising each of red, green, blue is, per sixth of the colour circle."""
 
 
@@ -98,6 +100,6 @@ def _to_rgb(angle: Tensor, strength: Tensor, value: Tensor) -> Tensor:
     falling = ((1.0 - part) * value).clamp_(0.0, 1.0)
     rising = ((part + pale) * value).clamp_(0.0, 1.0)
     levels = torch.stack((value, least, falling, rising), dim=1)
-    table = torch.tensor(_SECTORS, device=angle.device).t()
+    table = constant(_SECTORS, torch.int64, angle.device).view(6, 3).t()
     chosen = table[:, sector.to(torch.int64).remainder_(6)].transpose(0, 1)
     return levels.gather(1, chosen)

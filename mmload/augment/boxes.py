@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmload.augment.constants import constant
 from mmload.augment.plan import Plan
 from mmload.augment.sampling import gathered_masks
 from mmload.records import Batch
@@ -61,7 +62,8 @@ def moved_boxes(boxes: Tensor, plan: Plan, rule: BoxRule) -> tuple[Tensor, Tenso
     boxes = _clipped(boxes, plan.cols, plan.rows)
     how, shown = plan.resampling, _area(boxes)
     if how is not None:
-        ratio = _quad(how.width / _of_batch(plan.cols, plan), how.height / _of_batch(plan.rows, plan)).to(boxes.dtype)
+        cols, rows = (plan.of_batch(size).to(torch.float64) for size in (plan.cols, plan.rows))  # as torchvision does
+        ratio = _quad(how.width / cols, how.height / rows).to(boxes.dtype)
         scaled = _windowed(boxes * ratio, how.left, how.top)
         before = _area(boxes * ratio)
         boxes = _clipped(scaled, plan.width, plan.height)
@@ -82,10 +84,10 @@ def _windowed(boxes: Tensor, left: Tensor | None, top: Tensor | None) -> Tensor:
 def _clipped(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor:
     """Boxes cut off at the frame; one size, or one per sample."""
     if isinstance(width, int) or isinstance(height, int):
-        edge = torch.tensor([width, height, width, height], device=boxes.device)
+        edge = constant((float(width), float(height)) * 2, boxes.dtype, boxes.device)
     else:
-        edge = _quad(width, height)
-    return torch.minimum(boxes.clamp(min=0), edge.to(boxes.dtype))
+        edge = _quad(width, height).to(boxes.dtype)
+    return torch.minimum(boxes.clamp(min=0), edge)
 
 
 def _flipped(boxes: Tensor, plan: Plan) -> Tensor:
@@ -118,11 +120,6 @@ def _repacked(batch: Batch, boxes: Tensor, stays: Tensor) -> Batch:
 def _quad(x: Tensor, y: Tensor) -> Tensor:
     """[B] and [B] as [B, 1, 4]: x, y, x, y."""
     return torch.stack((x, y, x, y), dim=1)[:, None]
-
-
-def _of_batch(size: Tensor | int, plan: Plan) -> Tensor:
-    """One number per sample, in float64 as torchvision's ratio is."""
-    return torch.as_tensor(size, device=plan.device, dtype=torch.float64).expand(plan.count)
 
 
 def _area(boxes: Tensor) -> Tensor:

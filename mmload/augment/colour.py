@@ -6,11 +6,13 @@ Comes in: settings. Goes out: a colour map in a :class:`~mmload.augment.plan.Pla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from mmload.augment.constants import constant
 from mmload.augment.draws import Draws
 from mmload.augment.plan import Plan
 from mmload.augment.step import Step, chance
@@ -61,10 +63,11 @@ class Normalize(Step):
         channels = plan.source[0]
         if channels != len(self.mean):
             raise ValueError(f"Normalize has {len(self.mean)} channels and the images {channels}")
+        peak = plan.peak if plan.shift is None else 1.0
+        if self.mean.device.type == "cpu":  # wherever the images are: a collate that moves batches may stay here itself
+            return plan.scaled(*_colour_map(tuple(self.mean.tolist()), tuple(self.std.tolist()), peak, plan.device))
         mean, std = self.mean.to(plan.device), self.std.to(plan.device)
-        if plan.shift is not None:
-            return plan.scaled(mean, 1 / std)
-        return plan.scaled(mean * plan.peak, 1 / (std * plan.peak))
+        return plan.scaled(mean * peak, 1 / (std * peak))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves with the module, but keeps its float32 where the module is cast."""
@@ -113,3 +116,13 @@ class RandomGrayscale(Step):
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""
         return f"p={self.p}"
+
+
+@lru_cache(maxsize=64)
+def _colour_map(
+    mean: tuple[float, ...], std: tuple[float, ...], peak: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Shift and scale, float32 [C] each, shared by all who ask for the same."""
+    means, stds = (constant(values, torch.float32, device) for values in (mean, std))
+    with torch.inference_mode(False):
+        return means * peak, 1 / (stds * peak)

@@ -129,13 +129,15 @@ class Draws:
 
     def bits(self, count: int) -> Tensor:
         """The next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
-        numbers = range(self._used + 1, self._used + count + 1)
+        first, following = self._used + 1, self._used + count + 1
         self._used += count
-        counters = [wrapped(self._step + GOLDEN * number) for number in numbers]
         if self._seeds.device.type == "cpu":
+            counters = [wrapped(self._step + GOLDEN * number) for number in range(first, following)]
             words = _words(self._seeds)[:, None] + np.array(counters, dtype=np.int64).view(np.uint64)
             return torch.from_numpy(_mixed_words(words).view(np.int64))
-        return mixed(self._seeds.unsqueeze(1) + torch.tensor(counters, device=self._seeds.device))
+        # Counted on the device: to copy the counters there would wait for all that is queued on its stream.
+        numbers = torch.arange(first, following, device=self._seeds.device)
+        return mixed(self._seeds.unsqueeze(1) + (numbers * GOLDEN + self._step))
 
     def uniform(self, count: int) -> Tensor:
         """The next ``count`` draws of every sample in [0, 1): float64 [B, count] with 53 random bits."""
@@ -143,7 +145,20 @@ class Draws:
 
     def chance(self, p: float) -> Tensor:
         """One draw per sample: bool [B], true with probability ``p`` (never for 0, always for 1)."""
-        return self.uniform(1)[:, 0] < p
+        uniform = self.uniform(1)
+        if uniform.device.type == "cpu":  # by numpy, as for all that is small: see _mixed_words
+            return torch.from_numpy(uniform.numpy()[:, 0] < p)
+        return uniform[:, 0] < p
+
+    def places(self, *rooms: tuple[int, int]) -> list[Tensor]:
+        """One draw per sample for each (first, last): whole numbers from first to last, int64 [B] each."""
+        uniform = self.uniform(len(rooms))
+        if uniform.device.type == "cpu":
+            columns = (uniform.numpy() * [last - first + 1 for first, last in rooms]).astype(np.int64).T
+            return [torch.from_numpy(one + first) for one, (first, _) in zip(columns, rooms, strict=True)]
+        return [
+            whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(rooms)
+        ]
 
     def normal(self, count: int) -> Tensor:
         """``count`` standard normal draws per sample: float64 [B, count], by Box and Muller."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.draws import Draws
 from mmload.augment.plan import PADDING_MODES, Padding, Plan
 from mmload.augment.step import Step, chance, pair
 
@@ -64,9 +64,7 @@ class RandomCrop(Step):
                 f"a crop of {height} x {width} does not fit into images of {plan.height} x {plan.width} "
                 "with their padding: make it smaller, or set padding or pad_if_needed"
             )
-        places = draws.uniform(2)
-        tops = whole_numbers(places[:, 0], spare_rows + 1) - top
-        lefts = whole_numbers(places[:, 1], spare_cols + 1) - left
+        tops, lefts = draws.places((-top, spare_rows - top), (-left, spare_cols - left))
         return plan.cropped(tops, lefts, height, width, self._around((left, top, right, bottom)))
 
     def _around(self, borders: tuple[int, int, int, int]) -> Padding | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmload.augment.constants import constant
 from mmload.augment.draws import GOLDEN, mixed, unit
 from mmload.augment.plan import Hole
 
@@ -57,7 +58,7 @@ def noise_at(key: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _values(value: tuple[float, ...], images: Tensor) -> Tensor:
-    return torch.tensor(value, device=images.device).to(images.dtype).view(-1, 1, 1)
+    return constant(value, images.dtype, images.device).view(-1, 1, 1)
 
 
 def _of_batch(one: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment import adjust
+from mmload.augment.constants import constant
 from mmload.augment.draws import Draws
 from mmload.augment.step import AfterStep, span, white
 
@@ -69,8 +70,8 @@ class ColorJitter(AfterStep):
         """An order and four factors per sample."""
         order = draws.uniform(4).argsort(1)
         uniform = draws.uniform(4)
-        ends = torch.tensor([ends or (0.0, 0.0) for ends in self.ranges], device=uniform.device)
-        least, greatest = ends.to(torch.float64).unbind(1)
+        ends = tuple(end for ends in self.ranges for end in ends or (0.0, 0.0))
+        least, greatest = constant(ends, torch.float64, uniform.device).view(-1, 2).unbind(1)
         return Factors((least + (greatest - least) * uniform).to(torch.float32), order)
 
     def adjusted(self, images: Tensor, factors: Factors) -> Tensor:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.draws import Draws
 from mmload.augment.step import AfterStep, chance
 
 _TRIES = 12
@@ -87,8 +87,7 @@ class CutMix(AfterStep):
         """What is pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
         applied = draws.chance(self.p)
         half = 0.5 * (1.0 - beta(draws, self.alpha)).sqrt()
-        places = draws.uniform(2)
-        x, y = whole_numbers(places[:, 0], width), whole_numbers(places[:, 1], height)
+        x, y = draws.places((0, width - 1), (0, height - 1))
         across, over = (half * width).to(torch.int64), (half * height).to(torch.int64)
         left, right = (x - across).clamp(min=0), (x + across).clamp(max=width)
         top, bottom = (y - over).clamp(min=0), (y + over).clamp(max=height)

@@ -142,6 +142,10 @@ class Plan:
         """Whether a pixel can end up elsewhere than it was."""
         return not (self.top is None and self.resampling is None and self.flip_x is None and self.flip_y is None)
 
+    def of_batch(self, value: Tensor | int) -> Tensor:
+        """One number per sample, [B], from one for all or one each; made on the device, without a copy to it."""
+        return value if isinstance(value, Tensor) else torch.full((self.count,), value, device=self.device)
+
     def fits_padding(self) -> bool:
         """Whether the whole source is still in view, so that what lies outside the view is outside the image."""
         return self.top is None and self.resampling is None and self.grey is None and self.fits_grey()

@@ -7,7 +7,6 @@ subtraction and multiplication, whose bits do not depend on its place in a batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -21,6 +20,9 @@ from mmload.augment.scratch import scratch
 
 ROWWISE_ELEMENTS = 16_384
 """Output elements per sample from which a sample of its own pays for the overhead of its calls, on a CPU."""
+
+CHUNK_ELEMENTS = 400_000
+"""Output elements that a batch of tiny images is painted in at a time, on a CPU: what stays in cache."""
 
 _LUMA = (0.2989, 0.587, 0.114)
 """The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
@@ -53,7 +55,7 @@ class Rendering:
         window = self._windows[k]
         view = cut(image, window, self.plan.padding)
         how = self.plan.resampling
-        if how is not None and self._packs(view, how, out, k):
+        if how is not None and self._packs(view, out, k):
             self._paint_packed(view, how, window, out)
         else:
             self._paint(self._placed(view, window), out, self._greys[k])
@@ -67,19 +69,17 @@ class Rendering:
             for k, (image, target) in enumerate(zip(images, out, strict=True)):
                 self.row(k, image, target)
             return
-        grey = self.plan.grey
-        for some, pixels in self._pieces(images):
-            self._paint(pixels, out[some], None if grey is None else grey[some])
+        parts = pieces(images, self.plan) if how is None else [(slice(None), resized_batch(images, self.plan, how))]
+        for some, pixels in parts:
+            self._paint_chunks(pixels, out[some], None if self.plan.grey is None else self.plan.grey[some])
         for hole in self.plan.holes:
             punch_batch(hole, out)
 
-    def _pieces(self, images: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """The windows of the batch, in parts whose floats stay in cache on a CPU."""
-        how = self.plan.resampling
-        if how is None:
-            return pieces(images, self.plan)
-        pixels = resized_batch(images, self.plan, how)
-        return ((some, pixels[some]) for some in chunks(self.plan))
+    def _paint_chunks(self, pixels: Tensor, out: Tensor, grey: Tensor | None) -> None:
+        """Paints samples, on a CPU some at a time, so that their floats stay in cache from one pass to the next."""
+        most = CHUNK_ELEMENTS if self.plan.device.type == "cpu" else out.numel()
+        for some in chunks(len(out), out.shape[1:], most):
+            self._paint(pixels[some], out[some], None if grey is None else grey[some])
 
     def _placed(self, view: Tensor, window: Window) -> Tensor:
         """A cut window resized and flipped."""
@@ -126,15 +126,12 @@ class Rendering:
             packed = packed.flip(window.flips)
         _map(unpacked(packed, out), *self._packed_map, out)
 
-    def _packs(self, view: Tensor, how: Resampling, out: Tensor, k: int) -> bool:
+    def _packs(self, view: Tensor, out: Tensor, k: int) -> bool:
         """Whether the packed way can be gone: a smooth resize of uint8 RGB to contiguous float32, not grey."""
         return (
-            how.mode == "bilinear"
-            and self._scale is not None
+            self._packable
             and not self._greys[k]
             and view.dtype == torch.uint8
-            and view.device.type == "cpu"
-            and len(view) == 3
             and out.dtype == torch.float32
             and out.is_contiguous()
         )
@@ -154,6 +151,12 @@ class Rendering:
         width = self.plan.width
         shift = None if self._shift is None else self._shift.flatten().repeat(width)
         return shift, None if self._scale is None else self._scale.flatten().repeat(width)
+
+    @cached_property
+    def _packable(self) -> bool:
+        plan, how = self.plan, self.plan.resampling
+        smooth = how is not None and how.mode == "bilinear"
+        return smooth and self._scale is not None and plan.device.type == "cpu" and plan.source[0] == 3
 
     @cached_property
     def _packed_map(self) -> tuple[Tensor | None, Tensor | None]:

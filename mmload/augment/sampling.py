@@ -7,7 +7,7 @@ possible. Knows nothing of colours.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mmload.augment.constants import constant
 from mmload.augment.plan import Padding, Plan
 from mmload.augment.scratch import scratch
 
 Numbers = npt.NDArray[np.int64]
+Kinds = npt.NDArray[np.uint8]
 
-CHUNK_ELEMENTS = 400_000
-"""Output elements that a batch of tiny images is rendered in at a time, on a CPU: what stays in cache."""
+BYTES_AT_ONCE = 1_600_000
+"""Values of windows that are taken at a time on a CPU: 520 images of 32 x 32, for each of which a call costs little."""
+
+PICKED_AT_ONCE = 131_072
+"""Pixels that are picked one by one at a time on a CPU: their indices take 1 MB, and stay in cache."""
 
 
 class Window(NamedTuple):
@@ -64,11 +69,11 @@ def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
     top, left, rows, cols, *_ = window
     _, height, width = image.shape
     if top >= 0 and left >= 0 and top + rows <= height and left + cols <= width:
-        # As image[:, top : top + rows, left : left + cols], which gives up the interpreter lock twice and has to win it
-        # back from the other threads.
-        channel, line, pixel = image.stride()
-        start = image.storage_offset() + top * line + left * pixel
-        return image.as_strided((len(image), rows, cols), (channel, line, pixel), start)
+        # Cut by numpy, which holds on to the interpreter lock: torch gives it up for every view as well, and has to win
+        # it back from the other threads.
+        if image.dtype == torch.uint8 and image.device.type == "cpu":
+            return torch.from_numpy(image.numpy()[:, top : top + rows, left : left + cols])
+        return image[:, top : top + rows, left : left + cols]
     padding = padding or Padding()
     if padding.mode == "constant":
         return _cut_filled(image, window, padding)
@@ -91,7 +96,7 @@ def _cut_filled(image: Tensor, window: Window, padding: Padding) -> Tensor:
 
 def fill_values(padding: Padding, images: Tensor) -> Tensor:
     """The fill [C or 1, 1, 1] in the images' dtype."""
-    return torch.tensor(padding.fill, device=images.device).to(images.dtype).view(-1, 1, 1)
+    return constant(padding.fill, images.dtype, images.device).view(-1, 1, 1)
 
 
 def reflected(position: Tensor, length: int, mode: str) -> Tensor:
@@ -118,17 +123,16 @@ def pieces(images: Tensor, plan: Plan) -> Iterator[tuple[slice, Tensor]]:
     """
     fill = None if plan.padding is None else fill_values(plan.padding, images)
     if not plan.moves:
-        yield from ((some, images[some]) for some in chunks(plan))
+        yield slice(None), images
     elif plan.device.type == "cpu":
         yield from _taken(images, plan, fill)
     else:
         yield slice(None), _picked(images, plan, fill)
 
 
-def chunks(plan: Plan) -> list[slice]:
-    """The batch in parts whose floats stay in cache on a CPU, else all of it."""
-    count, *sizes = plan.shape
-    size = max(1, CHUNK_ELEMENTS // max(math.prod(sizes), 1)) if plan.device.type == "cpu" else max(count, 1)
+def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
+    """``count`` samples of the sizes [C, h, w] in parts of at most ``most`` elements, or of one sample."""
+    size = max(1, most // max(math.prod(sizes), 1))
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
@@ -136,8 +140,8 @@ def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
     """The same windows of masks [B, H, W], the nearest pixel where they are resized: [B, h, w]."""
     if not plan.moves:
         return masks
-    fill = None if plan.padding is None else torch.tensor(plan.padding.mask_fill, device=masks.device)
-    return _picked(masks[:, None], plan, None if fill is None else fill.to(masks.dtype))[:, 0]
+    fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
+    return _picked(masks[:, None], plan, fill)[:, 0]
 
 
 def _taken(images: Tensor, plan: Plan, fill: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
@@ -148,22 +152,25 @@ def _taken(images: Tensor, plan: Plan, fill: Tensor | None) -> Iterator[tuple[sl
     """
     mirrors = _mirrors(plan)
     top, left = _starts(plan)
-    for some in chunks(plan):
+    _, *sizes = plan.shape
+    for some in chunks(plan.count, sizes, BYTES_AT_ONCE):
         ground, place = _ground(images[some], mirrors[some], plan.padding, fill)
-        windows = scratch("windows", (len(place), *plan.shape[1:]), images.dtype)
+        windows = scratch("windows", (len(place), *sizes), images.dtype)
         sample, plane, line, _ = ground.stride()
-        _, channels, height, width = windows.shape
+        channels, height, width = sizes
         last = (channels - 1) * plane + (height - 1) * line + width - 1
         views = ground.as_strided((ground.numel() - last, channels, height, width), (1, plane, line, 1))
         starts = place * sample + top[some] * line + left[some]
         yield some, torch.index_select(views, 0, torch.from_numpy(starts), out=windows)
 
 
-def _mirrors(plan: Plan) -> Numbers:
-    """How each sample is mirrored, int64 [B]: 1 for left to right, 2 for upside down, 3 for both."""
-    across = 0 if plan.flip_x is None else plan.flip_x.numpy().astype(np.int64)
-    over = 0 if plan.flip_y is None else plan.flip_y.numpy().astype(np.int64)
-    return np.broadcast_to(np.asarray(across + 2 * over, dtype=np.int64), plan.count)
+def _mirrors(plan: Plan) -> Kinds:
+    """How each sample is mirrored, uint8 [B]: 1 for left to right, 2 for upside down, 3 for both."""
+    kinds = np.zeros(plan.count, dtype=np.uint8)
+    for flip, bit in ((plan.flip_x, 1), (plan.flip_y, 2)):
+        if flip is not None:
+            kinds += flip.numpy() * np.uint8(bit)
+    return kinds
 
 
 def _starts(plan: Plan) -> tuple[Numbers, Numbers]:
@@ -180,26 +187,29 @@ def _starts(plan: Plan) -> tuple[Numbers, Numbers]:
     return starts[0], starts[1]
 
 
-def _ground(images: Tensor, mirrors: Numbers, padding: Padding | None, fill: Tensor | None) -> tuple[Tensor, Numbers]:
-    """The images with their margin, grouped by how they are mirrored, and the place of each sample among them."""
-    groups = [(int(kind), np.flatnonzero(mirrors == kind)) for kind in np.flatnonzero(np.bincount(mirrors))]
-    if padding is None and groups[0][0] == 0 and len(groups) == 1:
-        return images.contiguous(), groups[0][1]
+def _ground(images: Tensor, mirrors: Kinds, padding: Padding | None, fill: Tensor | None) -> tuple[Tensor, Numbers]:
+    """The images with their margin, sorted by how they are mirrored, and the place of each sample among them."""
+    counts = np.bincount(mirrors, minlength=4).tolist()
+    place = np.arange(len(images))
+    if counts[0] < len(images):
+        order = np.argsort(mirrors, kind="stable")
+        images = images.index_select(0, torch.from_numpy(order))
+        place[order] = np.arange(len(images))
+    elif padding is None:
+        return images.contiguous(), place
     height, width = images.shape[2:]
     top, left = (0, 0) if padding is None else padding.margin
-    shape = *images.shape[:2], height + 2 * top, width + 2 * left
-    ground = scratch("ground", shape, images.dtype)
+    ground = scratch("ground", (*images.shape[:2], height + 2 * top, width + 2 * left), images.dtype)
     if fill is not None:
         ground.copy_(fill)
-    place = np.empty(len(images), dtype=np.int64)
+    inner = ground[:, :, top : top + height, left : left + width]
     first = 0
-    for kind, chosen in groups:
-        some = images.index_select(0, torch.from_numpy(chosen))
-        dims = [dim for bit, dim in ((1, -1), (2, -2)) if kind & bit]
-        following = first + len(chosen)
-        ground[first:following, :, top : top + height, left : left + width] = some.flip(dims) if dims else some
-        place[chosen] = np.arange(first, following)
-        first = following
+    for kind, count in enumerate(counts):
+        if count:
+            some = slice(first, first + count)
+            dims = [dim for bit, dim in ((1, -1), (2, -2)) if kind & bit]
+            inner[some] = images[some].flip(dims) if dims else images[some]
+            first += count
     if padding is not None and padding.mode != "constant":
         y = reflected(torch.arange(-top, height + top), height, padding.mode)
         x = reflected(torch.arange(-left, width + left), width, padding.mode)
@@ -212,7 +222,8 @@ def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
     y, x = _rows(plan), _columns(plan)
     count, channels = images.shape[:2]
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
-    for some in chunks(plan):
+    most = PICKED_AT_ONCE if plan.device.type == "cpu" else count * plan.height * plan.width
+    for some in chunks(count, (plan.height, plan.width), most):
         source, index = _indexed(images[some], y[some], x[some], plan.padding, fill)
         index = index.flatten(1)[:, None].expand(-1, channels, -1)
         torch.gather(source.reshape(len(source), channels, -1), 2, index, out=taken[some])
@@ -267,7 +278,7 @@ def _positions(
     if part is not None:
         place = place + part[:, None]
     if sizes is not None:
-        place = _nearest(place, torch.as_tensor(sizes[0], device=plan.device).expand(plan.count), sizes[1])
+        place = _nearest(place, plan.of_batch(sizes[0]), sizes[1])
     return place if start is None else place + start[:, None]
 
 
