@@ -18,7 +18,21 @@ _TRIES = 12
 """Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
 
 
-class MixUp(AfterStep):
+class _Mix(AfterStep):
+    """What both share: the Beta distribution, the classes and the probability."""
+
+    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = _positive(alpha)
+        self.num_classes = num_classes
+        self.p = chance(p)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}"
+
+
+class MixUp(_Mix):
     """Images and targets blended with those of the sample before: lam * own + (1 - lam) * other.
 
     lam is drawn per sample from Beta(alpha, alpha) (Zhang et al. 2018); torchvision draws one per batch.
@@ -32,12 +46,6 @@ class MixUp(AfterStep):
         ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
     """
 
-    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0) -> None:
-        super().__init__()
-        self.alpha = _positive(alpha)
-        self.num_classes = num_classes
-        self.p = chance(p)
-
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         """Mixed images and soft targets float32 [B, K]; without targets the images alone."""
         applied = draws.chance(self.p)
@@ -45,12 +53,8 @@ class MixUp(AfterStep):
         own = share.view(-1, 1, 1, 1).to(images.dtype)
         return images * own + images.roll(1, 0) * (1 - own), mixed_targets(targets, share, self.num_classes)
 
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}"
 
-
-class CutMix(AfterStep):
+class CutMix(_Mix):
     """A rectangle of the sample before is pasted in, and targets are blended by area.
 
     Its centre is uniform and its area 1 - lam of the image before clipping, lam drawn per sample from
@@ -64,12 +68,6 @@ class CutMix(AfterStep):
     Raises:
         ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
     """
-
-    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0) -> None:
-        super().__init__()
-        self.alpha = _positive(alpha)
-        self.num_classes = num_classes
-        self.p = chance(p)
 
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         """Mixed images and soft targets float32 [B, K]; without targets the images alone."""
@@ -92,10 +90,6 @@ class CutMix(AfterStep):
         left, right = (x - across).clamp(min=0), (x + across).clamp(max=width)
         top, bottom = (y - over).clamp(min=0), (y + over).clamp(max=height)
         return torch.stack((left, top, right, bottom), dim=1) * applied[:, None]
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}"
 
 
 def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) -> Tensor | None:
