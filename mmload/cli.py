@@ -112,7 +112,7 @@ def build(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any other [source] key of docs/recipes.md, as --set year=2007."
+            "--set", metavar="KEY=VALUE", help="Any other key of a source in docs/recipes.md, as --set year=2007."
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")] = None,

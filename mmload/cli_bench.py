@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.errors import UsageError
-from mmload.terminal import interruptible, status_line
+from mmload.terminal import check_target, interruptible, status_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    dataset: Annotated[Path | None, typer.Argument(help="A built dataset; ./build, if it is called that.")] = None,
+    dataset: Annotated[Path | None, typer.Argument(help="A built dataset; write ./build for one called build.")] = None,
     source: Annotated[
         Path | None,
         typer.Option(help="The folder it was built from. Without DATASET: what a build of it would gain."),
@@ -67,6 +67,8 @@ def bench(
         raise UsageError("bench needs a DATASET and its --source ROOT, or --source ROOT alone; see mmload bench --help")
     if dataset is not None and size is not None:
         raise UsageError(f"--size is {size}, and {dataset} has its size already; leave one of them out")
+    if size is not None and size < 1:
+        raise UsageError(f"--size is {size}; use at least 1")
     _check_outputs(json_file, plot)
     from mmload.bench import Options, table
 
@@ -101,11 +103,14 @@ def bench_build(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")] = None,
 ) -> None:
     """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
-    for name, value in (("--size", size), ("--images", images), ("--rounds", rounds), ("--threads", threads)):
-        if value is not None and value < 1:
+    for name, value in (("--size", size), ("--images", images), ("--rounds", rounds)):
+        if value < 1:
             raise UsageError(f"{name} is {value}; use at least 1")
     _check_outputs(json_file, None)
     from mmload.bench.building import run
+    from mmload.threads import check_threads
+
+    check_threads(threads)
 
     with interruptible("nothing was changed"), status_line() as progress:
         record = run(root, size=size, images=images, rounds=rounds, threads=threads, progress=progress)
@@ -155,10 +160,7 @@ def _write(record: Record, json_file: Path | None, plot: Path | None) -> None:
 def _check_outputs(json_file: Path | None, plot: Path | None) -> None:
     """What is found wrong after minutes of measuring could have been found before."""
     for name, path in (("--json", json_file), ("--plot", plot)):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"{name} is {path}, and there is no folder {path.parent}; make it first")
-        if path is not None and path.is_dir():
-            raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
+        check_target(name, path)
     if plot is not None:
         from mmload.bench.chart import check_plot
 

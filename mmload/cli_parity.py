@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.errors import MmloadError, UsageError
-from mmload.terminal import interruptible, progress_bar
+from mmload.terminal import check_target, interruptible, progress_bar
 
 if TYPE_CHECKING:
     from mmload.parity import Report
@@ -30,7 +30,12 @@ def parity(
 ) -> None:
     """Prove that nothing changed but the speed: hold a dataset and its loader against Pillow and torchvision."""
     count = _count(rows)
+    check_target("--json", json_file)
+    check_target("--html", html_file)
     from mmload import parity as checks
+
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed is {seed}; use a whole number from 0 to 2**63 - 1")
 
     with interruptible("nothing was changed"), progress_bar("parity", "img") as progress:
         report = checks.run(dataset, source, split=split, rows=count, seed=seed, threads=threads, progress=progress)

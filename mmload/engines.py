@@ -24,7 +24,7 @@ from typing import Protocol
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.shards import ShardPlan, Told
 from mmload.store import Seal
-from mmload.threads import available_cores, single_op_pool
+from mmload.threads import MOST_THREADS, available_cores, check_threads, single_op_pool
 
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process feeds
@@ -66,16 +66,16 @@ class LocalEngine:
         processes: None takes one for every 8 cores.
 
     Raises:
-        UsageError: if a number is not a positive whole one.
+        UsageError: if a number cannot be meant.
     """
 
     threads: int | None = None
     processes: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("threads", self.threads), ("processes", self.processes)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f"{name} is {value!r}; use a whole number from 1")
+        check_threads(self.threads)
+        if self.processes is not None and (type(self.processes) is not int or not 1 <= self.processes <= MOST_THREADS):
+            raise UsageError(f"processes is {self.processes!r}; use 1 to {MOST_THREADS}")
 
     def run(self, job: Job, plans: Sequence[ShardPlan], told: Told) -> list[Seal]:
         """Build the shards; see :class:`Engine`.

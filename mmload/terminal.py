@@ -5,10 +5,17 @@ Only the command line uses it. It writes to stderr; results go to stdout from th
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import NoReturn
+
+from mmload.errors import UsageError
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -19,11 +26,64 @@ def fail(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
-    """Ctrl-C inside ends the program with one line."""
-    try:
+    """Ctrl-C or a SIGTERM inside ends the program with one line, after all inside has cleaned up after itself."""
+    asked: list[int] = []
+    with _ended_once(asked):
+        try:
+            yield
+        except KeyboardInterrupt:
+            ended = asked[:1] == [signal.SIGTERM]
+            fail(f"{'ended' if ended else 'interrupted'}; {advice}", 143 if ended else 130)
+
+
+@contextmanager
+def _ended_once(asked: list[int]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM inside raises KeyboardInterrupt; further ones do not cut its clean-up short."""
+    if threading.current_thread() is not threading.main_thread():
         yield
-    except KeyboardInterrupt:
-        fail(f"interrupted; {advice}", 130)
+        return
+
+    owner = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a forked worker: Ctrl-C reaches it too, and its parent ends it
+            if number == signal.SIGTERM:
+                os._exit(128 + number)
+            return
+        asked.append(number)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    kept = {each: signal.getsignal(each) for each in numbers}
+    ours = [each for each in numbers if kept[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
+    try:
+        for each in ours:
+            signal.signal(each, end)
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_IGN if asked else kept[each])  # the program is on its way out
+
+
+def check_target(name: str, path: Path | None) -> None:
+    """Whether a result can be written there, told before minutes of work.
+
+    Args:
+        name: the option's.
+        path: its value; None passes.
+
+    Raises:
+        UsageError: if there is no such folder, or nothing can be written there.
+    """
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise UsageError(f"{name} is {path}, and there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{name} is {path}, which may not be written; give another file, or change its permissions")
 
 
 @contextmanager

@@ -12,6 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from mmload import cgroup
+from mmload.errors import UsageError
+
+MOST_THREADS = 1024
+"""More threads, or worker processes, are a slip of the finger that would take the machine down."""
 
 
 def available_cores() -> int:
@@ -21,12 +25,25 @@ def available_cores() -> int:
     return max(1, min(cores, round(quota)) if quota else cores)
 
 
+def check_threads(threads: int | None) -> None:
+    """Whether so many threads can be meant; None, the cores available, can.
+
+    Raises:
+        UsageError: if they cannot.
+    """
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+        raise UsageError(f"threads is {threads!r}; use 1 to {MOST_THREADS}, or leave it out for the cores available")
+
+
 def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
     """A pool of ``size`` threads, all started, each with torch's intra-op parallelism at 1.
 
     ``torch.set_num_threads`` in a thread also stores the number for threads born later, so the caller's own number is
     put back once every thread has its own. A thread takes the stored number up at its first parallel operation, or when
     it is asked for its number, as here: else that first operation would undo the setting.
+
+    Raises:
+        UsageError: if the system does not start so many.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(size, thread_name_prefix=name)
@@ -37,7 +54,13 @@ def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
         torch.get_num_threads()
         started.wait()
 
-    for future in [pool.submit(settle) for _ in range(size)]:
-        future.result()
-    torch.set_num_threads(before)
+    try:
+        for future in [pool.submit(settle) for _ in range(size)]:
+            future.result()
+    except RuntimeError as error:  # no more threads: those that wait for the others would do so for ever
+        started.abort()
+        pool.shutdown(cancel_futures=True)
+        raise UsageError(f"{size} threads cannot be started here ({error}); use fewer") from error
+    finally:
+        torch.set_num_threads(before)
     return pool

@@ -24,7 +24,7 @@ from mmload.recipe import from_mapping
 from mmload.shards import ShardJob, ShardPlan, plan_shards
 from mmload.staging import Staging
 from mmload.store import META_NAME, Chunk, Seal, Site, bytes_of, remove, samples_lines, tensordict_meta
-from mmload.threads import available_cores, single_op_pool
+from mmload.threads import available_cores, check_threads, single_op_pool
 from mmload.transforms import Chain
 
 Progress = Callable[[int, int], None]
@@ -99,6 +99,7 @@ def compare(path: Path, source: Path, *, threads: int | None = None, progress: P
     job, plans = _job(manifest, source, Site(path))
     total = sum(plan.stop - plan.start for plan in plans)
     done, faults = 0, []
+    check_threads(threads)
     size = threads or available_cores()
     pool = single_op_pool(size, "mmload-verify")
     lines = {name: _lines(path / name / SAMPLES_NAME) for name in manifest.splits}

@@ -238,7 +238,7 @@ def test_a_chart_that_cannot_be_is_refused_before_anything_is_measured(
         ({"augment": "zoom"}, "--augment is 'zoom'; use one of crop, resized-crop, none"),
         ({"epochs": 0}, "--epochs is 0"),
         ({"batch_size": -1}, "--batch-size is -1"),
-        ({"threads": 0}, "--threads is 0"),
+        ({"threads": 0}, "threads is 0"),
         ({"padding": -1}, "--padding is -1"),
         ({"workers": ()}, "--workers is"),
         ({"time_budget": 0.0}, "--time-budget is 0"),

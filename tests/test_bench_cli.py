@@ -17,6 +17,7 @@ from test_cli import Done, complaint, mmload
 
 from mmload.bench import read_record, usage
 from mmload.dataset import Dataset
+from mmload.errors import UsageError
 
 TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--device", "cpu", "--time-budget", 3]
 
@@ -124,6 +125,10 @@ def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: 
         (["nowhere", "--size", 3], 2, "--size is 3, and nowhere has its size already"),
         (["nowhere", "--workers", "two"], 2, "--workers is 'two'"),
         (["nowhere", "--workers", ""], 2, "--workers is ''"),
+        (["nowhere", "--workers", "0,5000"], 2, "--workers is 0,5000; give whole numbers from 0 to 1024"),
+        (["nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
+        (["--source", "nowhere", "--size", "0"], 2, "--size is 0; use at least 1"),
+        (["build", "nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
         (["nowhere", "--device", "tpu"], 2, "--device is 'tpu'"),
         (["nowhere", "--time-budget", "-1"], 2, "--time-budget is -1"),
         (["nowhere", "--json", "no/such/a.json"], 2, "there is no folder no/such"),
@@ -146,6 +151,31 @@ def test_a_model_or_device_that_is_not_there_is_one_line(dataset: Dataset, folde
     assert "'resnet19', which torchvision has not" in complaint(mmload(*words, "--train", "resnet19"), 2)
     if not torch.cuda.is_available():
         assert "finds no CUDA device" in complaint(mmload(*words, "--device", "cuda"), 2)
+
+
+@pytest.mark.parametrize("body", [{"settings": []}, {"notes": "text"}, {"verdict": 3}, {"results": [{"name": 3}]}])
+def test_a_damaged_record_is_one_line(body: dict[str, object], tmp_path: Path) -> None:
+    whole = {"format": "mmload bench", "version": 1, "settings": {}, "machine": {}, "versions": {}, "notes": []}
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(whole | {"verdict": "", "results": []} | body))
+    with pytest.raises(UsageError, match="is a damaged record"):
+        read_record(path)
+
+
+@pytest.mark.parametrize(("number", "code", "said"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "ended")])
+def test_signals_again_and_again_leave_time_to_clean_up(number: str, code: int, said: str, tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys, tempfile\n"
+        "from mmload.terminal import interruptible\n"
+        "def send(): os.kill(os.getpid(), getattr(signal, sys.argv[1]))\n"
+        "with interruptible('nothing was changed'), tempfile.TemporaryDirectory():\n"
+        "    try: send()\n"
+        "    finally: send(); send()\n"
+    )
+    command = [sys.executable, "-c", script, number]
+    done = subprocess.run(command, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, f"mmload: {said}; nothing was changed\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("patience", [0.0, 2.0])

@@ -16,7 +16,7 @@ from mmload import parity as checks
 from mmload.build import build
 from mmload.cli_parity import parity
 from mmload.dataset import open as open_dataset
-from mmload.errors import MmloadError, StoreError, UsageError
+from mmload.errors import StoreError, UsageError
 from mmload.parity.verdict import Report, Verdict, table
 from mmload.recipe import BuildRecipe, square
 from mmload.verify import verify
@@ -108,13 +108,18 @@ def test_wrong_words_are_told(source: Path, out: Path, tmp_path: Path) -> None:
         assert isinstance(result.exception, UsageError)
         assert "give a whole number from 1, or all" in str(result.exception)
     assert isinstance(command(tmp_path / "nowhere", "--source", source).exception, StoreError)
+    for words in (("--threads", 0), ("--threads", 5000), ("--seed=-1",), ("--seed", 2**63)):
+        result = command(out, "--source", source, *words)
+        assert isinstance(result.exception, UsageError), words
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_place_that_cannot_be_written_is_told(source: Path, out: Path, tmp_path: Path) -> None:
-    result = command(out, "--source", source, "--rows", "2", "--json", tmp_path / "no" / "report.json")
-    assert isinstance(result.exception, MmloadError)
-    assert "cannot write" in str(result.exception)
+    for option, file, told in (("--json", tmp_path / "no" / "a.json", "no folder"), ("--html", tmp_path, "a folder")):
+        result = command(out, "--source", source, "--rows", "2", option, file)
+        assert isinstance(result.exception, UsageError)
+        assert told in str(result.exception)
+        assert result.output == ""  # told before the work
 
 
 def test_record_of_no_dataset(tmp_path: Path) -> None:
@@ -132,12 +137,27 @@ def test_a_table_of_all_states() -> None:
     report = Report(settings={}, verdicts=tuple(lines))
     assert not report.passed
     assert table(report).splitlines() == [
-        "pass  train  rows        fine",
+        "pass  train  rows  fine",
         "fail  load   draws of x  odd",
         "                         -> doubled",
         "note  load   y           said",
         "1 of 2 hold, 1 FAIL",
     ]
+
+
+def test_a_table_of_long_texts_keeps_to_100_columns() -> None:
+    words = "a word " * 40
+    numbers: dict[str, float | int | str] = {"p_least": 0.5, "limit": 3e-06}
+    lines = [
+        Verdict(part="train", name="rows", state="pass", text=words),
+        Verdict(part="load", name="n" * 70, state="fail", text="odd", diagnosis=words, numbers=numbers),
+    ]
+    shown = table(Report(settings={}, verdicts=tuple(lines))).splitlines()
+    assert max(map(len, shown)) <= 100
+    assert shown[0].startswith("pass  train  rows  a word")
+    assert "n" * 70 in shown[4]
+    assert shown[5].strip() == "odd"
+    assert "one below 3e-06 fails" in shown[-2]
 
 
 def test_what_is_infinite_is_none_in_json() -> None:

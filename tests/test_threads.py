@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from mmload.threads import available_cores, single_op_pool
+from mmload.errors import UsageError
+from mmload.threads import available_cores, check_threads, single_op_pool
 
 
 @pytest.fixture
@@ -53,3 +54,28 @@ def test_the_caller_and_later_threads_keep_their_own(two_threads: None) -> None:
 
 def test_there_is_at_least_one_core() -> None:
     assert available_cores() >= 1
+
+
+@pytest.mark.parametrize("number", [0, -1, 1025, 1.5, True])
+def test_a_number_of_threads_that_cannot_be_meant_is_told(number: object) -> None:
+    with pytest.raises(UsageError, match=f"threads is {number!r}; use 1 to 1024"):
+        check_threads(number)  # type: ignore[arg-type]  # that is the point
+
+
+def test_threads_that_cannot_be_started_are_an_error_and_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = 0
+    start = threading.Thread.start
+
+    def few(thread: threading.Thread) -> None:
+        nonlocal started
+        if thread.name.startswith("few"):
+            started += 1
+            if started > 3:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    before = torch.get_num_threads()
+    with pytest.raises(UsageError, match="8 threads cannot be started here"):
+        single_op_pool(8, "few")
+    assert torch.get_num_threads() == before

@@ -9,7 +9,7 @@ from mmload.bench.measure import Plan
 from mmload.bench.task import AUGMENTS, Task
 from mmload.dataset import open as open_dataset
 from mmload.errors import UsageError
-from mmload.threads import available_cores
+from mmload.threads import MOST_THREADS, available_cores, check_threads
 
 DEVICES = ("cpu", "cuda")
 
@@ -55,15 +55,17 @@ class Options:
 
     def __post_init__(self) -> None:
         counts = {"--batch-size": self.batch_size, "--images": self.images, "--epochs": self.epochs}
-        for name, value in {**counts, "--threads": self.threads, "--crop": self.crop}.items():
+        for name, value in {**counts, "--crop": self.crop}.items():
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}; use at least 1")
+        check_threads(self.threads)
         if self.augment not in AUGMENTS:
             raise UsageError(f"--augment is {self.augment!r}; use one of {', '.join(AUGMENTS)}")
         if self.padding < 0:
             raise UsageError(f"--padding is {self.padding}; use a number from 0")
-        if not self.workers or min(self.workers) < 0:
-            raise UsageError(f"--workers is {self.workers}; give whole numbers from 0, as in 0,2,4")
+        if not self.workers or min(self.workers) < 0 or max(self.workers) > MOST_THREADS:
+            given = ",".join(map(str, self.workers))
+            raise UsageError(f"--workers is {given}; give whole numbers from 0 to {MOST_THREADS}, as in 0,2,4")
         if self.time_budget is not None and not 0 < self.time_budget < float("inf"):
             raise UsageError(f"--time-budget is {self.time_budget:g}; use seconds above 0")
         if self.device is not None and self.device not in DEVICES:

@@ -64,6 +64,9 @@ class Row:
 
     def __post_init__(self) -> None:
         numbers = (self.images_per_second, self.of_ceiling, self.cpu_seconds_per_1000, self.peak_bytes, self.waited)
+        texts = (self.name, self.group, self.differs, self.failure, self.ceiling)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"the row {self.name!r} has no texts where they should be")
         given = [*self.epochs, *(number for number in (*numbers, self.trained_per_second) if number is not None)]
         if not all(isinstance(number, int | float) for number in given) or (self.rate and not self.epochs):
             raise TypeError(f"the row {self.name!r} has no numbers where they should be")
@@ -85,6 +88,9 @@ class Record:
         rows: each contender's and ceiling's, in the order of the table.
         notes: what has to be known to read the numbers: whether the cache was cold, what a build would cost.
         verdict: one sentence or two that say where the limit is.
+
+    Raises:
+        TypeError: if an attribute is not of its type, as in a damaged file.
     """
 
     settings: dict[str, Any]
@@ -93,6 +99,13 @@ class Record:
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
     verdict: str = ""
+
+    def __post_init__(self) -> None:
+        bodies = (self.settings, self.machine, self.versions)
+        if not all(isinstance(body, dict) for body in bodies):
+            raise TypeError("settings, machine and versions are not all objects")
+        if not isinstance(self.notes, list) or not all(isinstance(text, str) for text in [*self.notes, self.verdict]):
+            raise TypeError("the notes and the verdict are not all texts")
 
     def as_json(self) -> dict[str, Any]:
         """All of it as JSON takes it."""

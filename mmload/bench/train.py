@@ -153,6 +153,8 @@ def check_model(name: str, task: Task) -> None:
             _scores(model(torch.empty(task.shape)))
         except NotImplementedError:  # the RegNets compute with their weights when they are made
             return
+        except UsageError:
+            raise
         except (RuntimeError, ValueError, AssertionError, MmloadError) as error:
             why = str(error).splitlines()[0]
             raise UsageError(f"--train {name} does not take images of {list(task.shape[1:])}: {why}") from error

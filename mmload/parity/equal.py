@@ -105,9 +105,13 @@ class _Seen:
         share = self.far / max(self.values, 1)
         right = self.greatest <= self.limit or (jittered and share <= _JITTERED and self.greatest < float("inf"))
         mean = self.total / max(self.values, 1)
-        limit = f"{self.inexact:d} + rounding" if self.inexact else "rounding"
-        text = f"{self.rows:,} rows within {self.greatest:.2g} levels, mean {mean:.2g} (limit: {limit})"
-        numbers: dict[str, float | int | str] = {"rows": self.rows, "greatest": self.greatest, "mean": mean}
+        text = f"{self.rows:,} rows within {self.greatest:.2g} levels, limit {self.limit:g}"
+        numbers: dict[str, float | int | str] = {
+            "rows": self.rows,
+            "greatest": self.greatest,
+            "mean": mean,
+            "limit": self.limit,
+        }
         looks = "" if right else max(set(self.looks), key=self.looks.count)
         lines = [_line(f"{name}, equal draws", right, text, looks, numbers)]
         for field, (wrong, greatest) in sorted(self.wrong.items()):

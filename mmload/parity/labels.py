@@ -70,7 +70,7 @@ def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]
 def labels_verdict(
     split: Split, source: SourceSplit, recipe: Mapping[str, Any], found: Sequence[int]
 ) -> Verdict | None:
-    """Every row's label, if the source knows it without decoding; None if it does not.
+    """Every row's label, if the source knows it without decoding; None if it does not, or has no row's sample.
 
     Args:
         split: the split as stored.
@@ -82,6 +82,8 @@ def labels_verdict(
     if listed is None or "targets" not in split.fields:
         return None
     rows = torch.tensor([row for row, index in enumerate(found) if index >= 0], dtype=torch.int64)
+    if not len(rows):  # of none there is nothing to say; the line on rows fails
+        return None
     stored = split.reader.gather("targets", rows)
     right = listed[torch.tensor([index for index in found if index >= 0], dtype=torch.int64)]
     if stored.shape != right.shape:

@@ -104,14 +104,14 @@ def tests_of(each: Property) -> list[Test]:
 def _verdict(name: str, each: Property, tests: Sequence[Test], limit: float) -> Verdict:
     worst = min(tests, key=lambda test: test.p)
     right = worst.p >= limit
-    text = f"{_spread(each)}; {_shown(tests[0])}"
+    text = f"{_spread(each)}; p {tests[0].p:.2g}"
     if len(tests) > 1:
-        text += f", ends p = {min(test.p for test in tests[1:]):.2g}"
+        text += f", ends {min(test.p for test in tests[1:]):.2g}"
     return Verdict(
         part="load",
         name=f"{name}, {each.name}",
         state="pass" if right else "fail",
-        text=f"{text}; {len(each.ours):,} draws, limit {limit:.1g}",
+        text=text,
         diagnosis="" if right else draws_look_like(each),
         numbers={
             "draws": len(each.ours),
@@ -126,18 +126,14 @@ def _verdict(name: str, each: Property, tests: Sequence[Test], limit: float) -> 
     )
 
 
-def _shown(test: Test) -> str:
-    what = f"{test.statistic:.1f} of {test.freedom} degrees" if test.freedom else f"{test.statistic:.4f}"
-    return f"{test.name} {what}, p = {test.p:.2g}"
-
-
 def _spread(each: Property) -> str:
     """Both samples in a few words."""
     if each.kind in ("chance", "again"):
         return f"{each.ours.mean():.4f}, torchvision {each.theirs.mean():.4f}"
     form = "d" if each.kind == "whole" else ".3g"
     (low, high), (least, greatest) = _ends([each.ours]), _ends([each.theirs])
-    return f"{low:{form}} to {high:{form}}, torchvision {least:{form}} to {greatest:{form}}"
+    ours, theirs = f"{low:{form}} to {high:{form}}", f"{least:{form}} to {greatest:{form}}"
+    return f"{ours}, as torchvision" if ours == theirs else f"{ours}, torchvision {theirs}"
 
 
 def _ends(samples: Sequence[np.ndarray]) -> tuple[float | int, float | int]:

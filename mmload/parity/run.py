@@ -23,6 +23,7 @@ from mmload.parity.tally import WORST
 from mmload.parity.verdict import Report, Verdict, WorstRow
 from mmload.recipe import from_mapping
 from mmload.sources import SourceSplit
+from mmload.threads import check_threads
 
 DEFAULT_ROWS = 256
 """Rows of each split that are decoded again, unless another number is asked for."""
@@ -69,6 +70,7 @@ def run(
     for name, value in (("rows", rows), ("draws", draws)):
         if value is not None and (type(value) is not int or value < 1):
             raise UsageError(f"{name} is {value!r}; use a whole number from 1")
+    check_threads(threads)
     chosen = [opened[split]] if split is not None else list(opened.values())
     recipe = opened.manifest.recipe
     sources = splits_of(replace(from_mapping(recipe), root=root))

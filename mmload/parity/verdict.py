@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import platform
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +19,10 @@ import torchvision
 from torch import Tensor
 
 import mmload
+
+_WIDTH = 100
+_NAME = 42  # columns of a name at most; a longer one has its text below
+_LEAST = 24  # columns of text, however long the names of splits are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,18 +133,39 @@ def versions() -> dict[str, str]:
 
 
 def table(report: Report) -> str:
-    """The verdicts as lines, failures with what they look like, and a last line that sums up."""
+    """The verdicts as lines of 100 columns, failures with what they look like, and a last line that sums up."""
     part = max([len(verdict.part) for verdict in report.verdicts], default=0)
-    name = max([len(verdict.name) for verdict in report.verdicts], default=0)
-    lines = []
+    names: dict[str, int] = {}
     for verdict in report.verdicts:
-        lines.append(f"{verdict.state:<4}  {verdict.part:<{part}}  {verdict.name:<{name}}  {verdict.text}")
-        if verdict.diagnosis:
-            lines.append(f"      {'':<{part}}  {'':<{name}}  -> {verdict.diagnosis}")
+        names[verdict.part] = max(names.get(verdict.part, 0), min(len(verdict.name), _NAME))
+    lines = [line for verdict in report.verdicts for line in _lines(verdict, part, names[verdict.part])]
     judged = [verdict for verdict in report.verdicts if verdict.state != "note"]
     failed = len(report.failures)
+    lines += _about_draws(judged)
     lines.append(f"{len(judged) - failed} of {len(judged)} hold" + (f", {failed} FAIL" if failed else ""))
     return "\n".join(lines)
+
+
+def _lines(verdict: Verdict, part: int, name: int) -> list[str]:
+    """One verdict: its text beside its name, below it where the name is long, and what a failure looks like."""
+    head = f"{verdict.state:<4}  {verdict.part:<{part}}  {verdict.name:<{name}}  "
+    indent = " " * (8 + part + name + 2)
+    room = max(_WIDTH - len(indent), _LEAST)
+    text = textwrap.wrap(verdict.text, room, break_on_hyphens=False) or [""]
+    lines = [head + text.pop(0)] if len(verdict.name) <= name else [head.rstrip()]
+    lines += [indent + more for more in text]
+    if verdict.diagnosis:
+        looks = textwrap.wrap(verdict.diagnosis, room - 3, break_on_hyphens=False)
+        lines += [f"{indent}{'   ' if number else '-> '}{more}" for number, more in enumerate(looks)]
+    return lines
+
+
+def _about_draws(judged: Sequence[Verdict]) -> list[str]:
+    """What the p-values of the lines are held against, once for all of them."""
+    limits = [verdict.numbers["limit"] for verdict in judged if "p_least" in verdict.numbers]
+    if not limits:
+        return []
+    return [f"p: how often equal distributions differ as much by chance; one below {limits[0]:.1g} fails"]
 
 
 def _finite(value: Any) -> Any:
