@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import multiprocessing
 import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -101,3 +105,23 @@ def mmload(*words: object) -> Done:
     finally:
         sys.argv = before
     return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def script(name: str) -> Iterator[ModuleType]:
+    """A script of scripts/ as a module, run with one intra-op thread, as its batches are tiny in the tests."""
+    folder = Path(__file__).parents[1] / "scripts"
+    sys.path.insert(0, str(folder))
+    loader = SourceFileLoader(name, str(folder / name))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield module
+    finally:
+        torch.set_num_threads(threads)
+        sys.path.remove(str(folder))

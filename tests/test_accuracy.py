@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from conftest import script
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 @pytest.fixture(scope="module")
 def accuracy() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(SCRIPTS))
-    loader = SourceFileLoader("accuracy", str(SCRIPTS / "accuracy"))
-    spec = importlib.util.spec_from_loader("accuracy", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["accuracy"] = module
-    loader.exec_module(module)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the batches are tiny
-    yield module
-    torch.set_num_threads(threads)
-    sys.path.remove(str(SCRIPTS))
+    with script("accuracy") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

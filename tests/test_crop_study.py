@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
+from conftest import script
 from PIL import Image
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "crop_study"
@@ -21,15 +19,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "crop_study"
 
 @pytest.fixture(scope="module")
 def study() -> Iterator[ModuleType]:
-    loader = SourceFileLoader("crop_study", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("crop_study", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["crop_study"] = module
-    loader.exec_module(module)
-    threads = torch.get_num_threads()
-    yield module
-    torch.set_num_threads(threads)
+    with script("crop_study") as module:
+        yield module
 
 
 def test_what_crops_of_one_size_cover(study: ModuleType) -> None:

@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,24 +15,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import script
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 @pytest.fixture(scope="module")
 def check() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(SCRIPTS))
-    loader = SourceFileLoader("gpu_check", str(SCRIPTS / "gpu_check"))
-    spec = importlib.util.spec_from_loader("gpu_check", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_check"] = module
-    loader.exec_module(module)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the batches are tiny
-    yield module
-    torch.set_num_threads(threads)
-    sys.path.remove(str(SCRIPTS))
+    with script("gpu_check") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
