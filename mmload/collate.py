@@ -151,14 +151,16 @@ class Started:
         self.dtype = self._rendering.dtype
         self.memory_format = collate.memory_format
 
-    @property
-    def rowwise(self) -> bool:
-        """Whether rendering each row while it is in cache is faster than the batch as a whole."""
-        return self._rendering.rowwise
+    def some(self, first: int, images: Tensor, places: Tensor, out: Tensor) -> None:
+        """Renders samples from ``first`` on, on a CPU; threads may share a batch.
 
-    def row(self, k: int, image: Tensor, out: Tensor) -> None:
-        """Renders sample ``k`` from ``image`` [C, H, W] into ``out`` [C, h, w]; threads may share a batch."""
-        self._rendering.row(k, image, out)
+        Args:
+            first: the first of them.
+            images: contiguous uint8 [N, C, H, W].
+            places: int64 [b], which of the images each sample is.
+            out: [b, C, h, w].
+        """
+        self._rendering.some(first, images, places, out)
 
     def whole(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples from ``images`` [B, C, H, W] into ``out`` [B, C, h, w]."""

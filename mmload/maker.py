@@ -22,6 +22,9 @@ from mmload.records import Batch, make_batch
 from mmload.tiers import make
 from mmload.transfer import CudaPort, Port, Ring
 
+PART_BYTES = 768 * 2**10
+"""Bytes of rows that a thread reads at a time before it renders them: what stays in cache."""
+
 
 class Maker:
     """The work of a loader's threads, which share memory, tier and device; thread-safe.
@@ -113,15 +116,15 @@ class Maker:
         return images
 
     def _rendered(self, collate: Collate, batch: Batch, rows: Tensor) -> Batch:
-        """Each row read, rendered and written while it is in cache; or the whole batch, where that is faster."""
+        """Some rows at a time read, rendered and written while they are in cache."""
         if self._spec is None:
             raise RuntimeError("no images are read")
         channels, height, width = self._spec.shape
         started = collate.start(batch, (channels, height, width), source=self._spec.torch_dtype)
         out = self._memory.empty(started.shape, started.dtype, started.memory_format)
-        if started.rowwise:
+        if self._spec.torch_dtype == torch.uint8:
             began = perf_counter()
-            self._render_rows(started, rows, out)
+            self._render_parts(started, rows, out)
         else:
             images = self._gathered(rows)
             began = perf_counter()
@@ -130,13 +133,16 @@ class Maker:
         self._took(render=perf_counter() - began)
         return finished
 
-    def _render_rows(self, started: Started, rows: Tensor, out: Tensor) -> None:
+    def _render_parts(self, started: Started, rows: Tensor, out: Tensor) -> None:
         if self._tier is None or self._spec is None:
             raise RuntimeError("no images are read")
-        if not hasattr(self._scratch, "row"):
-            self._scratch.row = torch.empty(self._spec.shape, dtype=self._spec.torch_dtype)
-        for k, (image, place) in enumerate(zip(self._tier.each(rows, self._scratch.row), out.unbind(0), strict=True)):
-            started.row(k, image, place)
+        if not hasattr(self._scratch, "rows"):
+            count = max(1, PART_BYTES // self._spec.row_bytes)
+            self._scratch.rows = torch.empty((count, *self._spec.shape), dtype=torch.uint8)
+        first = 0
+        for images, places in self._tier.parts(rows, self._scratch.rows):
+            started.some(first, images, places, out[first : first + len(places)])
+            first += len(places)
 
     def _bound_for_device(self, port: Port, rows: Tensor, epoch: int) -> Callable[[], Batch]:
         """The batch on its way to the device; what is left is to wait for it there and render it.

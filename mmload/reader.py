@@ -107,12 +107,22 @@ class RowReader:
         for _ in self._served(name, requests):
             pass
 
-    def each(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
-        """One row after the other, each read into ``scratch`` [*row shape], which the next one overwrites."""
-        size = self._record.fields[name].row_bytes
+    def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
+        """The rows in turn, as many at a time as ``scratch`` [n, *row shape] takes; the next ones overwrite them.
+
+        Yields:
+            How many of its rows are filled.
+        """
+        size, most = self._record.fields[name].row_bytes, len(scratch)
         memory = memory_of(scratch)
-        requests = [_Request(shard, first * size, memory) for shard, first, _, _ in self._runs(rows, None, 1)]
-        return (scratch for _ in self._served(name, requests))
+        requests, ends = [], []
+        for shard, first, at, run in self._runs(rows, torch.arange(len(rows)) % most, most):
+            requests.append(_Request(shard, first * size, memory[at * size : (at + run) * size]))
+            ends.append(at + run)
+        for number, _ in enumerate(self._served(name, requests), 1):
+            end = ends[number - 1]
+            if end == most or number == len(requests):
+                yield end
 
     def path(self, name: str, shard: int) -> Path:
         """The file that holds a field of a shard."""

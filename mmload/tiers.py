@@ -38,8 +38,11 @@ class Tier(Protocol):
     hits: int
     misses: int
 
-    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
-        """One row after the other as uint8 [C, H, W], valid until the next; ``scratch`` may be used for it."""
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The rows in turn, some at a time: images [N, C, H, W], and int64 [b], which of them the next rows are.
+
+        The images are valid until the next part; ``scratch`` [n, C, H, W] may be used for them.
+        """
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """All rows into ``out`` [B, C, H, W] at once."""
@@ -54,10 +57,11 @@ class Disk:
         self._reader = split.reader
         self.hits = self.misses = 0
 
-    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
         self.misses += len(rows)
-        return self._reader.each("images", rows, scratch)
+        places = torch.arange(len(scratch))
+        return ((scratch, places[:count]) for count in self._reader.parts("images", rows, scratch))
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
@@ -80,13 +84,10 @@ class Memory:
         self._present = np.zeros(len(split), dtype=np.bool_)
         self.hits = self.misses = 0
 
-    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
         self._fetch(rows)
-        if self._rows.dtype == torch.bfloat16:  # which numpy does not have
-            return (self._rows[row] for row in rows.tolist())
-        pixels = self._rows.numpy()  # numpy indexes without giving up the interpreter lock, which torch does each time
-        return (torch.from_numpy(pixels[row]) for row in rows.tolist())
+        yield self._rows, rows
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
@@ -120,10 +121,10 @@ class OnDevice:
         self.hits = 0
         self.misses = len(split)
 
-    def each(self, rows: Tensor, scratch: Tensor) -> Iterator[Tensor]:
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
         self.hits += len(rows)
-        return map(self.rows.__getitem__, rows.tolist())
+        yield self.rows, rows
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""

@@ -153,7 +153,7 @@ def test_erasing_is_torchvisions_and_the_same_by_rows(shape: tuple[int, int, int
     started = collate.start(batch.replace(images=None), shape)
     rows = torch.empty(started.shape)
     for k in range(16):
-        started.row(k, batch.images[k], rows[k])
+        started.some(k, batch.images, torch.tensor([k]), rows[k : k + 1])
     assert torch.equal(started.finish(rows).images, got)
     hole = plan.holes[0]
     for k in range(16):

@@ -45,7 +45,7 @@ def by_rows(collate: Collate, batch: Batch) -> Batch:
     started = collate.start(batch.replace(images=None), (images.shape[1], images.shape[2], images.shape[3]))
     out = torch.empty(started.shape, dtype=started.dtype, memory_format=started.memory_format)
     for k in reversed(range(len(images))):
-        started.row(k, images[k], out[k])
+        started.some(k, images, torch.tensor([k]), out[k : k + 1])
     return started.finish(out)
 
 
@@ -203,7 +203,7 @@ def test_threads_render_their_rows_alike() -> None:
     started = collate.start(batch.replace(images=None), LARGE)
     out = torch.empty(started.shape)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda k: started.row(k, batch.images[k], out[k]), range(24)))
+        list(pool.map(lambda k: started.some(k, batch.images, torch.tensor([k]), out[k : k + 1]), range(24)))
     assert torch.equal(started.finish(out).images, expected)
 
 

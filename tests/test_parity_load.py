@@ -280,18 +280,18 @@ def equal_failures(collate: Collate, split: Split) -> dict[str, Verdict]:
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
     """Every rendered image is changed after the fact."""
-    whole, row = Started.whole, Started.row
+    whole, some = Started.whole, Started.some
 
     def wrong_whole(self: Started, images: Tensor, out: Tensor) -> None:
         whole(self, images, out)
         out.copy_(change(out.clone()))
 
-    def wrong_row(self: Started, k: int, image: Tensor, out: Tensor) -> None:
-        row(self, k, image, out)
+    def wrong_some(self: Started, first: int, images: Tensor, places: Tensor, out: Tensor) -> None:
+        some(self, first, images, places, out)
         out.copy_(change(out.clone()))
 
     monkeypatch.setattr(Started, "whole", wrong_whole)
-    monkeypatch.setattr(Started, "row", wrong_row)
+    monkeypatch.setattr(Started, "some", wrong_some)
 
 
 def test_a_window_that_is_off_by_one_is_caught_and_named(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,11 @@ def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
         out = torch.empty(len(rows), 3, 32, 32, dtype=torch.uint8)
         reader.gather_into("images", rows, out)
         assert torch.equal(out, images[rows])
-        scratch = torch.empty(3, 32, 32, dtype=torch.uint8)
-        each = [row.clone() for row in reader.each("images", rows, scratch)]
-        assert len(each) == len(rows)
-        assert all(torch.equal(row, images[index]) for row, index in zip(each, rows.tolist(), strict=True))
+        for size in (1, 4, 40):
+            scratch = torch.empty(size, 3, 32, 32, dtype=torch.uint8)
+            parts = [scratch[:count].clone() for count in reader.parts("images", rows, scratch)]
+            assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
+            assert torch.equal(torch.cat([out[:0], *parts]), images[rows])
 
 
 def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +80,10 @@ def test_a_cold_batch_is_announced_from_its_first_missing_row(
         return os.preadv(handle, [out[:size]], offset) if size else 0
 
     monkeypatch.setattr(mmload.reader, "_read_cached", cached)
-    scratch = torch.empty(3, 32, 32, dtype=torch.uint8)
+    scratch = torch.empty(2, 3, 32, 32, dtype=torch.uint8)
     rows = torch.tensor([1, 8, 4, 12, 16])
-    each = [row.clone() for row in reader.each("images", rows, scratch)]
-    assert torch.equal(torch.stack(each), images[rows])
+    parts = [scratch[:count].clone() for count in reader.parts("images", rows, scratch)]
+    assert torch.equal(torch.cat(parts), images[rows])
     assert told == [(4 * ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, ROW_BYTES), (ROW_BYTES, ROW_BYTES)]
 
 

@@ -1,37 +1,55 @@
 """Carries out a plan: reads each pixel once, writes the final size, dtype and memory format.
 
-Comes in: a :class:`~mmload.augment.plan.Plan` and images, one row at a time or all at once. Goes out: the pixels, into
-memory that the caller owns. Both ways give the same bits on a CPU: every value goes through the same separate
-subtraction and multiplication, whose bits do not depend on its place in a batch. Draws nothing.
+Comes in: a :class:`~mmload.augment.plan.Plan` and images. Goes out: the pixels, into memory that the caller owns.
+uint8 images on a CPU go through compiled kernels, some samples or all at once with the same bits; anything else through
+torch's operations on the whole batch, which subtract and multiply in float32 as the kernels do. Draws nothing.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mmload.augment import kernels
+from mmload.augment.constants import constant
 from mmload.augment.holes import Corner, corners_of, punch_batch, punch_row
-from mmload.augment.plan import Plan, Resampling
-from mmload.augment.resample import PACKED_FACTORS, kept, resized, resized_batch, resized_packed, unpacked
-from mmload.augment.sampling import Window, chunks, cut, pieces, windows
+from mmload.augment.kernels import Bytes, Flags, Floats, Numbers
+from mmload.augment.plan import PADDING_MODES, Padding, Plan, Resampling
+from mmload.augment.resample import resize, resized, resized_batch
+from mmload.augment.sampling import Window, chunks, picked, windows
 from mmload.augment.scratch import scratch
 
-ROWWISE_ELEMENTS = 16_384
-"""Output elements per sample from which a sample of its own pays for the overhead of its calls, on a CPU."""
+CHUNK_ELEMENTS = 200_000
+"""Elements that are rendered as float32 before they are converted to another dtype: what stays in cache."""
 
-CHUNK_ELEMENTS = 400_000
-"""Output elements that a batch of tiny images is painted in at a time, on a CPU: what stays in cache."""
+RESIZED_BYTES = 700_000
+"""Bytes of resized windows that are held before they are coloured: what stays in cache."""
 
 _LUMA = (0.2989, 0.587, 0.114)
 """The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
 
 
+class Frames(NamedTuple):
+    """What the kernels cut out for each sample, as numpy arrays [B]: see :func:`mmload.augment.kernels.crop`."""
+
+    tops: Numbers
+    lefts: Numbers
+    mirrors: Bytes
+    greys: Flags
+
+    def of(self, some: slice) -> Frames:
+        """Those of some samples."""
+        return Frames(self.tops[some], self.lefts[some], self.mirrors[some], self.greys[some])
+
+
 class Rendering:
     """A plan ready to be carried out.
 
-    Rows may be rendered from any number of threads: working memory belongs to the thread.
+    Samples may be rendered from any number of threads: working memory belongs to the thread.
 
     Args:
         plan: what happens to each sample.
@@ -43,127 +61,155 @@ class Rendering:
         self.dtype = dtype
         self._shift, self._scale = _colour_map(plan, dtype)
 
-    @property
-    def rowwise(self) -> bool:
-        """Whether one sample at a time, finished while it is in cache, is faster than the batch as a whole."""
-        channels, *_ = self.plan.source
-        large = channels * self.plan.height * self.plan.width >= ROWWISE_ELEMENTS
-        return self.plan.device.type == "cpu" and (large or self.plan.resampling is not None)
-
-    def row(self, k: int, image: Tensor, out: Tensor) -> None:
-        """Renders sample ``k``: ``image`` [C, H, W] into ``out`` [C, h, w]."""
-        window = self._windows[k]
-        view = cut(image, window, self.plan.padding)
-        how = self.plan.resampling
-        if how is not None and self._packs(view, out, k):
-            self._paint_packed(view, how, window, out)
-        else:
-            self._paint(self._placed(view, window), out, self._greys[k])
-        for hole, corners in zip(self.plan.holes, self._corners, strict=True):
-            punch_row(k, hole, corners[k], out)
-
     def whole(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples: ``images`` [B, C, H, W] into ``out`` [B, C, h, w]."""
-        how = self.plan.resampling
-        if self.rowwise or (how is not None and how.mode != "bilinear"):
-            for k, (image, target) in enumerate(zip(images, out, strict=True)):
-                self.row(k, image, target)
-            return
-        parts = pieces(images, self.plan) if how is None else [(slice(None), resized_batch(images, self.plan, how))]
-        for some, pixels in parts:
-            self._paint_chunks(pixels, out[some], None if self.plan.grey is None else self.plan.grey[some])
+        if images.dtype == torch.uint8 and images.device.type == "cpu":
+            self.some(0, images.contiguous(), torch.arange(len(images)), out)
+        else:
+            self.by_operations(images, out)
+
+    def by_operations(self, images: Tensor, out: Tensor) -> None:
+        """The same by torch's operations on the whole batch, for images on a device or of floats."""
+        self._paint(self._moved(images), out)
         for hole in self.plan.holes:
             punch_batch(hole, out)
 
-    def _paint_chunks(self, pixels: Tensor, out: Tensor, grey: Tensor | None) -> None:
-        """Paints samples, on a CPU some at a time, so that their floats stay in cache from one pass to the next."""
-        most = CHUNK_ELEMENTS if self.plan.device.type == "cpu" else out.numel()
-        for some in chunks(len(out), out.shape[1:], most):
-            self._paint(pixels[some], out[some], None if grey is None else grey[some])
+    def some(self, first: int, images: Tensor, places: Tensor, out: Tensor) -> None:
+        """Renders samples on a CPU.
 
-    def _placed(self, view: Tensor, window: Window) -> Tensor:
-        """A cut window resized and flipped."""
-        if self.plan.resampling is not None:
-            view = resized(view, window, self.plan.resampling, (self.plan.height, self.plan.width))
-        return view.flip(window.flips) if window.flips else view
+        Args:
+            first: the first of them; the others follow it.
+            images: contiguous uint8 [N, C, H, W].
+            places: int64 [b], which of the images each sample is.
+            out: [b, C, h, w].
 
-    def _paint(self, pixels: Tensor, out: Tensor, grey: Tensor | bool | None) -> None:
-        """Colours and converts [..., C, h, w] into ``out``."""
-        plain = grey is None or grey is False
-        if self._scale is None and plain:
-            out.copy_(pixels)
-        elif plain and out.dtype == torch.float32 and out.is_contiguous():
-            # Straight in the output: with two threads as fast as working memory in cache, and fewer calls.
-            out.copy_(pixels)
-            _map(out, self._shift, self._scale, out)
-        elif out.dim() == 3 and not out.is_contiguous() and out.permute(1, 2, 0).is_contiguous():
-            self._paint_interleaved(pixels, out.permute(1, 2, 0), grey)
-        else:
-            work = scratch("floats", pixels.shape, torch.float32, out.device)
-            work.copy_(pixels)
-            self._grey(work, grey)
-            _map(work, self._shift, self._scale, out)
-
-    def _paint_interleaved(self, pixels: Tensor, out: Tensor, grey: Tensor | bool | None) -> None:
-        """The same for [h, w, C] memory, as rows of w * C values: broadcasting over a last dimension of C is slow."""
-        height, width, channels = out.shape
-        work = scratch("floats", out.shape, torch.float32, out.device)
-        planes = work.permute(2, 0, 1)
-        planes.copy_(pixels)
-        self._grey(planes, grey)
-        shift, scale = self._interleaved
-        line = height, width * channels
-        _map(work.view(line), shift, scale, out.view(line))
-
-    def _paint_packed(self, view: Tensor, how: Resampling, window: Window, out: Tensor) -> None:
-        """Resizes, flips and paints a window of three channels, a plane at a time.
-
-        A masked byte is its channel's value times 256 or 65536; the colour map takes that factor off again, which is
-        exact, so the bits are those of the other ways.
+        Raises:
+            IndexError: if there is no such image.
+            ValueError: if the images or the output have another shape than the plan.
         """
-        packed = kept(resized_packed(view, how), window, (self.plan.height, self.plan.width))
-        if window.flips:
-            packed = packed.flip(window.flips)
-        _map(unpacked(packed, out), *self._packed_map, out)
+        if images.shape[1:] != self.plan.source or out.shape != (len(places), *self.plan.shape[1:]):
+            raise ValueError(f"images {tuple(images.shape)} into {tuple(out.shape)} are not what was planned")
+        at = np.ascontiguousarray(places.numpy())
+        if len(at) and (at.min() < 0 or at.max() >= len(images)):
+            raise IndexError(f"images {int(at.min())} to {int(at.max())} are wanted, there are {len(images)}")
+        some = slice(first, first + len(at))
+        if self.plan.resampling is None:
+            self._crop(images.numpy(), at, self._frames.of(some), out)
+        else:
+            self._resize(first, images, at.tolist(), self.plan.resampling, out)
+        for hole, corners in zip(self.plan.holes, self._corners, strict=True):
+            for k, image in zip(range(first, first + len(at)), out, strict=True):
+                punch_row(k, hole, corners[k], image)
 
-    def _packs(self, view: Tensor, out: Tensor, k: int) -> bool:
-        """Whether the packed way can be gone: a smooth resize of uint8 RGB to contiguous float32, not grey."""
-        return (
-            self._packable
-            and not self._greys[k]
-            and view.dtype == torch.uint8
-            and out.dtype == torch.float32
-            and out.is_contiguous()
-        )
+    def _resize(self, first: int, images: Tensor, at: list[int], how: Resampling, out: Tensor) -> None:
+        """Renders samples by way of a resize of their windows, a few at a time, so that these stay in cache."""
+        shape = self.plan.source[0], how.height, how.width
+        for some in chunks(len(at), shape, RESIZED_BYTES):
+            full = scratch("resized", (some.stop - some.start, *shape), torch.uint8)
+            window = slice(first + some.start, first + some.stop)
+            for place, one, target in zip(at[some], self._windows[window], full, strict=True):
+                resize(images[place], one, how, self.plan.padding, target)
+            self._crop(full.numpy(), np.arange(len(full)), self._frames.of(window), out[some])
 
-    def _grey(self, work: Tensor, grey: Tensor | bool | None) -> None:
-        """Replaces the channels of [..., 3, h, w] by their luma where ``grey`` says so, in whole levels if uint8."""
-        if grey is None or grey is False or work.shape[-3] == 1:
+    def _crop(self, images: Bytes, places: Numbers, frames: Frames, out: Tensor) -> None:
+        """Cuts frames out of images and colours them, straight into the output where a kernel can write it."""
+        lines = out.permute(0, 2, 3, 1)
+        if out.dtype in (torch.float32, torch.uint8) and out.is_contiguous():
+            kernels.crop(images, places, *frames, *self._outside(images, frames), *self._factors, out.numpy())
+        elif out.dtype == torch.float32 and lines.is_contiguous():
+            mixed = lines.flatten(2).numpy()
+            kernels.crop_interleaved(images, places, *frames, *self._outside(images, frames), *self._factors, mixed)
+        else:
+            dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
+            for some in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
+                work = scratch("pixels", out[some].shape, dtype)
+                self._crop(images, places[some], frames.of(some), work)
+                out[some].copy_(work)
+
+    def _outside(self, images: Bytes, frames: Frames) -> tuple[int, Bytes, int]:
+        """What lies outside the images, and how far frames reach there to the left or right."""
+        width = images.shape[3]
+        reach = 0
+        if len(frames.lefts):
+            reach = max(0, -int(frames.lefts.min()), int(frames.lefts.max()) + self.plan.width - width)
+        return self._mode, self._fill, reach
+
+    def _moved(self, images: Tensor) -> Tensor:
+        """The images [B, C, h, w] cropped, resized and mirrored, in their own dtype."""
+        how = self.plan.resampling
+        if how is None:
+            return picked(images, self.plan)
+        if how.mode == "bilinear" and self.plan.device.type != "cpu":
+            return resized_batch(images, self.plan, how)
+        if not len(images):
+            return images.new_empty(self.plan.shape)
+        return torch.stack([self._moved_one(*one) for one in zip(images, self._windows, strict=True)])
+
+    def _moved_one(self, image: Tensor, window: Window) -> Tensor:
+        """One image on a device, or of floats, by way of a resize."""
+        how = self.plan.resampling
+        if how is None:
+            raise RuntimeError("nothing is resized")
+        full = resized(image, window, how, self.plan.padding)
+        top, left = window.part_top, window.part_left
+        part = full[:, top : top + self.plan.height, left : left + self.plan.width]
+        return part.flip(window.flips) if window.flips else part
+
+    def _paint(self, pixels: Tensor, out: Tensor) -> None:
+        """Colours and converts [B, C, h, w] into ``out``."""
+        if self._scale is None and self.plan.grey is None:
+            out.copy_(pixels)
             return
-        red, green, blue = work.unbind(-3)
+        direct = self.plan.grey is None and out.dtype == torch.float32
+        work = out if direct else torch.empty(pixels.shape, dtype=torch.float32, device=out.device)
+        work.copy_(pixels)
+        if self.plan.grey is not None and work.shape[1] == 3:
+            work.copy_(torch.where(self.plan.grey.view(-1, 1, 1, 1), self._luma(work), work))
+        if self._shift is not None:
+            work.sub_(self._shift)
+        if self._scale is not None:
+            work.mul_(self._scale)
+        if not direct:
+            out.copy_(work)
+
+    def _luma(self, pixels: Tensor) -> Tensor:
+        """The luma [B, 1, h, w] of [B, 3, h, w], in whole levels if the images were uint8."""
+        red, green, blue = pixels.unbind(1)
         luma = red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]
-        luma = (luma.floor_() if self.plan.peak > 1 else luma).unsqueeze(-3)
-        work.copy_(luma if grey is True else torch.where(grey.view(-1, 1, 1, 1), luma, work))
+        return (luma.floor_() if self.plan.peak > 1 else luma).unsqueeze(1)
 
     @cached_property
-    def _interleaved(self) -> tuple[Tensor | None, Tensor | None]:
-        """The colour map repeated for each pixel of a line."""
-        width = self.plan.width
-        shift = None if self._shift is None else self._shift.flatten().repeat(width)
-        return shift, None if self._scale is None else self._scale.flatten().repeat(width)
-
-    @cached_property
-    def _packable(self) -> bool:
+    def _frames(self) -> Frames:
         plan, how = self.plan, self.plan.resampling
-        smooth = how is not None and how.mode == "bilinear"
-        return smooth and self._scale is not None and plan.device.type == "cpu" and plan.source[0] == 3
+        mirrors = np.zeros(plan.count, dtype=np.uint8)
+        for flip, bit in ((plan.flip_x, kernels.ACROSS), (plan.flip_y, kernels.OVER)):
+            if flip is not None:
+                mirrors += flip.numpy() * np.uint8(bit)
+        top, left = (plan.top, plan.left) if how is None else (how.top, how.left)
+        greys = np.zeros(plan.count, dtype=np.bool_) if plan.grey is None else plan.grey.numpy()
+        return Frames(self._starts(top), self._starts(left), mirrors, greys)
+
+    def _starts(self, values: Tensor | None) -> Numbers:
+        if values is None:
+            return np.zeros(self.plan.count, dtype=np.int64)
+        return np.ascontiguousarray(values.numpy())
 
     @cached_property
-    def _packed_map(self) -> tuple[Tensor | None, Tensor | None]:
-        """The colour map of packed bytes."""
-        factors = torch.tensor(PACKED_FACTORS, dtype=torch.float32).view(3, 1, 1)
-        shift = None if self._shift is None else self._shift * factors
-        return shift, None if self._scale is None else self._scale / factors
+    def _mode(self) -> int:
+        return PADDING_MODES.index((self.plan.padding or Padding()).mode)
+
+    @cached_property
+    def _fill(self) -> Bytes:
+        fill = constant((self.plan.padding or Padding()).fill, torch.uint8, torch.device("cpu"))
+        return fill.expand(self.plan.source[0]).contiguous().numpy()
+
+    @cached_property
+    def _factors(self) -> tuple[Floats, Floats]:
+        """The colour map as the kernels take it: shift and scale, float32 [C] each."""
+        channels = self.plan.source[0]
+        shift = torch.zeros(1) if self._shift is None else self._shift.flatten()
+        scale = torch.ones(1) if self._scale is None else self._scale.flatten()
+        return shift.expand(channels).contiguous().numpy(), scale.expand(channels).contiguous().numpy()
 
     @cached_property
     def _windows(self) -> list[Window]:
@@ -172,12 +218,6 @@ class Rendering:
     @cached_property
     def _corners(self) -> list[list[Corner]]:
         return [corners_of(hole) for hole in self.plan.holes]
-
-    @cached_property
-    def _greys(self) -> list[bool]:
-        grey = self.plan.grey
-        greys: list[bool] = [False] * self.plan.count if grey is None else grey.tolist()
-        return greys
 
 
 def _colour_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
@@ -188,15 +228,3 @@ def _colour_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor |
         return None, None
     scale = torch.full((plan.source[0], 1, 1), 1.0 / plan.peak, device=plan.device)
     return None, scale
-
-
-def _map(work: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tensor) -> None:
-    """(work - shift) * scale into ``out``, in place where dtypes allow; two roundings, whatever the position."""
-    if shift is not None:
-        work.sub_(shift)
-    if scale is None:
-        out.copy_(work)
-    elif out.dtype == work.dtype:
-        torch.mul(work, scale, out=out)
-    else:
-        out.copy_(work.mul_(scale))

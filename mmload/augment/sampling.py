@@ -7,23 +7,14 @@ possible. Knows nothing of colours.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mmload.augment.constants import constant
 from mmload.augment.plan import Padding, Plan
-from mmload.augment.scratch import scratch
-
-Numbers = npt.NDArray[np.int64]
-Kinds = npt.NDArray[np.uint8]
-
-BYTES_AT_ONCE = 1_600_000
-"""Values of windows that are taken at a time on a CPU: 520 images of 32 x 32, for each of which a call costs little."""
 
 PICKED_AT_ONCE = 131_072
 """Pixels that are picked one by one at a time on a CPU: their indices take 1 MB, and stay in cache."""
@@ -39,6 +30,11 @@ class Window(NamedTuple):
     part_top: int
     part_left: int
     flips: tuple[int, ...]
+
+    def inside(self, shape: Sequence[int]) -> bool:
+        """Whether all of the source window lies in an image [C, H, W]."""
+        _, height, width = shape
+        return self.top >= 0 and self.left >= 0 and self.top + self.rows <= height and self.left + self.cols <= width
 
 
 def windows(plan: Plan) -> list[Window]:
@@ -66,13 +62,9 @@ def _numbers(value: Tensor | int | None, zero: list[int]) -> list[int]:
 
 def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
     """The source window of one image [C, H, W]: a view where it lies inside, else a padded copy."""
-    top, left, rows, cols, *_ = window
+    top, left, rows, cols = window[:4]
     _, height, width = image.shape
-    if top >= 0 and left >= 0 and top + rows <= height and left + cols <= width:
-        # Cut by numpy, which holds on to the interpreter lock: torch gives it up for every view as well, and has to win
-        # it back from the other threads.
-        if image.dtype == torch.uint8 and image.device.type == "cpu":
-            return torch.from_numpy(image.numpy()[:, top : top + rows, left : left + cols])
+    if window.inside(image.shape):
         return image[:, top : top + rows, left : left + cols]
     padding = padding or Padding()
     if padding.mode == "constant":
@@ -115,21 +107,6 @@ def reflected(position: Tensor, length: int, mode: str) -> Tensor:
     return position.clamp(0, length - 1)
 
 
-def pieces(images: Tensor, plan: Plan) -> Iterator[tuple[slice, Tensor]]:
-    """The windows of a whole batch [B, C, H, W], which are not resized, some samples at a time.
-
-    Yields:
-        Which samples, and their windows [b, C, h, w] in the images' dtype, on a CPU valid until the next.
-    """
-    fill = None if plan.padding is None else fill_values(plan.padding, images)
-    if not plan.moves:
-        yield slice(None), images
-    elif plan.device.type == "cpu":
-        yield from _taken(images, plan, fill)
-    else:
-        yield slice(None), _picked(images, plan, fill)
-
-
 def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
     """``count`` samples of the sizes [C, h, w] in parts of at most ``most`` elements, or of one sample."""
     size = max(1, most // max(math.prod(sizes), 1))
@@ -138,87 +115,19 @@ def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
 
 def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
     """The same windows of masks [B, H, W], the nearest pixel where they are resized: [B, h, w]."""
-    if not plan.moves:
-        return masks
     fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
     return _picked(masks[:, None], plan, fill)[:, 0]
 
 
-def _taken(images: Tensor, plan: Plan, fill: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Windows on a CPU: samples are laid on their ground, mirrored if need be, and windows copied from it line by line.
-
-    All windows of all samples are one overlapping strided view of the ground, so that one ``index_select`` takes them:
-    0.3 us for 32 x 32 pixels of three channels, where picking pixel by pixel takes 2.1 us.
-    """
-    mirrors = _mirrors(plan)
-    top, left = _starts(plan)
-    _, *sizes = plan.shape
-    for some in chunks(plan.count, sizes, BYTES_AT_ONCE):
-        ground, place = _ground(images[some], mirrors[some], plan.padding, fill)
-        windows = scratch("windows", (len(place), *sizes), images.dtype)
-        sample, plane, line, _ = ground.stride()
-        channels, height, width = sizes
-        last = (channels - 1) * plane + (height - 1) * line + width - 1
-        views = ground.as_strided((ground.numel() - last, channels, height, width), (1, plane, line, 1))
-        starts = place * sample + top[some] * line + left[some]
-        yield some, torch.index_select(views, 0, torch.from_numpy(starts), out=windows)
-
-
-def _mirrors(plan: Plan) -> Kinds:
-    """How each sample is mirrored, uint8 [B]: 1 for left to right, 2 for upside down, 3 for both."""
-    kinds = np.zeros(plan.count, dtype=np.uint8)
-    for flip, bit in ((plan.flip_x, 1), (plan.flip_y, 2)):
-        if flip is not None:
-            kinds += flip.numpy() * np.uint8(bit)
-    return kinds
-
-
-def _starts(plan: Plan) -> tuple[Numbers, Numbers]:
-    """Where each window starts on its mirrored ground: rows and columns, int64 [B]."""
-    _, height, width = plan.source
-    margin = (0, 0) if plan.padding is None else plan.padding.margin
-    starts = []
-    for start, flip, room, reach in (
-        (plan.top, plan.flip_y, height - plan.height, margin[0]),
-        (plan.left, plan.flip_x, width - plan.width, margin[1]),
-    ):
-        first = np.zeros(plan.count, dtype=np.int64) if start is None else start.numpy()
-        starts.append((first if flip is None else np.where(flip.numpy(), room - first, first)) + reach)
-    return starts[0], starts[1]
-
-
-def _ground(images: Tensor, mirrors: Kinds, padding: Padding | None, fill: Tensor | None) -> tuple[Tensor, Numbers]:
-    """The images with their margin, sorted by how they are mirrored, and the place of each sample among them."""
-    counts = np.bincount(mirrors, minlength=4).tolist()
-    place = np.arange(len(images))
-    if counts[0] < len(images):
-        order = np.argsort(mirrors, kind="stable")
-        images = images.index_select(0, torch.from_numpy(order))
-        place[order] = np.arange(len(images))
-    elif padding is None:
-        return images.contiguous(), place
-    height, width = images.shape[2:]
-    top, left = (0, 0) if padding is None else padding.margin
-    ground = scratch("ground", (*images.shape[:2], height + 2 * top, width + 2 * left), images.dtype)
-    if fill is not None:
-        ground.copy_(fill)
-    inner = ground[:, :, top : top + height, left : left + width]
-    first = 0
-    for kind, count in enumerate(counts):
-        if count:
-            some = slice(first, first + count)
-            dims = [dim for bit, dim in ((1, -1), (2, -2)) if kind & bit]
-            inner[some] = images[some].flip(dims) if dims else images[some]
-            first += count
-    if padding is not None and padding.mode != "constant":
-        y = reflected(torch.arange(-top, height + top), height, padding.mode)
-        x = reflected(torch.arange(-left, width + left), width, padding.mode)
-        ground = ground.index_select(2, y + top).index_select(3, x + left)
-    return ground, place
+def picked(images: Tensor, plan: Plan) -> Tensor:
+    """The windows of a whole batch [B, C, H, W], which are not resized: [B, C, h, w] in the images' dtype."""
+    return _picked(images, plan, None if plan.padding is None else fill_values(plan.padding, images))
 
 
 def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
     """One source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
+    if not plan.moves:
+        return images
     y, x = _rows(plan), _columns(plan)
     count, channels = images.shape[:2]
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)

@@ -1,0 +1,107 @@
+"""The compiled kernels against torch's operations on whole batches: the same bits, wherever windows lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mmload.augment.plan import PADDING_MODES, Padding, Plan, Resampling
+from mmload.augment.render import Rendering
+from mmload.augment.resample import resize
+from mmload.augment.sampling import Window, windows
+
+DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
+FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+@st.composite
+def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
+    """A plan of windows in and outside of small images, the images, and which image each sample is."""
+    count, channels = draw(st.integers(0, 4)), draw(st.integers(1, 4))
+    height, width, rows, cols = (draw(st.integers(1, 40)) for _ in range(4))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+
+    def numbers(least: int, most: int) -> Tensor:
+        return torch.randint(least, most + 1, (count,), generator=generator)
+
+    margin = draw(st.integers(0, 9))
+    fill = tuple(float(draw(st.integers(0, 255))) for _ in range(draw(st.sampled_from([1, channels]))))
+    plan = Plan.of(count, (channels, height, width), 255.0, torch.device("cpu"))
+    plan = replace(
+        plan,
+        top=numbers(-margin, max(height + margin - rows, -margin)),
+        left=numbers(-margin, max(width + margin - cols, -margin)),
+        rows=rows,
+        cols=cols,
+        height=rows,
+        width=cols,
+        padding=Padding(mode=draw(st.sampled_from(PADDING_MODES)), fill=fill, margin=(margin + rows, margin + cols)),
+        flip_x=numbers(0, 1).bool() if draw(st.booleans()) else None,
+        flip_y=numbers(0, 1).bool() if draw(st.booleans()) else None,
+        grey=numbers(0, 1).bool() if draw(st.booleans()) else None,
+    )
+    if draw(st.booleans()):
+        plan = plan.scaled(torch.randn(channels, generator=generator), torch.randn(channels, generator=generator))
+    images = torch.randint(0, 256, (count + 3, channels, height, width), dtype=torch.uint8, generator=generator)
+    return plan, images, numbers(0, count + 2)
+
+
+@given(planned(), st.sampled_from(DTYPES), st.sampled_from(FORMATS))
+@settings(max_examples=300, deadline=None)
+def test_kernels_give_the_bits_of_torchs_operations(
+    case: tuple[Plan, Tensor, Tensor], dtype: torch.dtype, memory_format: torch.memory_format
+) -> None:
+    plan, images, places = case
+    if dtype == torch.uint8:
+        plan = replace(plan, shift=None, scale=None)
+    rendering = Rendering(plan, dtype)
+    expected = torch.empty(plan.shape, dtype=dtype)
+    rendering.by_operations(images[places], expected)
+    out = torch.empty(plan.shape, dtype=dtype, memory_format=memory_format)
+    rendering.some(0, images, places, out)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    half = plan.count // 2
+    parts = torch.empty_like(out)
+    rendering.some(half, images, places[half:], parts[half:])
+    rendering.some(0, images, places[:half], parts[:half])
+    torch.testing.assert_close(parts, expected, rtol=0, atol=0)
+
+
+@given(
+    st.integers(1, 60), st.integers(1, 60), st.integers(1, 50), st.integers(1, 50), st.booleans(), st.integers(0, 99)
+)
+@settings(max_examples=150, deadline=None)
+def test_a_packed_resize_gives_the_bits_of_a_plain_one(
+    rows: int, cols: int, height: int, width: int, antialias: bool, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.randint(0, 256, (3, 70, 80), dtype=torch.uint8, generator=generator)
+    for mode in ("bilinear", "bicubic"):
+        how = Resampling(height=height, width=width, mode=mode, antialias=antialias)
+        for top, left in ((7, 15), (-3, 40)):
+            got = torch.empty(3, height, width, dtype=torch.uint8)
+            resize(image, Window(top, left, rows, cols, 0, 0, ()), how, None, got)
+            ground = F.pad(image, (5, 70, 5, 70))[:, top + 5 : top + 5 + rows, left + 5 : left + 5 + cols]
+            # Interleaved by torch itself: its planar way gives other pixels at widths of 1.
+            pixels = ground[None].contiguous(memory_format=torch.channels_last)
+            expected = F.interpolate(pixels, size=(height, width), mode=mode, antialias=antialias)[0]
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_what_was_not_planned_is_refused() -> None:
+    plan = Plan.of(2, (3, 8, 9), 255.0, torch.device("cpu"))
+    rendering, images = Rendering(plan, torch.float32), torch.zeros(4, 3, 8, 9, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="not what was planned"):
+        rendering.some(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
+    with pytest.raises(ValueError, match="not what was planned"):
+        rendering.some(0, images, torch.arange(2), torch.empty(2, 3, 8, 8))
+    for places in ([0, 4], [-1, 0]):
+        with pytest.raises(IndexError, match="there are 4"):
+            rendering.some(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
+    assert len(windows(plan)) == 2
