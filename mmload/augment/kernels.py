@@ -34,7 +34,7 @@ _BYTE = np.int32(255)
 _GREEN, _BLUE = np.int32(8), np.int32(16)
 
 _CROP = (
-    "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], boolean[::1], int64, uint8[::1], int64, "
+    "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
     "float32[::1], float32[::1], {})"
 )
 
@@ -53,64 +53,11 @@ def _reflected(position: int, length: int, mode: int) -> int:
 
 
 @inlined
-def _clear(lines: Bytes, fill: Bytes) -> None:
-    """A line of every channel, with margins on either side, full of the constant."""
-    for c in range(_U(lines.shape[0])):
-        for x in range(_U(lines.shape[1])):
-            lines[c, x] = fill[c]
-
-
-@inlined
-def _fetch(
-    images: Bytes, place: Index, row: int, first: int, last: int, mode: int, fill: Bytes, reach: int, lines: Bytes
-) -> None:
-    """Columns ``first`` to ``last`` of a row, in or outside of an image, and its margins, into ``lines``.
-
-    Elements are named by all their indices: a slice is counted by atomic operations, which took longer than its line.
-    """
-    height, width = images.shape[2], images.shape[3]
-    for c in range(_U(images.shape[1])):
-        if mode == _CONSTANT and (row < 0 or row >= height):
-            for x in range(_U(first), _U(last)):
-                lines[c, _U(reach) + x] = fill[c]
-            continue
-        y = _U(_reflected(row, height, mode))
-        for x in range(_U(first), _U(last)):
-            lines[c, _U(reach) + x] = images[place, c, y, x]
-        if mode != _CONSTANT:
-            for x in range(1, reach + 1):
-                lines[c, _U(reach - x)] = images[place, c, y, _U(_reflected(-x, width, mode))]
-                lines[c, _U(reach + width - 1 + x)] = images[place, c, y, _U(_reflected(width - 1 + x, width, mode))]
-
-
-@inlined
-def _grey(lines: Bytes) -> None:
-    """Three lines, and their margins, replaced by their luma, in whole levels."""
-    for x in range(_U(lines.shape[1])):
-        red, green, blue = np.float32(lines[0, x]), np.float32(lines[1, x]), np.float32(lines[2, x])
-        level = np.uint8(red * _LUMA_RED + green * _LUMA_GREEN + blue * _LUMA_BLUE)
-        lines[0, x] = lines[1, x] = lines[2, x] = level
-
-
-@inlined
-def _interleave(lines: Bytes, start: Index, across: bool, mixed: Bytes) -> None:
-    """A window's lines as one of w * C values; only a constant stride makes it quick."""
-    channels = lines.shape[0]
-    width = _U(mixed.shape[0] // channels)
-    if channels == 3 and not across:
-        for x in range(width):
-            mixed[_U(3) * x], mixed[_U(3) * x + _U(1)] = lines[0, start + x], lines[1, start + x]
-            mixed[_U(3) * x + _U(2)] = lines[2, start + x]
-        return
-    if channels == 3:
-        end = start + width - _U(1)
-        for x in range(width):
-            mixed[_U(3) * x], mixed[_U(3) * x + _U(1)] = lines[0, end - x], lines[1, end - x]
-            mixed[_U(3) * x + _U(2)] = lines[2, end - x]
-        return
-    for c in range(_U(channels)):
-        for x in range(width):
-            mixed[x * _U(channels) + c] = lines[c, start + (width - _U(1) - x if across else x)]
+def _span(start: int, wanted: int, length: int, mirrored: bool) -> tuple[int, int]:
+    """From where to where a window's places along an axis lie on the image, as the output has them."""
+    begin = min(max(-start, 0), wanted)
+    end = max(min(length - start, wanted), begin)
+    return (wanted - end, wanted - begin) if mirrored else (begin, end)
 
 
 @compiled(_CROP.format("float32[:, :, :, ::1]"), _CROP.format("uint8[:, :, :, ::1]"))
@@ -120,15 +67,15 @@ def crop(
     tops: Numbers,
     lefts: Numbers,
     mirrors: Bytes,
-    greys: Flags,
-    mode: int,
     fill: Bytes,
-    reach: int,
+    mode: int,
     shift: Floats,
     scale: Floats,
     out: Floats | Bytes,
 ) -> None:
     """Windows of images, cropped, padded, mirrored, coloured.
+
+    Elements are named by all their indices: a slice is counted by atomic operations, which took longer than its line.
 
     Args:
         images: uint8 [N, C, H, W].
@@ -136,37 +83,71 @@ def crop(
         tops: int64 [B], first row of its window, in or outside of the image.
         lefts: int64 [B], first column of it.
         mirrors: uint8 [B], the bits :data:`ACROSS` and :data:`OVER`.
-        greys: bool [B], whether three channels are replaced by their luma.
+        fill: uint8 [C], the constant outside.
         mode: what lies outside, a place in :data:`~mmload.augment.plan.PADDING_MODES`.
-        fill: uint8 [C], the constant there.
-        reach: how far windows reach outside to the left or right, at most.
         shift: float32 [C]; a value becomes (x - shift) * scale.
         scale: float32 [C].
         out: float32 [B, C, h, w]; or uint8, for a map that keeps levels whole.
     """
     count, channels, height, width = out.shape
-    lines = np.empty((channels, images.shape[3] + 2 * reach), np.uint8)
-    _clear(lines, fill)
+    rows, cols = images.shape[2], images.shape[3]
     for k in range(_U(count)):
-        across, over, grey = mirrors[k] & ACROSS != 0, mirrors[k] & OVER != 0, greys[k] and channels == 3
-        first, last = max(lefts[k], 0), max(min(lefts[k] + width, images.shape[3]), 0)
-        start = _U(reach + lefts[k])
-        end = start + _U(width - 1)
-        for y in range(_U(height)):
-            row = tops[k] + (height - 1 - y if over else y)
-            _fetch(images, _U(places[k]), row, first, last, mode, fill, reach, lines)
-            if grey:
-                _grey(lines)
-            for c in range(_U(channels)):
-                less, times = shift[c], scale[c]
+        across, over, place = mirrors[k] & ACROSS != 0, mirrors[k] & OVER != 0, _U(places[k])
+        upper, lower = _span(tops[k], height, rows, over)
+        begin, end = _span(lefts[k], width, cols, across)
+        head, foot, first, last = tops[k], tops[k] + height - 1, _U(lefts[k]), _U(lefts[k] + width - 1)
+        for c in range(_U(channels)):
+            less, times = shift[c], scale[c]
+            blank = (np.float32(fill[c]) - less) * times
+            for y in range(_U(upper)):
+                for x in range(_U(width)):
+                    out[k, c, y, x] = blank
+            for y in range(_U(lower), _U(height)):
+                for x in range(_U(width)):
+                    out[k, c, y, x] = blank
+            for y in range(_U(upper), _U(lower)):
+                row = _U(foot) - y if over else _U(head) + y
+                for x in range(_U(begin)):
+                    out[k, c, y, x] = blank
+                for x in range(_U(end), _U(width)):
+                    out[k, c, y, x] = blank
                 if across:
-                    for x in range(_U(width)):
-                        out[k, c, y, x] = (np.float32(lines[c, end - x]) - less) * times
+                    for x in range(_U(begin), _U(end)):
+                        out[k, c, y, x] = (np.float32(images[place, c, row, last - x]) - less) * times
                 else:
-                    for x in range(_U(width)):
-                        out[k, c, y, x] = (np.float32(lines[c, start + x]) - less) * times
-            if grey:
-                _clear(lines, fill)
+                    for x in range(_U(begin), _U(end)):
+                        out[k, c, y, x] = (np.float32(images[place, c, row, first + x]) - less) * times
+            if mode != _CONSTANT:
+                for y in range(height):
+                    row = _U(_reflected(foot - y if over else head + y, rows, mode))
+                    inside = upper <= y < lower
+                    for x in range(width):
+                        if not (inside and begin <= x < end):
+                            column = _U(_reflected(lefts[k] + (width - 1 - x if across else x), cols, mode))
+                            out[k, c, _U(y), _U(x)] = (np.float32(images[place, c, row, column]) - less) * times
+
+
+@inlined
+def _interleave(
+    images: Bytes, place: Index, row: Index, left: int, across: bool, begin: int, end: int, line: Bytes
+) -> None:
+    """A row's columns inside of the image into a line of w * C values; only a constant stride makes it quick."""
+    channels = images.shape[1]
+    first, last = _U(left), _U(left + line.shape[0] // channels - 1)
+    if channels == 3 and across:
+        for x in range(_U(begin), _U(end)):
+            line[_U(3) * x] = images[place, 0, row, last - x]
+            line[_U(3) * x + _U(1)] = images[place, 1, row, last - x]
+            line[_U(3) * x + _U(2)] = images[place, 2, row, last - x]
+    elif channels == 3:
+        for x in range(_U(begin), _U(end)):
+            line[_U(3) * x] = images[place, 0, row, first + x]
+            line[_U(3) * x + _U(1)] = images[place, 1, row, first + x]
+            line[_U(3) * x + _U(2)] = images[place, 2, row, first + x]
+    else:
+        for c in range(_U(channels)):
+            for x in range(_U(begin), _U(end)):
+                line[x * _U(channels) + c] = images[place, c, row, last - x if across else first + x]
 
 
 @compiled(_CROP.format("float32[:, :, ::1]"))
@@ -176,39 +157,50 @@ def crop_interleaved(
     tops: Numbers,
     lefts: Numbers,
     mirrors: Bytes,
-    greys: Flags,
-    mode: int,
     fill: Bytes,
-    reach: int,
+    mode: int,
     shift: Floats,
     scale: Floats,
     out: Floats,
 ) -> None:
     """:func:`crop` into the memory of channels_last: ``out`` is float32 [B, h, w * C]."""
     count, height, values = out.shape
-    channels = images.shape[1]
+    channels, rows, cols = images.shape[1:]
     width = values // channels
-    lines = np.empty((channels, images.shape[3] + 2 * reach), np.uint8)
-    _clear(lines, fill)
-    mixed = np.empty(values, np.uint8)
+    line = np.empty(values, np.uint8)
     # The colour map of every value of a line, so that the last pass is one plain loop.
     less, times = np.empty(values, np.float32), np.empty(values, np.float32)
     for i in range(values):
         less[i], times[i] = shift[i % channels], scale[i % channels]
     for k in range(_U(count)):
-        across, over, grey = mirrors[k] & ACROSS != 0, mirrors[k] & OVER != 0, greys[k] and channels == 3
-        first, last = max(lefts[k], 0), max(min(lefts[k] + width, images.shape[3]), 0)
-        start = _U(reach + lefts[k])
+        across, over, place = mirrors[k] & ACROSS != 0, mirrors[k] & OVER != 0, _U(places[k])
+        begin, end = _span(lefts[k], width, cols, across)
         for y in range(_U(height)):
             row = tops[k] + (height - 1 - y if over else y)
-            _fetch(images, _U(places[k]), row, first, last, mode, fill, reach, lines)
-            if grey:
-                _grey(lines)
-            _interleave(lines, start, across, mixed)
+            inside = 0 <= row < rows
+            if inside or mode != _CONSTANT:
+                row = _reflected(row, rows, mode)
+                _interleave(images, place, _U(row), lefts[k], across, begin, end, line)
+            for x in range(width):
+                if not (inside and begin <= x < end):
+                    column = _U(_reflected(lefts[k] + (width - 1 - x if across else x), cols, mode))
+                    for c in range(channels):
+                        at = _U(x * channels + c)
+                        line[at] = fill[c] if mode == _CONSTANT else images[place, _U(c), _U(row), column]
             for i in range(_U(values)):
-                out[k, y, i] = (np.float32(mixed[i]) - less[i]) * times[i]
-            if grey:
-                _clear(lines, fill)
+                out[k, y, i] = (np.float32(line[i]) - less[i]) * times[i]
+
+
+@compiled("void(uint8[:, :, :, ::1], boolean[::1])")
+def grey(images: Bytes, greys: Flags) -> None:
+    """Images [B, 3, H, W] replaced by their luma in whole levels where ``greys`` [B] says so."""
+    for k in range(_U(images.shape[0])):
+        if greys[k]:
+            for y in range(_U(images.shape[2])):
+                for x in range(_U(images.shape[3])):
+                    luma = np.float32(images[k, 0, y, x]) * _LUMA_RED + np.float32(images[k, 1, y, x]) * _LUMA_GREEN
+                    level = np.uint8(luma + np.float32(images[k, 2, y, x]) * _LUMA_BLUE)
+                    images[k, 0, y, x] = images[k, 1, y, x] = images[k, 2, y, x] = level
 
 
 @compiled("void(uint8[:, :, ::1], int64, int64, int32[:, ::1])")

@@ -33,6 +33,10 @@ _LUMA = (0.2989, 0.587, 0.114)
 """The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
 
 
+Factors = tuple[Floats, Floats]
+"""Shift and scale, float32 [C] each: a value becomes (x - shift) * scale."""
+
+
 class Frames(NamedTuple):
     """What the kernels cut out for each sample, as numpy arrays [B]: see :func:`mmload.augment.kernels.crop`."""
 
@@ -44,6 +48,12 @@ class Frames(NamedTuple):
     def of(self, some: slice) -> Frames:
         """Those of some samples."""
         return Frames(self.tops[some], self.lefts[some], self.mirrors[some], self.greys[some])
+
+    @classmethod
+    def still(cls, count: int) -> Frames:
+        """Those that leave images as they are."""
+        starts, nothing = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.uint8)
+        return cls(starts, starts, nothing, nothing.view(np.bool_))
 
 
 class Rendering:
@@ -112,27 +122,30 @@ class Rendering:
             self._crop(full.numpy(), np.arange(len(full)), self._frames.of(window), out[some])
 
     def _crop(self, images: Bytes, places: Numbers, frames: Frames, out: Tensor) -> None:
-        """Cuts frames out of images and colours them, straight into the output where a kernel can write it."""
+        """Cuts frames out of images and colours them, by way of their levels where some become grey."""
+        if self.plan.grey is None or self.plan.source[0] != 3:
+            self._cut(images, places, frames, self._factors, out)
+            return
+        for some in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
+            levels = scratch("levels", out[some].shape, torch.uint8)
+            self._cut(images, places[some], frames.of(some), self._no_factors, levels)
+            kernels.grey(levels.numpy(), frames.greys[some])
+            self._cut(levels.numpy(), np.arange(len(levels)), Frames.still(len(levels)), self._factors, out[some])
+
+    def _cut(self, images: Bytes, places: Numbers, frames: Frames, factors: Factors, out: Tensor) -> None:
+        """Cuts frames out of images and scales them, straight into the output where a kernel can write it."""
         lines = out.permute(0, 2, 3, 1)
+        where = images, places, frames.tops, frames.lefts, frames.mirrors
         if out.dtype in (torch.float32, torch.uint8) and out.is_contiguous():
-            kernels.crop(images, places, *frames, *self._outside(images, frames), *self._factors, out.numpy())
+            kernels.crop(*where, self._fill, self._mode, *factors, out.numpy())
         elif out.dtype == torch.float32 and lines.is_contiguous():
-            mixed = lines.flatten(2).numpy()
-            kernels.crop_interleaved(images, places, *frames, *self._outside(images, frames), *self._factors, mixed)
+            kernels.crop_interleaved(*where, self._fill, self._mode, *factors, lines.flatten(2).numpy())
         else:
             dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
             for some in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
                 work = scratch("pixels", out[some].shape, dtype)
-                self._crop(images, places[some], frames.of(some), work)
+                self._cut(images, places[some], frames.of(some), factors, work)
                 out[some].copy_(work)
-
-    def _outside(self, images: Bytes, frames: Frames) -> tuple[int, Bytes, int]:
-        """What lies outside the images, and how far frames reach there to the left or right."""
-        width = images.shape[3]
-        reach = 0
-        if len(frames.lefts):
-            reach = max(0, -int(frames.lefts.min()), int(frames.lefts.max()) + self.plan.width - width)
-        return self._mode, self._fill, reach
 
     def _moved(self, images: Tensor) -> Tensor:
         """The images [B, C, h, w] cropped, resized and mirrored, in their own dtype."""
@@ -204,12 +217,18 @@ class Rendering:
         return fill.expand(self.plan.source[0]).contiguous().numpy()
 
     @cached_property
-    def _factors(self) -> tuple[Floats, Floats]:
-        """The colour map as the kernels take it: shift and scale, float32 [C] each."""
+    def _factors(self) -> Factors:
+        """The colour map as the kernels take it."""
+        shift, scale = self._no_factors
+        return (
+            shift if self._shift is None else self._shift.flatten().expand(len(shift)).contiguous().numpy(),
+            scale if self._scale is None else self._scale.flatten().expand(len(scale)).contiguous().numpy(),
+        )
+
+    @cached_property
+    def _no_factors(self) -> Factors:
         channels = self.plan.source[0]
-        shift = torch.zeros(1) if self._shift is None else self._shift.flatten()
-        scale = torch.ones(1) if self._scale is None else self._scale.flatten()
-        return shift.expand(channels).contiguous().numpy(), scale.expand(channels).contiguous().numpy()
+        return np.zeros(channels, dtype=np.float32), np.ones(channels, dtype=np.float32)
 
     @cached_property
     def _windows(self) -> list[Window]:
