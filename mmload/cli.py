@@ -1,14 +1,13 @@
 """The ``mmload`` command: parse, make one call, show the result.
 
 Only here, in cli_bench.py and in terminal.py is anything shown, or the program ended.
-Exit codes: 0 done, 1 it failed, 2 it was asked wrongly, 130 interrupted.
+Exit codes: 0 done, 1 it failed, 2 it was asked wrongly, 130 interrupted, 141 nobody reads what it shows, 143 ended.
 """
 
 from __future__ import annotations
 
 import sys
 import tomllib
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from typer.core import TyperGroup
 import mmload
 from mmload import cli_bench, cli_parity
 from mmload import recipe as recipes
-from mmload.errors import MmloadError, UsageError
-from mmload.terminal import fail, interruptible, progress_bar
+from mmload.errors import UsageError
+from mmload.terminal import fail, interruptible, last_resort, progress_bar
 
 if TYPE_CHECKING:
     from mmload.build import BuildReport
@@ -49,22 +48,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line and exit; every error becomes one line unless ``--debug`` is given."""
-    debug = "--debug" in sys.argv
-    try:
-        app(args=[arg for arg in sys.argv[1:] if arg != "--debug"])
-    except MmloadError as error:
-        if debug:
-            traceback.print_exc()
-        fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        fail("interrupted; run the same command again to go on", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        fail(f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)", 1)
+    words = sys.argv[1:]
+    with last_resort("--debug" in words):
+        app(args=[word for word in words if word != "--debug"])
 
 
 def _version(asked: bool) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmload.errors import UsageError
+from mmload.errors import MmloadError, UsageError
 from mmload.terminal import check_target, interruptible, status_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mmload.bench import Options, Record
+
+MOST_LINKS = 1_000_000
+"""Links to photographs that ``bench build`` makes, one an image."""
+
+_ROOM = 1.25  # times the pixels of all rows: labels, links and file systems need some, too
 
 
 def bench(
@@ -67,11 +74,11 @@ def bench(
         raise UsageError("bench needs a DATASET and its --source ROOT, or --source ROOT alone; see mmload bench --help")
     if dataset is not None and size is not None:
         raise UsageError(f"--size is {size}, and {dataset} has its size already; leave one of them out")
-    if size is not None and size < 1:
-        raise UsageError(f"--size is {size}; use at least 1")
     _check_outputs(json_file, plot)
     from mmload.bench import Options, table
+    from mmload.bench.options import check_count
 
+    check_count("--size", size)
     options = Options(
         split=split,
         augment=augment,
@@ -90,8 +97,8 @@ def bench(
     )
     with interruptible("nothing was changed"), status_line() as progress:
         record = _measure(dataset, source, size, options, progress)
-    typer.echo(table(record))
-    _write(record, json_file, plot)
+    written = _write(record, json_file, plot)  # first: what took minutes to measure is not lost to a full stdout
+    typer.echo(table(record) + written)
 
 
 def bench_build(
@@ -103,23 +110,37 @@ def bench_build(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")] = None,
 ) -> None:
     """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
-    for name, value in (("--size", size), ("--images", images), ("--rounds", rounds)):
-        if value < 1:
-            raise UsageError(f"{name} is {value}; use at least 1")
     _check_outputs(json_file, None)
-    from mmload.bench.building import run
+    from mmload.bench.options import check_count
     from mmload.threads import check_threads
 
+    check_count("--size", size)
+    check_count("--images", images, MOST_LINKS)
+    check_count("--rounds", rounds)
     check_threads(threads)
+    _check_room(size, images)
+    from mmload.bench.building import run
 
     with interruptible("nothing was changed"), status_line() as progress:
         record = run(root, size=size, images=images, rounds=rounds, threads=threads, progress=progress)
-    typer.echo(record.table())
+    text = record.table()
     if json_file is not None:
         from mmload.bench.record import write_json
 
         write_json(record.as_json(), json_file)
-        typer.echo(f"record: {json_file}")
+        text += f"\nrecord: {json_file}"
+    typer.echo(text)
+
+
+def _check_room(size: int, images: int) -> None:
+    """Whether the rows fit where temporary files go: the tutorial's loop maps its file; a full disk would kill it."""
+    place = Path(tempfile.gettempdir())
+    need, free = int(_ROOM * images * 3 * size * size), shutil.disk_usage(place).free
+    if need > free:
+        raise MmloadError(
+            f"{images} images of {size} x {size} take {need / 2**20:,.1f} MiB of temporary files, "
+            f"{free / 2**20:,.1f} MiB are free in {place}; set TMPDIR to a place with more, or lower --images or --size"
+        )
 
 
 def _measure(
@@ -144,17 +165,20 @@ def _compare(files: tuple[Path, Path], unused: tuple[Path | None, ...]) -> None:
     typer.echo(compare(records[0], records[1], (str(files[0]), str(files[1]))))
 
 
-def _write(record: Record, json_file: Path | None, plot: Path | None) -> None:
+def _write(record: Record, json_file: Path | None, plot: Path | None) -> str:
+    """Write what was asked for; lines that name it."""
     from mmload.bench import write_record
 
+    text = ""
     if json_file is not None:
         write_record(record, json_file)
-        typer.echo(f"record: {json_file}")
+        text += f"\nrecord: {json_file}"
     if plot is not None:
         from mmload.bench.chart import draw
 
         draw(record, plot)
-        typer.echo(f"chart: {plot}")
+        text += f"\nchart: {plot}"
+    return text
 
 
 def _check_outputs(json_file: Path | None, plot: Path | None) -> None:

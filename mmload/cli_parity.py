@@ -39,13 +39,15 @@ def parity(
 
     with interruptible("nothing was changed"), progress_bar("parity", "img") as progress:
         report = checks.run(dataset, source, split=split, rows=count, seed=seed, threads=threads, progress=progress)
-    typer.echo(checks.table(report))
+    lines = [checks.table(report)]
     for file, text in ((json_file, _json), (html_file, checks.page)):
         if file is not None:
             _write(file, text(report))
+            lines.append(f"written: {file}")
     if record:
         checks.record(dataset, report)
-        typer.echo(f"recorded in the card of {dataset}")
+        lines.append(f"recorded in the card of {dataset}")
+    typer.echo("\n".join(lines))
     if not report.passed:
         typer.echo(f"mmload: {dataset} is not what Pillow and torchvision make of {source}", err=True)
         raise typer.Exit(1)
@@ -68,4 +70,3 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise MmloadError(f"cannot write {file} ({error.strerror})") from error
-    typer.echo(f"written: {file}")

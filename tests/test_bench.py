@@ -135,6 +135,11 @@ def test_the_table_has_80_columns_and_every_row(whole: Record) -> None:
     assert "* FFCV raw, 2 threads: centre crop" in table(whole)
 
 
+def test_columns_of_great_ratios_stay_apart() -> None:
+    fast = row("mmload.Loader", "mmload", 690 * 1065.1)
+    assert rates(record(STOCK, fast))[2].split()[-3:] == ["698k..772k", "1,065x", "-"]
+
+
 def test_a_record_comes_back_from_its_file(whole: Record, tmp_path: Path) -> None:
     write_record(whole, tmp_path / "a.json")
     assert read_record(tmp_path / "a.json") == whole

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +19,11 @@ from torch import Tensor
 
 from mmload.bench import Options, Record, process, table, usage
 from mmload.bench.ceilings import cached_entry, ceiling_entries
-from mmload.bench.child import Desk
+from mmload.bench.child import Desk, _keep_below
 from mmload.bench.contenders import Entry
 from mmload.bench.measure import Measurement, Plan, measure
 from mmload.bench.record import rows_of
+from mmload.bench.run import notes_of
 from mmload.bench.task import Task
 from mmload.bench.train import TrainSample
 from mmload.dataset import Dataset
@@ -53,7 +56,7 @@ class Fake:
         if self._does == "parent":
             self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         for _ in range(3):
-            time.sleep(0.4 if self._does == "slow" else 0.001)
+            time.sleep({"slow": 0.4, "slower": 0.8}.get(self._does, 0.001))
             yield torch.zeros(4, 3, size, size), torch.zeros(4, dtype=torch.int64)
 
     def close(self) -> None:
@@ -230,3 +233,24 @@ def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
     assert slow.share == slow.waited / slow.seconds
     assert cached.waited / cached.steps < 0.4
     assert (slow.images, cached.images) == (4 * slow.steps, 4 * cached.steps)
+
+
+def test_training_that_the_budget_has_no_room_for_is_left_out_and_named(task: Task) -> None:
+    plan = Plan(epochs=2, budget=0.5, train="squeezenet1_1")
+    entries = [fake("first", "slower"), fake("second", "slower", "stock"), replace(cached_entry(), missing="left out")]
+    results = measure(task, entries, plan)
+    assert [len(result.training) for result in results] == [0, 0, 0]
+    assert [result.untrained > 1.6 for result in results] == [True, True, False]
+    notes = " ".join(notes_of(results, plan))
+    assert "no training with any of them: two steps take about" in notes
+    assert "the time budget of 0.5 s has no room; raise --time-budget, or lower --batch-size" in notes
+
+
+def test_temporary_files_of_a_contender_are_the_benchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    deep = tmp_path / ("deep" * 30)
+    _keep_below(deep)
+    assert os.environ["TMPDIR"] == "/elsewhere"  # a socket's name would be too long
+    _keep_below(Path("/short"))
+    assert (os.environ["TMPDIR"], tempfile.gettempdir()) == ("/short", "/short")

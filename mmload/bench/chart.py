@@ -87,21 +87,25 @@ def _ceilings(axes: Any, record: Record, rows: list[Row]) -> None:
     limits = [row for row in record.rows if row.rate and row.name in {each.ceiling for each in rows}]
     near = [row for row in limits if row.rate <= _OFF_SCALE * most]
     axes.set_xlim(0, 1.12 * max([most, *(row.rate for row in near)]))
-    red, style = COLOURS["ceiling"], {"fontsize": 10, "va": "bottom", "xycoords": ("data", "axes fraction")}
     for row in near:
-        axes.axvline(row.rate, color=red, lw=1.6, ls=(0, (5, 3)))
-        label = f"limit: {row.name}, {number(row.rate)} "
-        axes.annotate(label, (row.rate, 1.01), ha="right", color=red, **style)
-    for row in limits:
-        if row not in near:
-            label = f"limit, off the scale: {row.name}, {number(row.rate)} \u2192"
-            axes.annotate(label, (axes.get_xlim()[1], 1.01), ha="right", color=red, **style)
+        axes.axvline(row.rate, color=COLOURS["ceiling"], lw=1.6, ls=(0, (5, 3)))
+    for line, row in enumerate(sorted(limits, key=lambda row: row.rate, reverse=True)):  # each label on its own line
+        there = row in near
+        told = f"{row.name}, {number(row.rate)}"
+        label = f"limit: {told} " if there else f"limit, off the scale: {told} \u2192"
+        at = (row.rate if there else axes.get_xlim()[1], 1.0)
+        style = {"fontsize": 10, "va": "bottom", "ha": "right", "color": COLOURS["ceiling"]}
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axes.annotate(label, at, (0, 2 + 14 * line), **place, **style)
 
 
 def _plain(axes: Any, record: Record) -> None:
     """Everything else in one quiet colour."""
     cache, device = record.settings.get("cache", "warm"), record.settings.get("device", "cpu")
-    axes.set_xlabel(f"images/s (median, whiskers: lowest to highest epoch; {cache} cache, {device})", color=INK)
+    text = f"images/s (median, whiskers: lowest to highest epoch; {cache} cache, {device})"
+    if any(row.differs and row.rate for row in record.rows):
+        text += "\n* not quite the same work: see the table"
+    axes.set_xlabel(text, color=INK)
     axes.tick_params(colors=INK, length=0)
     axes.xaxis.set_major_formatter(lambda value, _: number(value) if value else "0")
     axes.grid(axis="x", color=INK, alpha=0.3, lw=0.6)

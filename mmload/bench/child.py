@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import time
 import traceback
@@ -33,6 +34,10 @@ from mmload.errors import MmloadError
 
 CEILINGS = ("ceiling", "cached")
 """Groups of entries that measure the machine: what they give is not held against the task."""
+
+
+_SOCKET = len("/pymp-12345678/listener-12345678")  # as multiprocessing calls them
+_LONGEST = 103  # bytes of a socket's name on macOS; Linux takes 107
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +126,18 @@ class Desk:
         used = usage.own_seconds() - cpu
         return Sample(images=images, seconds=seconds, first=first, cpu=used, epochs=epochs, whole=whole)
 
+    def try_steps(self, *, model: str) -> float:
+        """Seconds that two steps of training take. See :class:`~mmload.bench.train.Trainer`."""
+        return self._trained(model).try_steps(self._ready())
+
     def train(self, *, model: str, most: float) -> TrainSample:
         """Train the model with the contender's batches for a while. See :class:`~mmload.bench.train.Trainer`."""
+        return self._trained(model).run(self._ready(), most)
+
+    def _trained(self, model: str) -> Trainer:
         if self._trainer is None:
             self._trainer = Trainer(model, self._task)
-        return self._trainer.run(self._ready(), most)
+        return self._trainer
 
     def _ready(self) -> Contender:
         if self._contender is None:
@@ -184,6 +196,7 @@ def serve(payload: bytes, method: str, log: str, pipe: Connection) -> None:
         pipe: commands come in as (name, arguments), None at the end; ("done", value) or ("failed", why) go out.
     """
     _detach(log)
+    _keep_below(Path(log).parent)
     multiprocessing.set_start_method(method, force=True)  # a spawned process would spawn, and DataLoader's workers fork
     try:
         desk = Desk(*pickle.loads(payload))
@@ -191,6 +204,15 @@ def serve(payload: bytes, method: str, log: str, pipe: Connection) -> None:
             pipe.send(_answer(desk, *command))
     except (EOFError, BrokenPipeError):
         os._exit(0)
+
+
+def _keep_below(folder: Path) -> None:
+    """Make temporary files in the bench's own folder: of a worker process that is killed, some would be left.
+
+    Not where that would be too deep for the names of sockets, which DataLoader's workers make there.
+    """
+    if len(os.fsencode(folder)) + _SOCKET <= _LONGEST:
+        tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
 
 
 def _answer(desk: Desk, name: str, arguments: dict[str, Any]) -> tuple[str, Any]:

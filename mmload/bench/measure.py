@@ -39,7 +39,8 @@ class Plan:
             on top.
         cold: evict all files before each measured epoch. The contender is made anew for it and no other is there
             meanwhile: what a process has mapped cannot be evicted.
-        train: a torchvision model to train with each contender's batches; None: no training.
+        train: a torchvision model to train with each contender's batches, two steps at least; None: no training. For
+            whom the budget has no room for two steps is not trained with.
         patience: seconds that a contender may be silent beyond its time before it is ended.
     """
 
@@ -61,6 +62,7 @@ class Measurement:
         samples: the measured turns.
         memory: bytes of its process tree at most, sampled in the epoch that warms up; None where it is not known.
         training: the measured turns of training.
+        untrained: seconds that its training would have taken at least, where the budget had no room for them; else 0.
         coldness: what evicting the files came to before each sample.
     """
 
@@ -70,6 +72,7 @@ class Measurement:
     samples: list[Sample] = field(default_factory=list)
     memory: int | None = None
     training: list[TrainSample] = field(default_factory=list)
+    untrained: float = 0.0
     coldness: list[Coldness] = field(default_factory=list)
 
     @property
@@ -140,7 +143,7 @@ class _Rounds:
         self._task, self._plan, self._work, self._progress = task, plan, work, progress
         self.measurements = [Measurement(entry=entry, failure=entry.missing) for entry in entries]
         self._workers: dict[int, Worker] = {}
-        self._deadline = self._least = 0.0
+        self._deadline = self._least = self._two_steps = 0.0
         self._files: list[Path] = []
         scratch = work / "scratch"
         scratch.mkdir()
@@ -165,15 +168,36 @@ class _Rounds:
             if turn == 1 or time.monotonic() < self._deadline:
                 left = (self._plan.epochs - turn) * len(loading) + later
                 self._round(loading, f"epoch {turn} of {self._plan.epochs}", self._epoch, left)
-        for turn in range(1, self._plan.epochs + 1 if self._plan.train else 1):
-            if turn == 1 or time.monotonic() < self._deadline:
-                left = (self._plan.epochs - turn) * len(training)
-                self._round(training, f"training, {turn} of {self._plan.epochs}", self._train, left)
+        if self._plan.train:
+            self._train_rounds(training)
         self._progress("closing")
         for worker in self._workers.values():
             worker.leave()
         for worker in self._workers.values():
             worker.wait()
+
+    def _train_rounds(self, numbers: list[int]) -> None:
+        """Rounds of training, as far as the budget goes; the fastest of each group first, which the verdict is of."""
+        there = [n for n in numbers if n in self._workers]
+        best: dict[str, int] = {}
+        for number in sorted(there, key=lambda n: self.measurements[n].median):
+            best[self.measurements[number].entry.group] = number
+        numbers = sorted(there, key=lambda n: n not in best.values())
+        self._two_steps = self._try_steps(best.get(CACHED, numbers[0])) if numbers else 0.0
+        for turn in range(1, self._plan.epochs + 1):
+            if turn == 1 or time.monotonic() < self._deadline:
+                left = (self._plan.epochs - turn) * len(numbers)
+                self._round(numbers, f"training, {turn} of {self._plan.epochs}", self._train, left)
+
+    def _try_steps(self, number: int) -> float:
+        """Seconds that a turn of training takes at least, by steps that count for nothing else."""
+        began = time.monotonic()
+        self._progress("the first steps of training")
+        limit = max(self._least, self._deadline - began) + self._plan.patience
+        seconds: float | None = None
+        with self._fault_of(number):
+            seconds = self._workers[number].ask("try_steps", limit, model=self._plan.train)
+        return time.monotonic() - began if seconds is None else seconds
 
     def end(self) -> None:
         """Kill what is left, as after an interrupt."""
@@ -227,7 +251,10 @@ class _Rounds:
         worker.ask("close", self._plan.patience)
 
     def _train(self, worker: Worker, result: Measurement, most: float) -> None:
-        limit = most + 4 * self._plan.patience  # two steps at least, however slow the model is
+        if self._two_steps > max(_LEAST_TURN, self._deadline - time.monotonic()):
+            result.untrained = 0.0 if result.training else self._two_steps
+            return
+        limit = max(most, self._two_steps) + 2 * self._plan.patience
         result.training.append(worker.ask("train", limit, model=self._plan.train, most=most))
 
     @contextmanager

@@ -13,6 +13,27 @@ from mmload.threads import MOST_THREADS, available_cores, check_threads
 
 DEVICES = ("cpu", "cuda")
 
+MOST = {"--images": 10_000_000, "--epochs": 1000, "--rounds": 1000, "--size": 16_384}
+"""The greatest numbers that can be meant; beyond, memory or patience would come to an end first."""
+
+
+def check_count(name: str, value: int | None, most: int | None = None) -> None:
+    """Whether a number of things can be meant; None, the choice left to the bench, can.
+
+    Args:
+        name: the option's.
+        value: its value.
+        most: the greatest; None: :data:`MOST` of that option, or any.
+
+    Raises:
+        UsageError: if it cannot.
+    """
+    most = MOST.get(name) if most is None else most
+    if value is not None and value < 1:
+        raise UsageError(f"{name} is {value}; use at least 1")
+    if value is not None and most is not None and value > most:
+        raise UsageError(f"{name} is {value}; use at most {most}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -56,13 +77,18 @@ class Options:
     def __post_init__(self) -> None:
         counts = {"--batch-size": self.batch_size, "--images": self.images, "--epochs": self.epochs}
         for name, value in {**counts, "--crop": self.crop}.items():
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}; use at least 1")
+            check_count(name, value)
         check_threads(self.threads)
         if self.augment not in AUGMENTS:
             raise UsageError(f"--augment is {self.augment!r}; use one of {', '.join(AUGMENTS)}")
         if self.padding < 0:
             raise UsageError(f"--padding is {self.padding}; use a number from 0")
+        taken = {"--padding": (self.padding, ("crop",)), "--crop": (self.crop, AUGMENTS[:2])}
+        for name, (asked, where) in taken.items():
+            if asked and self.augment not in where:
+                raise UsageError(
+                    f"{name} is {asked}, and --augment {self.augment} does not take it; leave one of them out"
+                )
         if not self.workers or min(self.workers) < 0 or max(self.workers) > MOST_THREADS:
             given = ",".join(map(str, self.workers))
             raise UsageError(f"--workers is {given}; give whole numbers from 0 to {MOST_THREADS}, as in 0,2,4")

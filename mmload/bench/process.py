@@ -30,6 +30,12 @@ _LOOK = 0.05  # seconds between two looks at a busy process
 _LEAVE = 5.0  # seconds that a process has to close its contender
 
 
+_CAUSES = {
+    getattr(signal, "SIGKILL", 0): ", as when memory runs out",
+    getattr(signal, "SIGBUS", 0): ", as when the disk of a mapped file is full",
+}
+
+
 class Fault(Exception):
     """A contender cannot go on; the text is why."""
 
@@ -140,7 +146,7 @@ class Worker:
         cause = f"exit code {code}"
         if code is not None and code < 0:
             cause = f"signal {signal.Signals(-code).name}"
-            cause += ", as when memory runs out" if -code == getattr(signal, "SIGKILL", 0) else ""
+            cause += _CAUSES.get(-code, "")
         self.kill()
         said = last_line(self._log)
         return f"its process died ({cause})" + (f": {said}" if said else "")

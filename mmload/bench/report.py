@@ -28,7 +28,7 @@ def rates(record: Record) -> list[str]:
     lines = [f"{'':<{_NAME}}{'images/s':>8}{'lowest..highest':>16}{'x stock':>8}{'of limit':>9}"]
     for row in record.rows:
         if row.rate:
-            ratio = f"{row.rate / stock.rate:,.1f}x" if stock else "-"
+            ratio = _ratio(row.rate / stock.rate) if stock else "-"
             share = f"{row.of_ceiling:.0%}" if row.of_ceiling is not None else "-"
             spread = f"{number(min(row.epochs))}..{number(max(row.epochs))}" if len(row.epochs) > 1 else "one epoch"
             lines.append(f"{_called(row):<{_NAME}}{number(row.rate):>8}{spread:>16}{ratio:>8}{share:>9}")
@@ -79,6 +79,11 @@ def number(rate: float) -> str:
     if rate >= 100_000:
         return f"{rate / 1e3:,.0f}k"
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
+def _ratio(times: float) -> str:
+    """A ratio in at most 7 characters."""
+    return f"{number(times)}x" if times >= 1000 else f"{times:.1f}x"
 
 
 def wrapped(text: str, indent: str) -> Iterable[str]:

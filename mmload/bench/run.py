@@ -11,6 +11,7 @@ from typing import Any
 from mmload.bench import contenders
 from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contenders import Entry
+from mmload.bench.contenders.entry import counted
 from mmload.bench.machine import machine, versions
 from mmload.bench.measure import Measurement, Plan, measure
 from mmload.bench.options import Options
@@ -151,10 +152,20 @@ def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
         )
     cut = [result.name for result in measurements if any(not sample.whole for sample in result.samples)]
     if cut:
-        notes.append(f"{len(cut)} rows are of epochs that were cut short to keep the time budget of {plan.budget:g} s")
+        are = "1 row is" if len(cut) == 1 else f"{len(cut)} rows are"
+        notes.append(f"{are} of epochs that were cut short to keep the time budget of {plan.budget:g} s")
     fresh = [result.name for result in measurements if result.samples and not result.warmed]
     if fresh and not plan.cold:
         notes.append(
-            f"{len(fresh)} rows did not come to the end of the epoch that warms up: some files may have been cold"
+            f"{counted(len(fresh), 'row')} did not come to the end of the epoch that warms up: some files may have "
+            "been cold"
+        )
+    untrained = [result for result in measurements if result.untrained]
+    if untrained:
+        some = any(result.training for result in measurements)
+        names = ", ".join(result.name for result in untrained) if some else "any of them"
+        notes.append(
+            f"no training with {names}: two steps take about {untrained[0].untrained:,.0f} s, for which the time "
+            f"budget of {plan.budget:g} s has no room; raise --time-budget, or lower --batch-size"
         )
     return notes

@@ -6,6 +6,7 @@ dtype, statistics. Picklable, as each contender lives in a process of its own. N
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from mmload.dataset import Dataset, Split
 from mmload.dataset import open as open_dataset
 from mmload.errors import UsageError
 from mmload.threads import available_cores
+from mmload.tiers import free_memory
 
 AUGMENTS = ("crop", "resized-crop", "none")
+_BATCHES = 8  # in memory at once, in all the contenders' processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,22 @@ class Task:
         if self.augment != "none" and not 1 <= self.crop <= side:
             raise UsageError(
                 f"--crop is {self.crop}, the stored images are {spec.shape[1]} x {spec.shape[2]}; use 1 to {side}"
+            )
+        if self.padding > side:
+            raise UsageError(
+                f"--padding is {self.padding}, the stored images are {spec.shape[1]} x {spec.shape[2]}; "
+                f"use 0 to {side}, as beyond most crops would be all padding"
+            )
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Several batches fit."""
+        image, free = math.prod(self.shape[1:]) * self.dtype.itemsize, free_memory()
+        if free and self.batch_size * image * _BATCHES > free:
+            most = max(1, free // (image * _BATCHES))
+            raise UsageError(
+                f"--batch-size is {self.batch_size}: {_BATCHES} batches of {self.batch_size * image / 2**30:,.1f} GiB "
+                f"do not fit into the {free / 2**30:,.1f} GiB of memory that are free; use at most {most}"
             )
 
     @property

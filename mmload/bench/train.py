@@ -10,6 +10,7 @@ import difflib
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,24 +63,42 @@ class Trainer:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
 
     def run(self, contender: Contender, most: float) -> TrainSample:
-        """Train for ``most`` seconds, one step at least, epoch after epoch.
+        """Train for ``most`` seconds, epoch after epoch: two steps at least, and none more that would end later.
+
+        The first is not counted: it allocates, chooses kernels, and fills queues.
 
         Raises:
             MmloadError: if the contender gives no batch.
         """
-        batches = endless(contender)
-        try:
-            self._turn(batches)  # not counted: allocations, choice of kernels, filling of queues
-            began = time.perf_counter()
+        last = time.perf_counter() + most
+        with closing(endless(contender)) as batches:
+            self._turn(batches)
+            began = now = time.perf_counter()
             images = steps = 0
             waited = 0.0
-            while not steps or time.perf_counter() - began < most:
+            while not steps or now + (now - began) / steps < last:
                 count, wait = self._turn(batches)
                 images, steps, waited = images + count, steps + 1, waited + wait
-            seconds = time.perf_counter() - began
-        finally:
-            batches.close()
-        return TrainSample(images=images, seconds=seconds, waited=waited, steps=steps)
+                now = time.perf_counter()
+        return TrainSample(images=images, seconds=now - began, waited=waited, steps=steps)
+
+    def try_steps(self, contender: Contender) -> float:
+        """Make a step, and a second one if the first took less than a second.
+
+        Returns:
+            Seconds that the two take, or would take.
+
+        Raises:
+            MmloadError: if the contender gives no batch.
+        """
+        began = time.perf_counter()
+        with closing(endless(contender)) as batches:
+            self._turn(batches)
+            first = time.perf_counter() - began
+            if first >= 1:
+                return 2 * first
+            self._turn(batches)
+        return time.perf_counter() - began
 
     def _turn(self, batches: Any) -> tuple[int, float]:
         """One step: the images of its batch, and the seconds it waited for them."""

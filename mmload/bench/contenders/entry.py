@@ -18,6 +18,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from mmload.bench.sample import size
 from mmload.bench.task import Task
 from mmload.manifest import FILE_NAME
 
@@ -109,7 +110,7 @@ def no_room(task: Task) -> str:
     if need <= ROOM_SHARE * free:
         return ""
     return (
-        f"its files may take {need / 2**30:,.1f} GiB, more than {ROOM_SHARE:.0%} of the {free / 2**30:,.1f} GiB free "
+        f"its files may take {size(need)}, more than {ROOM_SHARE:.1%} of the {size(free)} free "
         f"in {tempfile.gettempdir()}; set TMPDIR, or measure a smaller split"
     )
 

@@ -137,7 +137,13 @@ def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any
 def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> Any:
     """An ImageFolder narrowed to the stored samples, in the rows' order."""
     inner = root / task.split
-    made = datasets.ImageFolder(str(inner if inner.is_dir() else root), transform, allow_empty=True)
+    try:
+        made = datasets.ImageFolder(str(inner if inner.is_dir() else root), transform, allow_empty=True)
+    except OSError as error:
+        raise SourceError(
+            f"torchvision cannot read {root} as an ImageFolder ({error}); give the folder that the dataset was built "
+            "from"
+        ) from error
     there = {str(Path(path)): target for path, target in made.samples}
     wanted = [str(root / name) for name in sample_ids(task)]
     if any(path not in there for path in wanted):
