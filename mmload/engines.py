@@ -23,6 +23,7 @@ from typing import Protocol
 
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.shards import ShardPlan, Told
+from mmload.sources import SourceSplit
 from mmload.store import Seal
 from mmload.threads import MOST_THREADS, available_cores, check_threads, single_op_pool
 
@@ -33,6 +34,15 @@ CORES_A_PROCESS = 8
 
 class Job(Protocol):
     """Builds one shard. Duties: a pure function of the plan; picklable."""
+
+    def common(self) -> Job:
+        """What every worker process is sent once: the job without what goes along with each plan."""
+
+    def samples(self, plan: ShardPlan) -> SourceSplit | None:
+        """What a worker process needs for this plan besides the common job; None: nothing."""
+
+    def of(self, plan: ShardPlan, samples: SourceSplit) -> Job:
+        """In the worker, the job for this plan alone."""
 
     def attend(self) -> object:
         """Told once in each worker process; what it returns is kept while the worker lives."""
@@ -115,11 +125,11 @@ class _Crew:
 
     def run(self) -> list[Seal]:
         try:
-            payload = _pickled(self.job)
+            common = _pickled(self.job.common())
             for _ in range(self.size):
                 self._hire()
-            self._brief(payload)
-            del payload  # of a source of a million files it is 80 MB
+            self._brief(common)
+            del common
             while len(self.seals) < len(self.plans):
                 self._listen()
         finally:
@@ -135,21 +145,23 @@ class _Crew:
         there.close()
         self.workers[here] = worker
 
-    def _brief(self, payload: bytes) -> None:
+    def _brief(self, common: bytes) -> None:
         """Tell every worker what to do; once all are starting, as each takes it only when it has imported torch."""
         for pipe in self.workers:
             try:
-                pipe.send_bytes(payload)
+                pipe.send_bytes(common)
             except OSError as error:
                 raise self._death(pipe) from error
             self._next(pipe)
 
     def _next(self, pipe: Connection) -> None:
-        """Give a worker its next plan, if there is one."""
+        """Give a worker its next plan, if there is one, and the samples of that; all of a million would be 80 MB."""
         if self.waiting:
+            plan = self.plans[self.waiting[-1]]
+            task = _pickled((plan, self.job.samples(plan)))
             self.busy[pipe] = self.waiting.pop()
             try:
-                pipe.send(self.plans[self.busy[pipe]])
+                pipe.send_bytes(task)
             except OSError as error:
                 raise self._death(pipe) from error
 
@@ -212,9 +224,9 @@ def interrupts_blocked() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _pickled(job: Job) -> bytes:
+def _pickled(message: object) -> bytes:
     try:
-        return pickle.dumps(job)
+        return pickle.dumps(message)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise BuildError(f"the source cannot be sent to worker processes ({error}); build with 1 process") from error
 
@@ -228,8 +240,9 @@ def _work(pipe: Connection, threads: int) -> None:
         attending = job.attend()  # noqa: F841  # held, not used
         pool = single_op_pool(threads, "mmload-build")
         while True:
-            plan = pipe.recv()
-            pipe.send(("sealed", job(plan, pool, threads, lambda *counts: pipe.send(("told", *counts)))))
+            plan, samples = pickle.loads(pipe.recv_bytes())
+            own = job if samples is None else job.of(plan, samples)
+            pipe.send(("sealed", own(plan, pool, threads, lambda *counts: pipe.send(("told", *counts)))))
     except (EOFError, BrokenPipeError):
         os._exit(1)
     except MmloadError as error:

@@ -7,10 +7,10 @@ Comes in: a plan. Goes out: a sealed shard, the same bytes for any number of thr
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import torch
@@ -20,9 +20,8 @@ from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.order import permute
 from mmload.pool import MemoryPool
 from mmload.records import DTYPES, FieldSpec, Sample
-from mmload.sources import InBulk, SourceSplit
+from mmload.sources import Divisible, InBulk, SourceSplit
 from mmload.staging import attend
-from mmload.stats import channel_sums
 from mmload.store import Chunk, Seal, ShardWriter, Site
 from mmload.transforms import Chain
 
@@ -57,6 +56,7 @@ class ShardJob:
         site: where shards go.
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: leave out samples that cannot be read, instead of ending the build.
+        alone: the splits hold the samples of one plan alone, in the order of its rows.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -65,6 +65,23 @@ class ShardJob:
     site: Site
     shuffle_seed: int | None = None
     skip: bool = False
+    alone: bool = False
+
+    def common(self) -> ShardJob:
+        """The job without the samples that :meth:`samples` gives: what every worker process is sent, once."""
+        whole = {name: split for name, split in self.splits.items() if not isinstance(split, Divisible)}
+        return replace(self, splits=whole)
+
+    def samples(self, plan: ShardPlan) -> SourceSplit | None:
+        """The samples of one plan, in the order of its rows; None if they were sent with the job."""
+        split = self.splits[plan.split]
+        if not isinstance(split, Divisible):
+            return None
+        return split.part(self._samples(len(split), plan.start, plan.stop))
+
+    def of(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
+        """The job again, for this plan alone and over what :meth:`samples` gave for it."""
+        return replace(self, splits={plan.split: samples}, alone=True)
 
     def attend(self) -> BinaryIO:
         """What a worker process holds open while it lives. See :func:`mmload.staging.attend`."""
@@ -100,17 +117,19 @@ class ShardJob:
         split, fields = self.splits[plan.split], self.fields[plan.split]
         rows = chunk_rows(fields)
         under_way: deque[Future[Chunk]] = deque()
-        stop = threading.Event()
+        enough = threading.Event()
         try:
             for start in range(plan.start, plan.stop, rows):
-                indices = self._samples(len(split), start, min(start + rows, plan.stop))
-                under_way.append(pool.submit(self._chunk, split, indices, fields, stop))
+                stop = min(start + rows, plan.stop)
+                own = range(start - plan.start, stop - plan.start)
+                indices = own if self.alone else self._samples(len(split), start, stop)
+                under_way.append(pool.submit(self._chunk, split, indices, fields, enough))
                 if len(under_way) == 2 * threads:
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
         finally:
-            stop.set()
+            enough.set()
             for future in under_way:
                 future.cancel()
 
@@ -122,16 +141,19 @@ class ShardJob:
         return order
 
     def _chunk(
-        self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stop: threading.Event
+        self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], enough: threading.Event
     ) -> Chunk:
         """Decode samples; cut short once nobody waits for them, so that Ctrl-C waits for one sample, not for 256."""
+        from mmload.pixels import no_sums, place  # numba: a build that has workers, or is scanning, does without
+
         if isinstance(split, InBulk) and isinstance(indices, range) and not self.chain.steps:
             return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
         out = {name: _MEMORY.empty((len(indices), *spec.shape), spec.torch_dtype) for name, spec in fields.items()}
+        sums = no_sums(fields["images"].shape[0]) if _has_images(fields) else None
         samples: list[tuple[str, tuple[int, int] | None]] = []
         skipped: list[tuple[str, str]] = []
         for index in indices:
-            if stop.is_set():
+            if enough.is_set():
                 raise CancelledError
             try:
                 sample = finished(split, index, self.chain)
@@ -142,9 +164,13 @@ class ShardJob:
                 continue
             _check_fit(sample, fields)
             for name, rows in out.items():
-                rows[len(samples)].copy_(sample.fields[name])
+                if sums is not None and name == "images":
+                    place(sample.fields[name].numpy(), rows[len(samples)].numpy(), sums)
+                else:
+                    rows[len(samples)].copy_(sample.fields[name])
             samples.append((sample.id, sample.size))
-        return _chunk_of({name: rows[: len(samples)] for name, rows in out.items()}, samples, skipped)
+        rows_of = {name: rows[: len(samples)] for name, rows in out.items()}
+        return _chunk_of(rows_of, samples, skipped, None if sums is None else torch.from_numpy(sums))
 
 
 def plan_shards(name: str, samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> list[ShardPlan]:
@@ -206,32 +232,39 @@ def fields_of(split: SourceSplit, chain: Chain, skip: bool) -> dict[str, FieldSp
 
 def _bulk(split: SourceSplit, rows: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]) -> Chunk:
     """A chunk of rows that the source has finished itself."""
+    from mmload.pixels import channel_sums
+
     for name, spec in fields.items():
         if rows[name].shape != (len(indices), *spec.shape) or rows[name].dtype != spec.torch_dtype:
             raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
     size = tuple(fields["images"].shape[-2:]) if "images" in fields else None
     samples: list[Any] = [(split.id(index), size) for index in indices]
-    return _chunk_of({name: rows[name].contiguous() for name in fields}, samples, [])
+    own = {name: rows[name].contiguous() for name in fields}
+    return _chunk_of(own, samples, [], channel_sums(own["images"]) if _has_images(fields) else None)
 
 
 def _chunk_of(
     fields: dict[str, Tensor],
     samples: list[tuple[str, tuple[int, int] | None]],
     skipped: list[tuple[str, str]],
+    sums: Tensor | None,
 ) -> Chunk:
-    images, targets = fields.get("images"), fields.get("targets")
-    stored = images is not None and images.dtype == torch.uint8 and images.ndim == 4 and len(images) > 0
+    targets = fields.get("targets")
     counts: dict[int, int] = {}
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
-        values, times = torch.unique(targets, return_counts=True)
-        counts = dict(zip(values.tolist(), times.tolist(), strict=True))
+        counts = dict(Counter(targets.tolist()))
     return Chunk(
         fields=fields,
         samples=samples,
         skipped=skipped,
-        sums=channel_sums(images) if images is not None and stored else None,
+        sums=sums,
         class_counts=counts,
     )
+
+
+def _has_images(fields: Mapping[str, FieldSpec]) -> bool:
+    """Whether rows have an image whose statistics are kept."""
+    return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
 
 
 def _check_fit(sample: Sample, fields: Mapping[str, FieldSpec]) -> None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +25,8 @@ from mmload.manifest import FileRecord, ShardRecord, shard_from_json, shard_name
 from mmload.records import FieldSpec
 
 META_NAME = "meta.json"
+
+_FLUSH_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +159,9 @@ class ShardWriter:
         self._seal_file = site.seal_file(split, index)
         self._fields = fields
         self._seal = Seal()
+        self._behind = ThreadPoolExecutor(1, "mmload-flush")
+        self._flush: Future[None] | None = None
+        self._unflushed = 0
         self._crcs = dict.fromkeys(fields, 0)
         self._files: dict[str, BinaryIO] = {}
         try:
@@ -183,16 +189,30 @@ class ShardWriter:
                 block = bytes_of(chunk.fields[name])
                 self._crcs[name] = zlib.crc32(block, self._crcs[name])
                 file.write(block)
+                self._unflushed += len(block)
             self._samples.write(samples_lines(chunk))
             self._skipped.write(skipped_lines(chunk.skipped))
+            self._flush_behind()
         except OSError as error:
             raise _write_failed(self._partial, error) from error
         self._seal.add(chunk)
         rows = self._seal.record.rows + len(chunk.samples)
         self._seal.record = ShardRecord(rows=rows, files={})
 
+    def _flush_behind(self) -> None:
+        """Have a thread bring to disk what is written, so that little is left for the seal to wait for."""
+        if self._flush is not None and self._flush.done():
+            self._flush.result()
+            self._flush = None
+        if self._flush is None and self._unflushed >= _FLUSH_BYTES:
+            self._unflushed = 0
+            for file in self._files.values():
+                file.flush()
+            self._flush = self._behind.submit(_sync_data, [file.fileno() for file in self._files.values()])
+
     def abandon(self) -> None:
         """Close the files without sealing."""
+        self._behind.shutdown(wait=True)  # it must not meet other files under the same numbers
         for name in ("_samples", "_skipped"):
             if name in self.__dict__:
                 _close_quietly(self.__dict__[name])
@@ -208,6 +228,8 @@ class ShardWriter:
         rows = self._seal.record.rows
         files = {}
         try:
+            if self._flush is not None:
+                self._flush.result()  # the system tells of an error only once
             for name, file in self._files.items():
                 size = rows * self._fields[name].row_bytes
                 file.flush()
@@ -322,6 +344,11 @@ def _close_quietly(file: BinaryIO) -> None:
         file.close()
     except OSError:
         file.close()
+
+
+def _sync_data(files: Sequence[int]) -> None:
+    for file in files:
+        os.fsync(file)
 
 
 def _reserve(file: BinaryIO, size: int) -> None:

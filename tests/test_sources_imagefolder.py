@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -18,7 +19,7 @@ from torchvision.datasets import ImageFolder
 from mmload.decode import Decoder
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import Noted, make_source
-from mmload.sources.files import held_out, inner_name
+from mmload.sources.files import held_out, inner_name, read_bytes
 
 SHARED = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
@@ -234,3 +235,25 @@ def test_inner_names_stay_inside(name: str) -> None:
         inside = os.path.abspath(os.path.join("/photos/of/it", plain))
         assert inside.startswith("/photos/of/it/")
         assert plain == os.path.normpath(name)
+
+
+@pytest.mark.parametrize("samples", [range(1, 4), [4, 0, 0], range(0)])
+def test_a_part_is_the_samples_asked_for(tmp_path: Path, samples: list[int]) -> None:
+    names = (f"{name}/{number}.png" for name in "ab" for number in range(3))
+    split = source(folder_of(tmp_path, *names)).splits()["train"]
+    part = pickle.loads(pickle.dumps(split.part(samples)))
+    assert len(part) == len(samples)
+    assert part.classes == split.classes
+    for place, index in enumerate(samples):
+        assert (part.id(place), part.stamp(place)) == (split.id(index), split.stamp(index))
+        mine, whole = part.read(place), split.read(index)
+        assert all(torch.equal(mine.fields[name], whole.fields[name]) for name in ("images", "targets"))
+
+
+def test_a_file_is_read_whole_and_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "long").write_bytes(bytes(range(256)) * 5000)
+    assert len(read_bytes(tmp_path, "empty", "it")) == 0
+    assert read_bytes(tmp_path, "long", "it").tobytes() == bytes(range(256)) * 5000
+    with pytest.raises(SampleError, match=r"it: . cannot be read \(Is a directory\)"):
+        read_bytes(tmp_path, ".", "it")

@@ -54,3 +54,15 @@ def test_a_file_takes_a_hundred_bytes_and_not_several() -> None:
     tracemalloc.stop()
     assert size < 110 * 20_000
     assert listing[19_999].target == 199
+
+
+@given(entries=ENTRIES, data=st.data())
+def test_neighbours_are_cut_out_as_any_others(entries: list[Entry], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(entries)))
+    stop = data.draw(st.integers(start, len(entries)))
+    listing = Listing(Entry, entries)
+    cut = listing.only(range(start, stop))
+    assert list(cut) == entries[start:stop]
+    cut.append(Entry("later", 1, ""))
+    assert cut[len(cut) - 1].name == "later"
+    assert list(listing) == entries

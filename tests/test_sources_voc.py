@@ -146,6 +146,17 @@ def test_detection(devkit: Devkit) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(split)).read(0).fields["boxes"], fields["boxes"])
 
 
+def test_a_part_is_the_samples_asked_for(devkit: Devkit) -> None:
+    devkit.add("a", thing("cat", (1, 2, 8, 6)))
+    devkit.add("b", thing("dog", (1, 2, 8, 6)), thing("dog", (2, 2, 4, 4)))
+    devkit.list("train", "a", "b")
+    split = devkit.splits()["train"]
+    part = pickle.loads(pickle.dumps(split.part([1])))
+    assert (len(part), part.id(0), part.stamp(0), part.classes) == (1, split.id(1), split.stamp(1), split.classes)
+    for name, tensor in split.read(1).fields.items():
+        assert torch.equal(part.read(0).fields[name], tensor)
+
+
 def test_zero_based_boxes_and_clipping(devkit: Devkit) -> None:
     devkit.add("a", thing("cat", (0, 0, 8, 6)), thing("cat", (4, 4, 9, 9)))
     devkit.list("train", "a")

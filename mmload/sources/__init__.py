@@ -7,7 +7,7 @@ theirs with :func:`register`, or with an entry point of the group ``mmload.sourc
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -57,6 +57,14 @@ class Noted(Protocol):
 
     def notes(self) -> tuple[str, ...]:
         """Plain sentences for the build's summary: what was left out and why, what is not as it should be."""
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A split that can be sent to a worker process in parts. Any split may add this; of others each gets the whole."""
+
+    def part(self, samples: Sequence[int]) -> SourceSplit:
+        """A split of only these samples, in this order; picklable and no larger than they are."""
 
 
 @runtime_checkable

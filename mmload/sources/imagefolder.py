@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from mmload.decode import Decoder
@@ -120,7 +121,7 @@ class ImageFolderSource:
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
         files = {name: split.files for name, split in splits.items()}
-        held = with_held_out(files, "name", lambda file: file.target, fraction, self.seed)
+        held = with_held_out(files, lambda file: file.name, lambda file: file.target, fraction, self.seed)
         return {name: splits[name if name in splits else "train"].only(own) for name, own in held.items()}
 
 
@@ -153,6 +154,10 @@ class ImageFolderSplit:
         """The same split with only these images."""
         return ImageFolderSplit(self.root, self.decoder, self.classes, files, self._notes)
 
+    def part(self, samples: Sequence[int]) -> ImageFolderSplit:
+        """Only these images, in this order."""
+        return self.only(self.files.only(samples))
+
     def __len__(self) -> int:
         return len(self.files)
 
@@ -178,10 +183,11 @@ class ImageFolderSplit:
         Raises:
             SampleError: if the file cannot be read or decoded.
         """
-        name, target, _ = self.files[index]
+        name = self.id(index)
+        target = torch.from_numpy(np.array(self.files.column("target")[index]))
         pixels = read_image(self.root, name, self.decoder, name)
         height, width = pixels.shape[-2:]
-        return Sample(name, {"images": pixels, "targets": torch.tensor(target)}, (height, width))
+        return Sample(name, {"images": pixels, "targets": target}, (height, width))
 
 
 def _are_names(names: object) -> bool:

@@ -28,6 +28,14 @@ class Texts:
         self._block += text.encode("utf-8", "surrogatepass")
         self._ends.append(len(self._block))
 
+    def cut(self, start: int, stop: int) -> Texts:
+        """Those from ``start`` up to ``stop``, copied."""
+        first = self._ends[start]
+        part = Texts()
+        part._block = self._block[first : self._ends[stop]]
+        part._ends = array("q", (end - first for end in self._ends[start : stop + 1]))
+        return part
+
     def __len__(self) -> int:
         return len(self._ends) - 1
 
@@ -65,8 +73,16 @@ class Listing(Generic[T]):
         return self._columns[name]  # type: ignore[return-value]  # all of a Sequence that is used: length and index
 
     def only(self, rows: Iterable[int]) -> Listing[T]:
-        """Those rows, in that order."""
-        return Listing(self._kind, (self[row] for row in rows))
+        """Those rows, in that order; neighbours by column, which takes a twentieth of the time."""
+        if not isinstance(rows, range) or rows.step != 1 or not 0 <= rows.start <= rows.stop <= len(self):
+            return Listing(self._kind, (self[row] for row in rows))
+        part = Listing(self._kind)
+        for name, column in self._columns.items():
+            if isinstance(column, Texts):
+                part._columns[name] = column.cut(rows.start, rows.stop)
+            else:
+                part._columns[name] = column[rows.start : rows.stop]
+        return part
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
@@ -79,13 +95,17 @@ class Listing(Generic[T]):
 
 
 def with_held_out(
-    splits: Mapping[str, Listing[T]], id_column: str, stratum: Callable[[T], Hashable], fraction: float, seed: int
+    splits: Mapping[str, Listing[T]],
+    name: Callable[[T], str],
+    stratum: Callable[[T], Hashable],
+    fraction: float,
+    seed: int,
 ) -> dict[str, Listing[T]]:
     """The splits with ``val`` taken out of ``train``, the same share of every stratum; see :func:`held_out`.
 
     Args:
         splits: by name.
-        id_column: the column of what a sample is called.
+        name: what a sample is called.
         stratum: what a sample belongs to, usually its class.
         fraction: in (0, 1).
         seed: another seed draws others.
@@ -100,7 +120,7 @@ def with_held_out(
             "leave val_fraction out"
         )
     train = splits["train"]
-    taken = held_out(train.column(id_column), [stratum(row) for row in train], fraction, seed)
+    taken = held_out([name(row) for row in train], [stratum(row) for row in train], fraction, seed)
     if not taken:
         raise SourceError("no class has two samples, so val_fraction can hold none out")
     rest = train.only(row for row in range(len(train)) if row not in taken)

@@ -30,16 +30,21 @@ from mmload.sources.files import (
 )
 from mmload.sources.labels import targets_of
 from mmload.sources.listing import Listing, with_held_out
-from mmload.sources.tables import COLUMNS, Row, read_rows
+from mmload.sources.tables import COLUMNS, Labels, Row, read_rows
 
 
 class Item(NamedTuple):
-    """One sample: what it is called, its file relative to the folder, its target's place, and its file's stamp."""
+    """One sample: its id in the list, perhaps empty, its file relative to the folder, its target's place, its stamp."""
 
     id: str
     file: str
     target: int
     stamp: str
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.id or self.file
 
 
 class ManifestSource:
@@ -103,12 +108,18 @@ class ManifestSource:
             if name not in items:
                 items[name] = Listing(Item)
             items[name].append(finder.item(row, index))
+        labels = rows.labels
+        del rows  # two columns of a million paths at a time are enough
         for name, members in items.items():
             _check_ids(name, members, path)
         if self.val_fraction is not None:
-            stratum = partial(_stratum, rows)
-            items = with_held_out(items, "id", stratum, self.val_fraction, self.seed)
-        return {name: ManifestSplit(root, self.decoder, classes, members, targets) for name, members in items.items()}
+            items = with_held_out(
+                items, lambda item: item.name, partial(_stratum, labels), self.val_fraction, self.seed
+            )
+        return {
+            name: ManifestSplit(root, self.decoder, classes, members, targets[_targets_of(members)])
+            for name, members in items.items()
+        }
 
     def _places(self) -> tuple[Path, Path]:
         """The folder that paths are relative to, and the list."""
@@ -132,22 +143,26 @@ class ManifestSplit:
         decoder: how image files become pixels.
         classes: class names by index; empty where labels are no classes.
         items: the samples in order.
-        targets: int64 [N] class indices, float32 [N] or float32 [N, K]; an item knows its place in it.
+        targets: of each item: int64 [N] class indices, float32 [N] or float32 [N, K].
     """
 
     def __init__(
         self, root: Path, decoder: Decoder, classes: tuple[str, ...], items: Listing[Item], targets: Tensor
     ) -> None:
         self.root, self.decoder, self.classes, self.items = root, decoder, classes, items
-        self.targets = targets[torch.tensor(items.column("target"))]
+        self.targets = targets
+
+    def part(self, samples: Sequence[int]) -> ManifestSplit:
+        """Only these samples, in this order."""
+        targets = self.targets[torch.from_numpy(np.array(samples, np.int64))]
+        return ManifestSplit(self.root, self.decoder, self.classes, self.items.only(samples), targets)
 
     def __len__(self) -> int:
         return len(self.items)
 
     def id(self, index: int) -> str:
         """The list's id, or the path."""
-        name: str = self.items.column("id")[index]
-        return name
+        return self.items[index].name
 
     def stamp(self, index: int) -> str:
         """The target, the file and its size and modification time."""
@@ -162,12 +177,12 @@ class ManifestSplit:
         """
         item = self.items[index]
         if item.file.lower().endswith(".pt"):
-            tensor = read_tensor(self.root, item.file, item.id)
+            tensor = read_tensor(self.root, item.file, item.name)
         else:
-            tensor = read_image(self.root, item.file, self.decoder, item.id)
+            tensor = read_image(self.root, item.file, self.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
-        return Sample(item.id, {"images" if image else "features": tensor, "targets": self.targets[index]}, size)
+        return Sample(item.name, {"images" if image else "features": tensor, "targets": self.targets[index]}, size)
 
 
 class _Finder:
@@ -184,7 +199,7 @@ class _Finder:
                 f"{row.where}: the path {row.path!r:.80} leaves {self.root}; set allow_outside to follow it"
             )
         file, stamp = self.by_ending(name) if self.by_id else (name, stamp_of(self.root / name))
-        return Item(row.id or name, file, index, stamp)
+        return Item(row.id or "", file, index, stamp)
 
     def by_ending(self, name: str) -> tuple[str, str]:
         """The ID's file; the ending that was found last is tried first, since all mostly have the same."""
@@ -204,17 +219,21 @@ def _split_name(row: Row) -> str:
     return name
 
 
-def _stratum(rows: Sequence[Row], item: Item) -> str:
+def _targets_of(items: Listing[Item]) -> Tensor:
+    return torch.from_numpy(np.array(items.column("target"), np.int64))
+
+
+def _stratum(labels: Labels, item: Item) -> str:
     """What an item counts to when some are held out: its class, if its label is one."""
-    label = rows[item.target].label
+    label = labels[item.target]
     return str(label) if isinstance(label, str | int) else ""
 
 
 def _check_ids(split: str, items: Listing[Item], path: Path) -> None:
-    if len(np.unique(np.fromiter(map(hash, items.column("id")), np.int64, len(items)))) == len(items):
+    if len(np.unique(np.fromiter((hash(item.name) for item in items), np.int64, len(items)))) == len(items):
         return  # no two hashes are equal: a set of a million texts would take 130 MB to say the same
     seen: set[str] = set()
-    for name in items.column("id"):
+    for name in (item.name for item in items):
         if name in seen:
             raise SourceError(f"{path} names {name!r:.80} twice in {split}; give every sample once, or its own id")
         seen.add(name)

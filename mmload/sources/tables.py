@@ -1,18 +1,20 @@
 """Lists of samples as text: CSV, JSON Lines, and JSON ID lists.
 
-Comes in: a file. Goes out: :class:`Row` objects, each checked, with its line for messages. Never opens what they name.
+Comes in: a file. Goes out: a :class:`Table` of checked rows, kept by column as it may have millions, each with its line
+for messages. Never opens what they name.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import sys
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from mmload.errors import SourceError
+from mmload.sources.listing import Texts
 
 Label = str | int | float | list[float]
 """A class name, a class number, a number to predict, or a vector of them."""
@@ -24,10 +26,7 @@ COLUMNS = ("path", "label", "split", "id")
 
 
 class Row(NamedTuple):
-    """One sample: its file, its label, its split (None: not said), what it is called, and the list and line of it.
-
-    A list may have millions of rows: what is the same in many is one object, and ``where`` is only made when asked for.
-    """
+    """One sample: its file, its label, its split (None: not said), what it is called, and the list and line of it."""
 
     path: str
     label: Label
@@ -42,7 +41,79 @@ class Row(NamedTuple):
         return f"{self.list}, line {self.line}" if self.line else f"{self.list}, id {self.id!r:.60} of {self.split!r}"
 
 
-def read_rows(path: Path, columns: Mapping[str, str]) -> list[Row]:
+class Labels:
+    """Labels of any kinds, each as text beside its kind. Append-only."""
+
+    _KINDS = (str, int, float, list)
+
+    def __init__(self) -> None:
+        self._texts = Texts()
+        self._kinds = bytearray()
+
+    def append(self, label: Label) -> None:
+        """Add one."""
+        self._texts.append(label if isinstance(label, str) else json.dumps(label))
+        self._kinds.append(self._KINDS.index(type(label)))
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __getitem__(self, index: int) -> Label:
+        text = self._texts[index]
+        if self._kinds[index] == 0:
+            return text
+        value: Label = json.loads(text)
+        return value
+
+    def __iter__(self) -> Iterator[Label]:
+        return (self[index] for index in range(len(self)))
+
+    def kinds(self) -> set[type]:
+        """Those that there are."""
+        return {self._KINDS[kind] for kind in set(self._kinds)}
+
+
+class Table:
+    """The rows of a list by number, some 75 bytes each where a list of :class:`Row` took 400. Append-only.
+
+    Args:
+        rows: what to begin with, all of one list.
+    """
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.labels = Labels()
+        self._paths, self._ids = Texts(), Texts()
+        self._lines, self._splits = array("q"), array("l")
+        self._names: list[str | None] = []
+        self._numbers: dict[str | None, int] = {}
+        self._list = ""
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Row) -> None:
+        """Add one at the end. An id that is empty is none."""
+        self.labels.append(row.label)
+        self._paths.append(row.path)
+        self._ids.append(row.id or "")
+        self._lines.append(row.line)
+        if row.split not in self._numbers:
+            self._numbers[row.split] = len(self._names)
+            self._names.append(row.split)
+        self._splits.append(self._numbers[row.split])
+        self._list = row.list
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, index: int) -> Row:
+        path, label, sample = self._paths[index], self.labels[index], self._ids[index] or None
+        return Row(path, label, self._names[self._splits[index]], sample, self._list, self._lines[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[index] for index in range(len(self)))
+
+
+def read_rows(path: Path, columns: Mapping[str, str]) -> Table:
     """The rows of a list, in its order.
 
     Args:
@@ -59,7 +130,7 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> list[Row]:
     reader, newline = readers[path.suffix.lower()]
     try:
         with open(path, encoding="utf-8-sig", newline=newline) as file:
-            rows = list(reader(file, str(path), columns))
+            rows = Table(reader(file, str(path), columns))
     except OSError as error:
         raise SourceError(f"cannot read the list {path} ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
@@ -119,12 +190,12 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
     if sample is not None and not isinstance(sample, str | int):
         raise SourceError(f"{where}: id is {sample!r:.60}, expected text")
     checked = _label(label, f"{where} ({columns.get('label', 'label')})")
-    return Row(path, checked, split and sys.intern(split), None if sample is None else str(sample), source, line)
+    return Row(path, checked, split, None if sample is None else str(sample), source, line)
 
 
 def _label(label: object, where: str) -> Label:
     if isinstance(label, str) and label:
-        return sys.intern(label)
+        return label
     if isinstance(label, bool):
         return int(label)
     if isinstance(label, int | float) and abs(label) < MAX_NUMBER:

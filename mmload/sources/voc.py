@@ -177,6 +177,10 @@ class VocSplit:
         """Class names by index."""
         return self.task.classes
 
+    def part(self, samples: Sequence[int]) -> VocSplit:
+        """Only these images, in this order."""
+        return VocSplit(self.root, self.decoder, self.task, [self.items[index] for index in samples], self._notes)
+
     def __len__(self) -> int:
         return len(self.items)
 

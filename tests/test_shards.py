@@ -1,0 +1,118 @@
+"""What a worker is sent, what a sample costs in memory, and disks that fail behind a writer's back."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmload import store
+from mmload.build import build, splits_of
+from mmload.errors import BuildError
+from mmload.recipe import BuildRecipe, square
+from mmload.records import Sample
+from mmload.shards import ShardJob, fields_of, plan_shards
+from mmload.store import Site
+from mmload.transforms import Chain
+
+ROW = 3 * 32 * 32 + 8
+
+
+def recipe(source: Path, out: Path, seed: int | None = None) -> BuildRecipe:
+    return BuildRecipe(
+        kind="imagefolder", root=source, out=out, transforms=square(32), shard_bytes=5 * ROW, shuffle_seed=seed
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_worker_is_sent_the_samples_of_its_shard_alone(seed: int | None, folder: Path, tmp_path: Path) -> None:
+    made = recipe(folder, tmp_path / "out", seed)
+    splits, chain = splits_of(made), Chain(made.transforms)
+    fields = {name: fields_of(split, chain, False) for name, split in splits.items()}
+    job = ShardJob(splits=splits, fields=fields, chain=chain, site=Site(tmp_path), shuffle_seed=seed)
+    plan = plan_shards("train", 18, fields["train"], 5 * ROW)[1]
+    samples = job.samples(plan)
+    assert samples is not None
+    assert len(samples) == 5
+    if seed is None:
+        assert [samples.id(index) for index in range(5)] == [splits["train"].id(index) for index in range(5, 10)]
+    assert b"ant" not in pickle.dumps(job.common())
+    assert pickle.dumps(samples).count(b".png") == 5
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_shuffled_or_not_two_processes_give_the_same_bytes(seed: int | None, folder: Path, tmp_path: Path) -> None:
+    build(recipe(folder, tmp_path / "one", seed), processes=1)
+    build(recipe(folder, tmp_path / "two", seed), processes=2, threads=1)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+class Tiny:
+    """Many small samples that take no memory themselves."""
+
+    classes = ("only",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def id(self, index: int) -> str:
+        return f"{index}.png"
+
+    def stamp(self, index: int) -> str:
+        return str(index)
+
+    def read(self, index: int) -> Sample:
+        fields = {"images": torch.zeros(3, 8, 8, dtype=torch.uint8), "targets": torch.tensor(0)}
+        return Sample(self.id(index), fields, (8, 8))
+
+
+def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = []
+    for count in (9000, 9000, 18000):  # the first fills what is kept for good
+        monkeypatch.setattr("mmload.build.splits_of", lambda recipe, count=count: {"train": Tiny(count)})
+        made = BuildRecipe(
+            kind="imagefolder", root=tmp_path, out=tmp_path / f"{count}{len(peaks)}", shard_bytes=60 * count
+        )
+        tracemalloc.start()
+        build(made, threads=1, processes=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[2] - peaks[1]) / 9000 < 20
+
+
+def test_what_is_flushed_behind_is_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(recipe(folder, tmp_path / "plain"))
+    flushed: list[int] = []
+    sync = store._sync_data
+    monkeypatch.setattr(store, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(store, "_sync_data", lambda files: (flushed.extend(files), sync(files)))
+    build(recipe(folder, tmp_path / "flushed"))
+    assert flushed
+    assert contents(tmp_path / "plain") == contents(tmp_path / "flushed")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mmload-flush")]
+
+
+def test_a_disk_that_fails_behind_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(files: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_FLUSH_BYTES", 1)
+        patch.setattr(store, "_sync_data", failing)
+        with pytest.raises(BuildError, match=r"cannot write to .* \(Input/output error\); what is sealed is kept"):
+            build(recipe(folder, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    build(recipe(folder, tmp_path / "out"))
+    build(recipe(folder, tmp_path / "whole"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
