@@ -3,7 +3,7 @@
 Comes in: uint8 images as stored and a plan's numbers, as numpy arrays. Goes out: finished pixels in the caller's
 memory. Every value goes through a subtraction and a multiplication of its own, in float32, as torch does it: no fused
 multiply-add, so the bits do not depend on the place in a line. Indices are unsigned where it matters: negative ones,
-which count from the end, keep a loop from being vectorised. Nothing is checked here: ``render`` and ``resample`` do.
+which count from the end, keep a loop from being vectorised. Nothing is checked here: ``render`` does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from mmload.augment.plan import PADDING_MODES
 from mmload.compiled import compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -30,8 +29,6 @@ _LUMA_RED, _LUMA_GREEN, _LUMA_BLUE = np.float32(0.2989), np.float32(0.587), np.f
 """The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
 
 _U = np.uintp
-_BYTE = np.int32(255)
-_GREEN, _BLUE = np.int32(8), np.int32(16)
 
 _CROP = (
     "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
@@ -201,25 +198,3 @@ def grey(images: Bytes, greys: Flags) -> None:
                     luma = np.float32(images[k, 0, y, x]) * _LUMA_RED + np.float32(images[k, 1, y, x]) * _LUMA_GREEN
                     level = np.uint8(luma + np.float32(images[k, 2, y, x]) * _LUMA_BLUE)
                     images[k, 0, y, x] = images[k, 1, y, x] = images[k, 2, y, x] = level
-
-
-@compiled("void(uint8[:, :, ::1], int64, int64, int32[:, ::1])")
-def pack(image: Bytes, top: int, left: int, packed: Words) -> None:
-    """A window of an image [3, H, W], its three channels as the bytes of one integer each pixel: int32 [rows, cols]."""
-    rows, cols = packed.shape
-    for y in range(rows):
-        red, green, blue, target = image[0, top + y], image[1, top + y], image[2, top + y], packed[y]
-        for x in range(_U(cols)):
-            i = _U(left) + x
-            target[x] = np.int32(red[i]) | np.int32(green[i]) << _GREEN | np.int32(blue[i]) << _BLUE
-
-
-@compiled("void(int32[:, ::1], uint8[:, :, ::1])")
-def unpack(packed: Words, image: Bytes) -> None:
-    """The reverse: int32 [h, w] to the planes of ``image`` [3, h, w]."""
-    for y in range(packed.shape[0]):
-        source, red, green, blue = packed[y], image[0, y], image[1, y], image[2, y]
-        for x in range(_U(packed.shape[1])):
-            red[x] = source[x] & _BYTE
-            green[x] = source[x] >> _GREEN & _BYTE
-            blue[x] = source[x] >> _BLUE & _BYTE

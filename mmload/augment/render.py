@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.augment import kernels
+from mmload.augment import antialias, kernels
 from mmload.augment.constants import constant
 from mmload.augment.holes import Corner, corners_of, punch_batch, punch_row
 from mmload.augment.kernels import Bytes, Flags, Floats, Numbers
 from mmload.augment.plan import PADDING_MODES, Padding, Plan, Resampling
-from mmload.augment.resample import resize, resized, resized_batch
+from mmload.augment.resample import resized, resized_batch
 from mmload.augment.sampling import Window, chunks, picked, windows
 from mmload.augment.scratch import scratch
 
@@ -106,19 +106,22 @@ class Rendering:
         if self.plan.resampling is None:
             self._crop(images.numpy(), at, self._frames.of(some), out)
         else:
-            self._resize(first, images, at.tolist(), self.plan.resampling, out)
+            self._resize(first, images, at, self.plan.resampling, out)
         for hole, corners in zip(self.plan.holes, self._corners, strict=True):
             for k, image in zip(range(first, first + len(at)), out, strict=True):
                 punch_row(k, hole, corners[k], image)
 
-    def _resize(self, first: int, images: Tensor, at: list[int], how: Resampling, out: Tensor) -> None:
+    def _resize(self, first: int, images: Tensor, at: Numbers, how: Resampling, out: Tensor) -> None:
         """Renders samples by way of a resize of their windows, a few at a time, so that these stay in cache."""
         shape = self.plan.source[0], how.height, how.width
         for some in chunks(len(at), shape, RESIZED_BYTES):
             full = scratch("resized", (some.stop - some.start, *shape), torch.uint8)
             window = slice(first + some.start, first + some.stop)
-            for place, one, target in zip(at[some], self._windows[window], full, strict=True):
-                resize(images[place], one, how, self.plan.padding, target)
+            if how.mode == "bilinear" and how.antialias and self._inside:
+                antialias.resize(images.numpy(), at[some], np.ascontiguousarray(self._sources[:, window]), full.numpy())
+            else:
+                for place, one, target in zip(at[some], self._windows[window], full, strict=True):
+                    target.copy_(resized(images[place], one, how, self.plan.padding))
             self._crop(full.numpy(), np.arange(len(full)), self._frames.of(window), out[some])
 
     def _crop(self, images: Bytes, places: Numbers, frames: Frames, out: Tensor) -> None:
@@ -206,6 +209,21 @@ class Rendering:
         if values is None:
             return np.zeros(self.plan.count, dtype=np.int64)
         return np.ascontiguousarray(values.numpy())
+
+    @cached_property
+    def _sources(self) -> Numbers:
+        """The source windows, int64 [4, B]: tops, lefts, rows, columns."""
+        plan = self.plan
+        sizes = (plan.of_batch(plan.rows).numpy(), plan.of_batch(plan.cols).numpy())
+        return np.stack((self._starts(plan.top), self._starts(plan.left), *sizes))
+
+    @cached_property
+    def _inside(self) -> bool:
+        """Whether all source windows lie in the images, and have pixels."""
+        _, height, width = self.plan.source
+        tops, lefts, rows, cols = self._sources
+        least = min(tops.min(initial=0), lefts.min(initial=0), rows.min(initial=1) - 1, cols.min(initial=1) - 1)
+        return bool(least >= 0 and (tops + rows <= height).all() and (lefts + cols <= width).all())
 
     @cached_property
     def _mode(self) -> int:

@@ -6,36 +6,12 @@ torchvision's antialiased resize (the batch: within one level of them). Knows no
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmload.augment.kernels import pack, unpack
 from mmload.augment.plan import Padding, Plan, Resampling
 from mmload.augment.sampling import Window, cut
-from mmload.augment.scratch import scratch_array
-
-
-def resize(image: Tensor, window: Window, how: Resampling, padding: Padding | None, out: Tensor) -> None:
-    """The window of a uint8 image [C, H, W] on a CPU resized into ``out`` [C, height, width].
-
-    torch's uint8 resize works on interleaved pixels: given planes it interleaves them and takes them apart again byte
-    by byte, which costs more than the resize. So three channels become the bytes of one integer each pixel.
-    """
-    if len(image) != 3 or how.mode not in ("bilinear", "bicubic"):
-        out.copy_(resized(image, window, how, padding))
-        return
-    top, left, rows, cols = window[:4]
-    if not window.inside(image.shape):
-        image, top, left = cut(image, window, padding), 0, 0
-    packed = scratch_array("packed", (rows, cols), torch.int32)
-    pack(image.numpy(), top, left, packed)
-    # A batch stride that no contiguous batch of one would have: torch takes the memory for interleaved only so.
-    strides = (4 * rows * cols, 1, 4 * cols, 4)
-    interleaved = torch.from_numpy(np.ndarray((1, 4, rows, cols), np.uint8, packed, strides=strides))
-    full = F.interpolate(interleaved, size=(how.height, how.width), mode=how.mode, antialias=how.antialias)
-    unpack(full.numpy().transpose(0, 2, 3, 1).view(np.int32)[0, :, :, 0], out.numpy())
 
 
 def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | None) -> Tensor:
