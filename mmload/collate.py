@@ -17,6 +17,7 @@ from mmload.augment.draws import Draws, fresh_seeds, view_seeds
 from mmload.augment.plan import Plan
 from mmload.augment.render import Rendering
 from mmload.augment.step import AfterStep, Step, white
+from mmload.pool import MemoryPool
 from mmload.records import Batch
 
 
@@ -64,6 +65,7 @@ class Collate(nn.Module):
         self.dtype = dtype
         self.memory_format = memory_format
         self.box_rule = box_rule or BoxRule()
+        self._memory = MemoryPool(spare=2)
 
     @overload
     def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
@@ -71,7 +73,7 @@ class Collate(nn.Module):
     @overload
     def forward(self, batch: Batch | Sequence[Batch], generator: torch.Generator | None = None) -> Batch: ...
 
-    # Rows are rendered in a Python loop over drawn numbers: it runs as it is, and the model after it compiles.
+    # It runs as it is: there is nothing in it that torch could compile on a CPU. The model after it compiles.
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
     def forward(
         self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
@@ -95,7 +97,11 @@ class Collate(nn.Module):
             raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
         shape = images.shape[1], images.shape[2], images.shape[3]
         started = self.start(whole, shape, device=images.device, source=images.dtype, generator=generator)
-        out = torch.empty(started.shape, dtype=started.dtype, device=images.device, memory_format=started.memory_format)
+        shape_out, dtype, memory_format = started.shape, started.dtype, started.memory_format
+        if images.device.type == "cpu":
+            out = self._memory.empty(shape_out, dtype, memory_format)
+        else:
+            out = torch.empty(shape_out, dtype=dtype, device=images.device, memory_format=memory_format)
         started.whole(images, out)
         return started.finish(out)
 

@@ -15,19 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+SIZES = 8
+"""Sizes of batches whose buffers are kept: an epoch has two, the last batch's being one; more would fill the memory."""
+
 _ALIGN = 64
 
 
 class MemoryPool:
-    """Buffers by size; thread-safe (deques are).
+    """Buffers by size; thread-safe (deques are). A copy of it, or a pickled one, is empty.
 
     Args:
-        spare: how many unused buffers of one size to keep at most.
+        spare: how many unused buffers of one size to keep at most; of the sizes, the last :data:`SIZES`.
     """
 
     def __init__(self, spare: int) -> None:
         self._spare = spare
         self._free: dict[int, deque[np.ndarray]] = {}
+
+    def __reduce__(self) -> tuple[type[MemoryPool], tuple[int]]:
+        return MemoryPool, (self._spare,)
 
     def empty(
         self,
@@ -53,7 +59,11 @@ class MemoryPool:
 
     def _buffer(self, size: int) -> np.ndarray:
         """A view over a buffer of the pool; torch keeps the view alive as long as a tensor uses its memory."""
-        free = self._free.setdefault(size, deque(maxlen=self._spare))
+        free = self._free.get(size)
+        if free is None:
+            free = self._free.setdefault(size, deque(maxlen=self._spare))
+            for oldest in list(self._free)[:-SIZES]:
+                self._free.pop(oldest, None)
         try:
             base = free.pop()
         except IndexError:

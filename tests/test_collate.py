@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -262,3 +263,16 @@ def test_cuda_gives_the_pixels_of_the_cpu(shape: tuple[int, int, int]) -> None:
     got = Collate(*steps, device="cuda")(batch)
     assert got.images.is_cuda
     assert (got.images.cpu() - expected).abs().max() <= 1e-6
+
+
+def test_memory_is_used_again_and_never_while_somebody_holds_it() -> None:
+    collate, batch = Collate(*train_steps(LARGE)), batch_of(6, LARGE)
+    first = collate(batch).images
+    kept = first.clone()
+    others = [collate(batch_of(6, LARGE).images) for _ in range(5)]
+    assert torch.equal(first, kept)
+    assert len({one.data_ptr() for one in [first, *others]}) == 6
+    free = {one.data_ptr() for one in others}
+    del others
+    gc.collect()
+    assert collate(batch).images.data_ptr() in free

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import pytest
 import torch
 
-from mmload.pool import MemoryPool
+from mmload.pool import SIZES, MemoryPool
 
 
 def test_memory_comes_back_when_the_last_view_dies() -> None:
@@ -43,3 +45,20 @@ def test_shape_dtype_layout_and_alignment(dtype: torch.dtype, memory_format: tor
 
 def test_an_empty_batch_needs_no_memory() -> None:
     assert MemoryPool(spare=1).empty((0, 3, 5, 7), torch.float32).shape == (0, 3, 5, 7)
+
+
+def test_only_so_many_sizes_are_kept() -> None:
+    pool = MemoryPool(spare=1)
+    held = [pool.empty((number,), torch.uint8) for number in range(1, 3 * SIZES)]
+    assert len(pool._free) == SIZES
+    del held
+    gc.collect()
+    assert sum(len(buffers) for buffers in pool._free.values()) == SIZES
+
+
+def test_copies_are_empty() -> None:
+    pool = MemoryPool(spare=3)
+    del [pool.empty((8,), torch.uint8)][:]
+    gc.collect()
+    for other in (copy.deepcopy(pool), pickle.loads(pickle.dumps(pool))):
+        assert (other._spare, other._free) == (3, {})
