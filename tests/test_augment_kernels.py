@@ -104,6 +104,9 @@ def test_what_was_not_planned_is_refused() -> None:
         rendering.some(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
     with pytest.raises(ValueError, match="not what was planned"):
         rendering.some(0, images, torch.arange(2), torch.empty(2, 3, 8, 8))
+    for first in (-1, 1):
+        with pytest.raises(IndexError, match="there are 2"):
+            rendering.some(first, images, torch.arange(2), torch.empty(2, 3, 8, 9))
     for places in ([0, 4], [-1, 0]):
         with pytest.raises(IndexError, match="there are 4"):
             rendering.some(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))

@@ -94,7 +94,7 @@ class Rendering:
             out: [b, C, h, w].
 
         Raises:
-            IndexError: if there is no such image.
+            IndexError: if there is no such image, or sample.
             ValueError: if the images or the output have another shape than the plan.
         """
         if images.shape[1:] != self.plan.source or out.shape != (len(places), *self.plan.shape[1:]):
@@ -102,6 +102,8 @@ class Rendering:
         at = np.ascontiguousarray(places.numpy())
         if len(at) and (at.min() < 0 or at.max() >= len(images)):
             raise IndexError(f"images {int(at.min())} to {int(at.max())} are wanted, there are {len(images)}")
+        if first < 0 or first + len(at) > self.plan.count:
+            raise IndexError(f"samples {first} to {first + len(at) - 1} are wanted, there are {self.plan.count}")
         some = slice(first, first + len(at))
         if self.plan.resampling is None:
             self._crop(images.numpy(), at, self._frames.of(some), out)
