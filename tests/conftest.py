@@ -1,11 +1,13 @@
-"""What several test modules share: folders of tiny images, a built dataset, and the real photographs where they are."""
+"""What several test modules share: tiny sources, a built dataset, commands run here, the real photographs."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import io
+import math
 import multiprocessing
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -16,11 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from building import make_pictures
+from devkit import Devkit
+from parity_stores import make_photos
 from PIL import Image
 
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.bench import process
 from mmload.build import build
 from mmload.cli import main
+from mmload.collate import Collate
 from mmload.dataset import Dataset
 from mmload.dataset import open as open_dataset
 from mmload.recipe import BuildRecipe, square
@@ -56,6 +63,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("source") / "photos")
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An ImageFolder of 15 JPEGs and PNGs in 3 classes, to be damaged."""
+    return make_pictures(tmp_path / "photos")
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ImageFolder of 20 images with edges, colour and grain in 4 classes. Read-only: shared by the session."""
+    return make_photos(tmp_path_factory.mktemp("parity") / "photos")
+
+
+@pytest.fixture
+def devkit(tmp_path: Path) -> Devkit:
+    """An empty devkit of 2007."""
+    return Devkit(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def dataset(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """``folder`` built at 32 x 32, in shards of 5 rows. Read-only: shared by the session."""
@@ -68,12 +93,35 @@ def dataset(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture
+def copy(dataset: Dataset, tmp_path: Path) -> Path:
+    """A copy of ``dataset``, to be damaged."""
+    return Path(shutil.copytree(dataset.path, tmp_path / "copy"))
+
+
+@pytest.fixture
 def images(dataset: Dataset) -> torch.Tensor:
     """All stored pixels of ``dataset``, read by numpy from the files themselves."""
     files = sorted((dataset.path / "train").glob("*/images.memmap"))
     return torch.from_numpy(
         np.concatenate([np.fromfile(file, dtype=np.uint8) for file in files]).reshape(-1, 3, 32, 32)
     )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Name -> bytes of every file under a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def crop_collate() -> Collate:
+    """Random crops and flips: what a loader's batches are compared under."""
+    return Collate(RandomCrop(24), RandomHorizontalFlip(), Normalize.imagenet())
+
+
+def deviation(counts: np.ndarray) -> float:
+    """Chi-square against equal counts, in standard deviations of its distribution."""
+    expected = counts.sum() / counts.size
+    freedom = counts.size - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
@@ -71,11 +70,6 @@ def test_torch_utils_data_works_on_it(dataset: Dataset, images: torch.Tensor) ->
     assert sorted([row.ids.item() for row in first] + [row.ids.item() for row in second]) == list(range(18))
     batches = list(DataLoader(both, batch_size=36, collate_fn=mmload.Collate(dtype=torch.uint8)))
     assert torch.equal(batches[0].images, images.repeat(2, 1, 1, 1))
-
-
-@pytest.fixture
-def copy(dataset: Dataset, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(dataset.path, tmp_path / "copy"))
 
 
 def test_nothing_there_says_how_to_build(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import multiprocessing
 import os
 import resource
@@ -16,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_folder
+from conftest import contents, make_folder
 
 from mmload.build import build
 from mmload.engines import LocalEngine
-from mmload.errors import BuildError
+from mmload.errors import BuildError, UsageError
 from mmload.recipe import BuildRecipe, square
 from mmload.records import Sample
 
@@ -35,14 +34,6 @@ imagefolder.read_image = slow
 from mmload.cli import main
 main()
 """
-
-
-def tree(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def recipe(source: Path, out: Path) -> BuildRecipe:
@@ -107,17 +98,23 @@ def test_a_killed_worker_leaves_no_other_behind_and_the_next_build_goes_on(
     assert not (tmp_path / "out").exists()
     (tmp_path / "over").touch()
     assert build(made("out"), processes=2, threads=1).built < 8
-    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_bytes_do_not_depend_on_processes(processes: int, folder: Path, dataset, tmp_path: Path) -> None:
     build(recipe(folder, tmp_path / "out"), processes=processes, threads=1)
-    assert tree(tmp_path / "out") == tree(dataset.path)
+    assert contents(tmp_path / "out") == contents(dataset.path)
 
 
 def test_no_plans_no_work() -> None:
     assert LocalEngine(threads=1, processes=2).run(None, [], None) == []  # type: ignore[arg-type]
+
+
+def test_engine_numbers() -> None:
+    with pytest.raises(UsageError, match="processes is 0"):
+        LocalEngine(processes=0)
+    assert LocalEngine().run(None, [], None) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -135,7 +132,7 @@ def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(processes: str, 
     assert (running.returncode, said) == (130, "mmload: interrupted; run the same command again to go on\n")
     assert not out.exists()
     report = build(recipe(source, out))
-    assert tree(out) == tree(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
     if processes == "1":
         assert 0 < report.built < 90
 
@@ -164,7 +161,7 @@ def test_a_second_build_into_one_place_is_refused(tmp_path: Path) -> None:
     assert first.wait(60) == 0
     assert build(recipe(source, out)).built == 0
     build(recipe(source, tmp_path / "whole"))
-    assert tree(out) == tree(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_files_that_may_not_grow(tmp_path: Path) -> None:
@@ -185,7 +182,7 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
     assert not out.exists()
     build(recipe(source, tmp_path / "whole"))
     build(recipe(source, out))
-    assert tree(out) == tree(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 @pytest.fixture
@@ -232,7 +229,7 @@ def test_a_disk_that_fills_up_on_the_way(full_at: int, small_disk: Path, tmp_pat
     hog.unlink()
     assert build(recipe(source, out)).built < 18
     build(recipe(source, tmp_path / "whole"))
-    assert tree(out) == tree(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_a_read_only_destination(small_disk: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import crop_collate
 
 import mmload
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
@@ -19,10 +20,6 @@ from mmload.dataset import Dataset
 from mmload.errors import DamagedError, UsageError
 from mmload.loader import Loader
 from mmload.records import Batch
-
-
-def crop_collate() -> mmload.Collate:
-    return mmload.Collate(RandomCrop(24), RandomHorizontalFlip(), Normalize.imagenet())
 
 
 def test_without_shuffle_and_collate_it_is_the_rows_in_order(dataset: Dataset, images: torch.Tensor) -> None:

@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import crop_collate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mmload
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.dataset import Dataset
 from mmload.errors import UsageError
 from mmload.loader import Loader
-
-
-def crop_collate() -> mmload.Collate:
-    return mmload.Collate(RandomCrop(24), RandomHorizontalFlip(), Normalize.imagenet())
 
 
 class Epochs(list[dict[int, torch.Tensor]]):

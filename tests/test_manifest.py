@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -123,11 +122,6 @@ def test_the_document_names_every_key(dataset: Dataset) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for key in [*body, *body["splits"]["train"], *body["splits"]["train"]["samples"], *DTYPES]:
         assert f"`{key}`" in text or f'"{key}"' in text, key
-
-
-@pytest.fixture
-def copy(dataset: Dataset, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(dataset.path, tmp_path / "copy"))
 
 
 def only_our_errors(folder: Path) -> bool:

@@ -1,3 +1,7 @@
+"""An epoch's order: every row once, dealt to ranks, the same in any stretch; and somebody else's order."""
+
+from __future__ import annotations
+
 import math
 import pickle
 import tracemalloc
@@ -7,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import deviation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 
-from mmload.mixing import mixing
 from mmload.order import KINDS, TAILS, Given, Order, permute
 
 ROWS = st.integers(1, 200)
@@ -32,95 +36,6 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
 
 def whole_epoch(given_options: dict[str, Any], epoch: int = 0) -> list[int]:
     return Order(**given_options).rows_for(epoch).tolist()
-
-
-def deviation(counts: np.ndarray) -> float:
-    """Chi-square against equal counts, in standard deviations of its distribution."""
-    expected = counts.sum() / counts.size
-    freedom = counts.size - 1
-    return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
-
-
-# --- the keyed permutation
-
-
-def test_permute_is_a_bijection_for_every_small_n():
-    for n in (*range(1, 300), *range(1000, 1100)):
-        assert permute(torch.arange(n), n, n % 7).sort().values.equal(torch.arange(n)), n
-
-
-@given(st.integers(1, 2**61), st.integers(0, 2**64 - 1), st.data())
-def test_permute_stays_in_range_and_keeps_numbers_apart(n: int, key: int, data: st.DataObject):
-    chosen = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=50, unique=True))
-    together = permute(torch.tensor(chosen), n, key).tolist()
-    assert all(0 <= value < n for value in together)
-    assert len(set(together)) == len(chosen)
-    assert [permute(torch.tensor([one]), n, key).item() for one in chosen] == together
-
-
-def test_permute_reads_any_view_and_leaves_it_alone():
-    positions = torch.arange(100)
-    expected = permute(positions, 100, 1)
-    assert permute(positions.expand(2, 100)[1], 100, 1).equal(expected)
-    assert permute(positions[::2], 100, 1).equal(expected[::2])
-    assert positions.equal(torch.arange(100))
-    assert permute(positions[:0], 100, 1).shape == (0,)
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_every_permutation_of_few_numbers_is_equally_likely(n: int):
-    counts = np.zeros(n**n)
-    place = n ** torch.arange(n)
-    trials = 20 * math.factorial(n)
-    for key in range(trials):
-        counts[int((permute(torch.arange(n), n, key) * place).sum())] += 1
-    reached = counts[counts > 0]
-    assert len(reached) == math.factorial(n)
-    assert abs(deviation(reached)) < 4
-
-
-@pytest.mark.parametrize("n", [7, 30, 64, 255])
-def test_every_position_takes_every_value_equally_often(n: int):
-    drawn = np.stack([permute(torch.arange(n), n, key).numpy() for key in range(3000)])
-    counts = np.stack([np.bincount(drawn[:, position], minlength=n) for position in range(n)])
-    assert abs(deviation(counts.ravel())) < 4
-
-
-@pytest.mark.parametrize("n", [97, 256, 1024, 5000, 99_999])
-def test_differences_of_positions_at_any_lag_are_equally_likely(n: int):
-    side = -(-n // (math.isqrt(n - 1) + 1))
-    keys = max(4, 500_000 // n)
-    drawn = np.stack([permute(torch.arange(n), n, key).numpy() for key in range(keys)])
-    for lag in (1, 2, side, side + 1):
-        counts = np.bincount(((drawn[:, lag:] - drawn[:, :-lag]) % n).ravel(), minlength=n)
-        assert abs(deviation(counts[1:])) < 4, lag
-
-
-def test_neighbouring_positions_and_keys_are_uncorrelated():
-    n = 100_000
-    first, second = (permute(torch.arange(n), n, key).double() for key in (0, 1))
-    for one, other in ((first[1:], first[:-1]), (first, second), (first, torch.arange(n).double())):
-        assert abs(torch.corrcoef(torch.stack([one, other]))[0, 1].item()) < 4 / math.sqrt(n)
-    assert (first == torch.arange(n)).sum() < 10  # a permutation has one fixed point in the mean
-
-
-@pytest.mark.parametrize(
-    ("positions", "n", "key", "error", "message"),
-    [
-        (torch.tensor([0, 5]), 5, 0, ValueError, r"positions lie in \[0, 5\], expected \[0, 4\]"),
-        (torch.tensor([-1]), 5, 0, ValueError, "positions lie in"),
-        (torch.tensor([0]), 0, 0, ValueError, "n is 0, expected a whole number from 1"),
-        (torch.tensor([0]), 2**61 + 1, 0, ValueError, "n is"),
-        (torch.tensor([0]), 5, -1, ValueError, "key is -1"),
-        (torch.tensor([0.0]), 5, 0, TypeError, "expected torch.int64"),
-    ],
-)
-def test_permute_refuses_what_it_cannot_permute(positions, n, key, error, message):
-    with pytest.raises(error, match=message):
-        permute(positions, n, key)
-
-
-# --- an epoch, over ranks
 
 
 @given(options(), st.integers(0, 3))
@@ -334,75 +249,3 @@ def test_a_sampler_that_gives_something_else_is_refused():
         Given([0, 4], 4).take(0, 0, 2)
     with pytest.raises(TypeError, match="ends for good"):
         Given(iter([0, 1]), 4)
-
-
-# --- how well it mixes
-
-
-def by_class(rows: torch.Tensor) -> torch.Tensor:
-    """Labels of a store that is sorted by class."""
-    return rows // 1024
-
-
-def mixed(rows: torch.Tensor) -> torch.Tensor:
-    """Labels of a store that was shuffled at its build."""
-    return by_class(permute(rows, 102_400, 1))
-
-
-def test_a_full_shuffle_is_its_own_measure():
-    result = mixing(Order(kind="full", rows=102_400), by_class)
-    assert result.neighbours == pytest.approx(1, abs=0.03)
-    assert result.blocks == result.blocks_full
-    assert result.classes == result.classes_full
-    assert result.warning() is None
-
-
-def test_a_sequential_order_does_not_mix():
-    result = mixing(Order(kind="sequential", rows=102_400), by_class, batch_size=128)
-    assert result.neighbours == pytest.approx(3 / 102_401)
-    assert result.blocks == 2
-    assert result.classes is not None
-    assert result.classes < 1.2
-    assert "0.00 times as far apart" in str(mixing(Order(kind="sequential", rows=102_400)).warning())
-
-
-def test_blocks_of_a_sorted_dataset_are_warned_of_and_of_a_shuffled_one_are_not():
-    order = Order(kind="block", rows=102_400, block_size=64, window=8)
-    warned = mixing(order, by_class)
-    assert warned.blocks == pytest.approx(8, abs=0.6)
-    assert warned.neighbours == pytest.approx(7 / 8, abs=0.05)
-    assert warned.classes is not None
-    assert warned.classes < 9
-    assert "build it with --shuffle-seed" in str(warned.warning())
-    assert mixing(order, mixed).warning() is None
-    assert mixing(Order(kind="block", rows=102_400, block_size=2, window=20_000), by_class).warning() is None
-
-
-@pytest.mark.parametrize("world", [1, 8])
-def test_a_batch_touches_as_many_blocks_on_any_number_of_ranks(world: int):
-    order = Order(kind="block", rows=1_000_000, rank=world - 1, world_size=world)
-    result = mixing(order)
-    # A batch may lie across two windows: 256 positions of 8 ranks span half a window.
-    assert 60 < result.blocks < 75
-    assert result.blocks_full == pytest.approx(254, abs=1)
-
-
-def test_effective_classes_are_exp_of_the_entropy():
-    result = mixing(Order(kind="sequential", rows=4), torch.tensor([5, 5, 5, 9]).__getitem__, batch_size=4)
-    assert result.classes == pytest.approx(math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)))
-
-
-def test_mixing_of_a_billion_rows_reads_only_a_few():
-    asked: list[int] = []
-
-    def labels(rows: torch.Tensor) -> torch.Tensor:
-        asked.append(len(rows))
-        return rows % 1000
-
-    assert mixing(Order(kind="full", rows=10**9), labels).neighbours == pytest.approx(1, abs=0.03)
-    assert sum(asked) == 2 * 64 * 256
-
-
-def test_mixing_refuses_what_cannot_mix():
-    with pytest.raises(ValueError, match="1 positions in batches of 256"):
-        mixing(Order(kind="full", rows=1))

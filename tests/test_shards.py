@@ -1,4 +1,4 @@
-"""What a worker is sent, what a sample costs in memory, and disks that fail behind a writer's back."""
+"""The plan of shards, what a worker is sent, what a sample costs in memory, and disks that fail behind a writer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import contents
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmload import store
 from mmload.build import build, splits_of
 from mmload.errors import BuildError
 from mmload.recipe import BuildRecipe, square
-from mmload.records import Sample
-from mmload.shards import ShardJob, fields_of, plan_shards
+from mmload.records import FieldSpec, Sample
+from mmload.shards import ShardJob, chunk_rows, fields_of, plan_shards
 from mmload.store import Site
 from mmload.transforms import Chain
 
@@ -28,8 +31,24 @@ def recipe(source: Path, out: Path, seed: int | None = None) -> BuildRecipe:
     )
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+@given(
+    samples=st.integers(0, 10**6),
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=3),
+    shard_bytes=st.integers(1, 10**9),
+)
+def test_a_plan_covers_every_sample_once(samples: int, sizes: list[int], shard_bytes: int) -> None:
+    fields = {f"f{i}": FieldSpec(dtype="float32", shape=(size, 3)) for i, size in enumerate(sizes)}
+    row = sum(12 * size for size in sizes)
+    if samples * row / shard_bytes > 2000:
+        shard_bytes = samples * row
+    plans = plan_shards("train", samples, fields, shard_bytes)
+    assert [plan.index for plan in plans] == list(range(len(plans)))
+    edges = [plan.start for plan in plans] + [samples]
+    assert edges[0] == 0
+    assert [plan.stop for plan in plans] == edges[1:]
+    for plan in plans:
+        assert plan.stop - plan.start == 1 or (plan.stop - plan.start) * row <= shard_bytes
+    assert 1 <= chunk_rows(fields) <= 256
 
 
 @pytest.mark.parametrize("seed", [None, 3])

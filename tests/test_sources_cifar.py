@@ -26,8 +26,6 @@ from mmload.sources import InBulk, make_source
 from mmload.sources.cifar import CIFAR10, CIFAR100
 from mmload.sources.pickles import read_plain_pickle
 
-SHARED = (Path(__file__).parents[2] / "shared" / "data").resolve()
-
 
 def batch(rows: int, seed: int, classes: int = 10) -> dict[str, object]:
     rng = np.random.default_rng(seed)
@@ -112,10 +110,8 @@ def test_cifar100_is_torchvisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert coarse.read_rows(2, 6)["targets"].tolist() == [2, 3, 0, 1]
 
 
-def test_real_batches_are_what_pickle_reads() -> None:
-    root = SHARED / "cifar10_short"
-    if not root.is_dir():
-        pytest.skip("no sample batches on this machine")
+def test_real_batches_are_what_pickle_reads(real_data: Path) -> None:
+    root = real_data / "cifar10_short"
     found = splits(root)
     for split, names in CIFAR10.batches.items():
         bodies = [pickle.loads((root / CIFAR10.folder / n).read_bytes(), encoding="bytes") for n in names]

@@ -21,8 +21,6 @@ from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import Noted, make_source
 from mmload.sources.files import held_out, inner_name, read_bytes
 
-SHARED = (Path(__file__).parents[2] / "shared" / "data").resolve()
-
 
 def picture(path: Path, seed: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,10 +50,8 @@ def assert_same(split, root: Path, **options) -> None:
         assert (split.read(index).fields["images"].numpy() == expected).all()
 
 
-def test_real_photos_are_torchvisions() -> None:
-    root = SHARED / "hymenoptera"
-    if not root.is_dir():
-        pytest.skip("no sample photos on this machine")
+def test_real_photos_are_torchvisions(real_data: Path) -> None:
+    root = real_data / "hymenoptera"
     splits = source(root).splits()
     assert list(splits) == ["train", "val"]
     for name, split in splits.items():

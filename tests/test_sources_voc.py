@@ -1,72 +1,22 @@
-"""VOC against torchvision's own classes, the four tasks, and what is wrong with devkits."""
+"""VOC samples against torchvision's own classes, and by the rules of the four tasks."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import http.server
 import pickle
-import tarfile
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torchvision
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from PIL import Image
+from devkit import Devkit, thing
 
 from mmload.decode import Decoder
-from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.errors import SampleError, SourceError
 from mmload.sources import make_source
 from mmload.sources.voc import PASCAL
-from mmload.sources.voc_devkit import read_list
-from mmload.sources.voc_xml import parse_annotation
 
-SHARED = (Path(__file__).parents[2] / "shared" / "data").resolve()
 CELLS = ["RBC", "WBC", "Platelets"]
-
-
-def thing(name: str, box: tuple[float, ...] | None = (1, 1, 3, 4), difficult: object = 0, extra: str = "") -> str:
-    sides = "".join(f"<{s}>{v}</{s}>" for s, v in zip(("xmin", "ymin", "xmax", "ymax"), box or (), strict=False))
-    bndbox = f"<bndbox>{sides}</bndbox>" if box else ""
-    return f"<object><name>{name}</name><difficult>{difficult}</difficult>{extra}{bndbox}</object>"
-
-
-class Devkit:
-    """A VOCdevkit that a test fills; images are 8 wide and 6 high."""
-
-    def __init__(self, root: Path, year: str = "2007") -> None:
-        self.root = root
-        self.home = root / "VOCdevkit" / f"VOC{year}"
-        for name in ("JPEGImages", "Annotations", "SegmentationClass", "ImageSets/Main", "ImageSets/Segmentation"):
-            (self.home / name).mkdir(parents=True)
-
-    def add(self, name: str, *things: str, mask: np.ndarray | None = None, palette: bool = True) -> None:
-        pixels = np.random.default_rng(len(name)).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(self.home / "JPEGImages" / f"{name}.jpg")
-        self.annotate(name, f"<annotation><size><width>8</width></size>{''.join(things)}</annotation>")
-        if mask is not None:
-            image = Image.fromarray(mask)
-            if palette:
-                image.putpalette([i % 256 for i in range(768)])
-            image.save(self.home / "SegmentationClass" / f"{name}.png")
-
-    def annotate(self, name: str, xml: str) -> None:
-        (self.home / "Annotations" / f"{name}.xml").write_text(xml)
-
-    def list(self, name: str, *images: str, kind: str = "Main") -> None:
-        (self.home / "ImageSets" / kind / f"{name}.txt").write_text("".join(f"{image}\n" for image in images))
-
-    def splits(self, **options):
-        return make_source("voc", self.root, Decoder(), options).splits()
-
-
-@pytest.fixture
-def devkit(tmp_path: Path) -> Devkit:
-    return Devkit(tmp_path)
 
 
 def plain_boxes(sample: dict, classes: list[str]) -> tuple[list, list, list]:
@@ -84,10 +34,8 @@ def plain_boxes(sample: dict, classes: list[str]) -> tuple[list, list, list]:
     ("folder", "year", "classes"),
     [("bccd_voc", "2007", CELLS), ("raccoon_voc", "2007", ["raccoon"]), ("labelme_voc_mini", "2012", list(PASCAL))],
 )
-def test_real_detection_is_torchvisions(folder: str, year: str, classes: list[str]) -> None:
-    root = SHARED / folder
-    if not root.is_dir():
-        pytest.skip("no sample devkits on this machine")
+def test_real_detection_is_torchvisions(real_data: Path, folder: str, year: str, classes: list[str]) -> None:
+    root = real_data / folder
     options = {} if year == "2012" else {"classes": classes}
     splits = make_source("voc", root, Decoder(), options).splits()
     assert list(splits) == ["train", "val"]
@@ -111,10 +59,8 @@ def test_real_detection_is_torchvisions(folder: str, year: str, classes: list[st
         assert len(split.read(0).fields["boxes"]) == most
 
 
-def test_real_segmentation_is_torchvisions() -> None:
-    root = SHARED / "labelme_voc_mini"
-    if not root.is_dir():
-        pytest.skip("no sample devkits on this machine")
+def test_real_segmentation_is_torchvisions(real_data: Path) -> None:
+    root = real_data / "labelme_voc_mini"
     split = make_source("voc", root, Decoder(), {"task": "segmentation"}).splits()["train"]
     plain = torchvision.datasets.VOCSegmentation(root, year="2012", image_set="train")
     assert split.classes[:2] == ("background", "aeroplane")
@@ -166,55 +112,6 @@ def test_zero_based_boxes_and_clipping(devkit: Devkit) -> None:
         devkit.splits(one_based=False)["train"].read(0)
     boxes = devkit.splits(one_based=False, clip_boxes=True)["train"].read(0).fields["boxes"]
     assert boxes.tolist() == [[0, 0, 8, 6], [4, 4, 8, 6]]
-
-
-@pytest.mark.parametrize(
-    ("xml", "message"),
-    [
-        ("<annotation><object>", "malformed XML"),
-        ("", "malformed XML"),
-        ("<html></html>", "not an <annotation>"),
-        ("<annotation><object></object></annotation>", "object 1 has no name"),
-        (f"<annotation>{thing('cat', None)}</annotation>", "no bndbox"),
-        (f"<annotation>{thing('cat', ('a', 1, 2, 3))}</annotation>", "xmin is 'a', expected a number"),
-        (f"<annotation>{thing('cat', (1, 1, 'nan', 3))}</annotation>", "xmax is 'nan'"),
-        (f"<annotation>{thing('cat', (1, 1, 2))}</annotation>", "ymax is ''"),
-        (f"<annotation>{thing('cat', (4, 1, 3, 2))}</annotation>", "is empty"),
-        (f"<annotation>{thing('cat', (20, 1, 30, 2))}</annotation>", "leaves the 8 x 6 image"),
-        (f"<annotation>{thing('unicorn')}</annotation>", "'unicorn' is not one of the classes: aeroplane"),
-        (f"<annotation>{thing('cat', difficult='x')}</annotation>", "difficult is 'x'"),
-        ("<a>" * 40, "not an <annotation>"),
-        ("<annotation>" + "<a>" * 40, "deep"),
-        ("<!DOCTYPE a [<!ENTITY b 'c'>]><annotation>&b;</annotation>", "document type"),
-        ("<!DOCTYPE a SYSTEM 'file:///etc/passwd'><annotation/>", "document type"),
-        ("<annotation>&b;</annotation>", "malformed XML"),
-    ],
-)
-def test_a_wrong_annotation_fails_alone(devkit: Devkit, xml: str, message: str) -> None:
-    devkit.add("bad")
-    devkit.annotate("bad", xml)
-    devkit.add("good", thing("cat"))
-    devkit.list("train", "bad", "good")
-    split = devkit.splits()["train"]
-    with pytest.raises(SampleError, match=message) as caught:
-        split.read(0)
-    assert caught.value.sample == "VOC2007/JPEGImages/bad.jpg"
-    assert int(split.read(1).fields["counts"]) == 1
-
-
-def test_billion_laughs_and_outside_files_are_refused(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("cat")
-    laughs = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
-    attacks = [
-        f'<!DOCTYPE annotation [<!ENTITY l0 "ha">{laughs}]><annotation>&l11;</annotation>',
-        f'<!DOCTYPE annotation [<!ENTITY s SYSTEM "{secret.as_uri()}">]>'
-        "<annotation><object><name>&s;</name></object></annotation>",
-        f'<!DOCTYPE annotation SYSTEM "{secret.as_uri()}"><annotation/>',
-    ]
-    for attack in attacks:
-        with pytest.raises(ValueError, match="document type"):
-            parse_annotation(attack.encode())
 
 
 def test_missing_files_fail_alone(devkit: Devkit) -> None:
@@ -311,152 +208,3 @@ def test_single_label_keeps_lone_objects_of_mapped_classes(devkit: Devkit) -> No
     devkit.list("train", "two")
     with pytest.raises(SourceError, match=r"has no image; dropped 1 of 1 images: several objects"):
         devkit.splits(**options)
-
-
-def test_years_and_lists(tmp_path: Path) -> None:
-    for year, lists in (("2007", ("trainval", "test")), ("2012", ("trainval", "train", "val"))):
-        devkit = Devkit(tmp_path, year)
-        for name in lists:
-            devkit.add(f"{year}{name}", thing("cat"))
-            devkit.list(name, f"{year}{name}")
-
-    def names(**options: object) -> dict[str, list[str]]:
-        found = devkit.splits(**options)
-        return {name: [split.id(i).split("/")[-1][:-4] for i in range(len(split))] for name, split in found.items()}
-
-    assert names(year=2012) == {"train": ["2012train"], "val": ["2012val"]}
-    assert names(year="2007") == {"test": ["2007test"]}
-    assert names(year=["2007", 2012], image_set="trainval") == {"trainval": ["2007trainval", "2012trainval"]}
-    both = {"train": ["2007/trainval", "2012/trainval"], "test": "2007/test"}
-    assert names(year=[2007, 2012], image_set=both) == {"train": ["2007trainval", "2012trainval"], "test": ["2007test"]}
-    with pytest.raises(RecipeError, match=r"several years \(2007, 2012\)"):
-        names()
-    with pytest.raises(SourceError, match="no year '2009'"):
-        names(year=2009)
-    with pytest.raises(SourceError, match="there is no year '2010'"):
-        names(year=2012, image_set="2010/train")
-    with pytest.raises(SourceError, match="cannot read the list .*there are train, trainval, val"):
-        names(year=2012, image_set="test")
-
-
-def test_the_root_may_be_the_devkit_or_a_year(devkit: Devkit) -> None:
-    devkit.add("a", thing("cat"))
-    devkit.list("trainval", "a")
-    for root in (devkit.root, devkit.root / "VOCdevkit", devkit.home):
-        split = make_source("voc", root, Decoder(), {}).splits()["train"]
-        assert split.id(0) == "VOC2007/JPEGImages/a.jpg"
-        assert split.read(0).size == (6, 8)
-
-
-def test_lists_of_one_class_and_wrong_lines(devkit: Devkit) -> None:
-    path = devkit.home / "ImageSets" / "Main" / "cat_train.txt"
-    path.write_text("a  1\nb -1\nc  0\n\nd  1\n")
-    assert read_list(path) == ["a", "d"]
-    for line in ("../../etc/passwd", "a b", "a 1 2", "a 2", ".."):
-        path.write_text(f"a\n{line}\n")
-        with pytest.raises(SourceError, match="line 2"):
-            read_list(path)
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(SourceError, match="UTF-8"):
-        read_list(path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"task": "guess"}, "task is 'guess'"),
-        ({"task": "single-label"}, "class_map"),
-        ({"class_map": {"cat": "cat"}}, "class_map"),
-        ({"task": "single-label", "class_map": {"cat": "cat"}, "target_classes": ["dog"]}, "leads to 'cat'"),
-        ({"classes": ["a", "a"]}, "different names"),
-        ({"classes": []}, "different names"),
-        ({"task": "segmentation", "classes": "auto"}, "auto"),
-        ({"image_set": ["../x/.."]}, "image_set"),
-        ({"image_set": []}, "image_set"),
-        ({"colour": 1}, "unexpected keyword"),
-    ],
-)
-def test_wrong_options(devkit: Devkit, options: dict[str, object], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        devkit.splits(**options)
-
-
-def test_exif_orientation_is_refused_for_boxes(devkit: Devkit) -> None:
-    with pytest.raises(RecipeError, match="exif_orient"):
-        make_source("voc", devkit.root, Decoder(exif_orient=True), {})
-
-
-def test_no_devkit(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no VOCdevkit"):
-        make_source("voc", tmp_path, Decoder(), {}).splits()
-    with pytest.raises(SourceError, match="no such folder"):
-        make_source("voc", tmp_path / "x", Decoder(), {}).splits()
-
-
-def test_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Devkit(tmp_path / "made", "2007")
-    made.add("a", thing("cat"))
-    for name in ("train", "val"):
-        made.list(name, "a")
-    served = tmp_path / "served"
-    served.mkdir()
-    archive = served / "VOCtrainval_06-Nov-2007.tar"
-    with tarfile.open(archive, "w") as tar:
-        tar.add(made.root / "VOCdevkit", "VOCdevkit")
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args, directory=str(served))
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    root = tmp_path / "here"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{web.server_address[1]}/{archive.name}"
-        entry = {**torchvision.datasets.voc.DATASET_YEAR_DICT["2007"], "url": url}
-        monkeypatch.setitem(
-            torchvision.datasets.voc.DATASET_YEAR_DICT,
-            "2007",
-            {**entry, "md5": hashlib.md5(archive.read_bytes()).hexdigest()},
-        )
-        try:
-            splits = make_source("voc", root, Decoder(), {"year": 2007, "download": True}).splits()
-            assert list(splits) == ["train", "val"]
-            splits["train"].read(0)
-        finally:
-            web.shutdown()
-            thread.join()
-    assert list(make_source("voc", root, Decoder(), {"year": 2007, "download": True}).splits()) == ["train", "val"]
-    with pytest.raises(RecipeError, match="year"):
-        make_source("voc", root, Decoder(), {"download": True}).splits()
-    with pytest.raises(SourceError, match="cannot download PASCAL VOC 1999"):
-        make_source("voc", tmp_path / "z", Decoder(), {"year": 1999, "download": True}).splits()
-
-
-pieces = st.sampled_from(
-    ["<annotation>", "</annotation>", "<object>", "</object>", "<name>", "</name>", "cat", "<bndbox>", "</bndbox>",
-     "<xmin>", "1", "</xmin>", "&amp;", "&x;", "<!DOCTYPE a>", "<![CDATA[", "]]>", "<?x y?>", "\x00", "é"]
-)  # fmt: skip
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.lists(pieces, max_size=14).map("".join).map(str.encode) | st.binary(max_size=60))
-def test_any_xml_is_objects_or_a_clean_error(data: bytes) -> None:
-    for text in (data, b"<annotation>" + data + b"</annotation>"):
-        with contextlib.suppress(ValueError):
-            assert isinstance(parse_annotation(text), tuple)
-
-
-names = st.text(st.characters(exclude_characters="<>&\r", exclude_categories=("Cs", "Cc")), min_size=1).filter(
-    lambda text: text == text.strip()
-)
-sides = st.floats(-1e6, 1e6)
-
-
-@given(st.lists(st.tuples(names, st.booleans(), st.tuples(sides, sides, sides, sides)), max_size=5))
-def test_what_is_written_is_read(objects: list) -> None:
-    xml = "".join(thing(name, tuple(map(repr, box)), int(flag)) for name, flag, box in objects)
-    assert list(parse_annotation(f"<annotation>{xml}</annotation>".encode())) == objects

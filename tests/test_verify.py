@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_folder, mmload
+from conftest import contents, make_folder, mmload
 from PIL import Image
 
 from mmload.build import build
@@ -45,10 +45,6 @@ def files(folder: Path) -> dict[str, tuple[bytes, int, int]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {name: content for name, (content, _, _) in files(folder).items()}
 
 
 def flip(path: Path, at: int = 100) -> None:

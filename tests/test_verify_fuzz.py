@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import make_folder
+from conftest import contents, make_folder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -48,10 +48,6 @@ def place(tmp_path: Path) -> Iterator[Path]:
     """Where an example has its copy."""
     yield tmp_path / "copy"
     assert [path.name for path in tmp_path.iterdir() if path.name != "copy"] == []
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def flip(path: Path, number: int) -> None:
