@@ -12,16 +12,19 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
 from mmload.errors import DamagedError, UsageError, choices
 from mmload.manifest import SplitRecord, read, shard_name
+from mmload.mapped import joinable, mapped
 from mmload.quiet import quiet
 from mmload.reader import RowReader
 from mmload.records import Batch, FieldSpec, make_batch
+
+_SMALL_SHARE = 0.01
+"""Of a split's bytes: what a field may take to be read into memory by ``data`` where it cannot be mapped."""
 
 
 def open(path: str | Path) -> Dataset:
@@ -140,34 +143,41 @@ class Split:
     @property
     def shards(self) -> list[Batch]:
         """Each shard as a memory-mapped tensorclass, read-only: writing to it ends the process, as to any such map."""
-        return [self._mapped(index) for index in range(len(self.record.shards))]
+        return [self._mapped([index]) for index in range(len(self.record.shards))]
 
     @property
     def data(self) -> Batch:
-        """The whole split as one memory-mapped tensorclass, read-only.
+        """The whole split as one memory-mapped tensorclass, read-only like :attr:`shards`.
+
+        Several shards are mapped one behind the other. That takes whole pages, as images of 64, 128, 192 ... squared
+        have; fields that have none and are small beside the images, such as targets, are read into memory.
 
         Raises:
-            UsageError: if the split has several shards: a map holds one file, and joining them would be a copy.
+            UsageError: if the split has several shards whose files cannot be joined.
         """
-        count = len(self.record.shards)
-        if count != 1:
-            raise UsageError(
-                f"split {self.name!r} has {count} shards, and a map holds one file: take .shards, a tensorclass each, "
-                f"or build it as one shard with --shard-size {self.record.bytes}"
-            )
-        return self._mapped(0)
+        return self._mapped(range(len(self.record.shards)))
 
-    def _mapped(self, index: int) -> Batch:
-        rows = self.record.shards[index].rows
-        fields = {}
-        for name, spec in self.fields.items():
-            if rows == 0:  # every sample of it was skipped; an empty file cannot be mapped
-                fields[name] = torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
-                continue
-            flat = np.memmap(self.reader.path(name, index), dtype=np.uint8, mode="r")
+    def _mapped(self, shards: Sequence[int]) -> Batch:
+        """Some shards as one tensorclass; one with no rows, of which every sample was skipped, cannot be mapped."""
+        filled = [index for index in shards if self.record.shards[index].rows]
+        rows = sum(self.record.shards[index].rows for index in filled)
+        return make_batch({name: self._mapped_field(name, filled, rows) for name in self.fields}, rows)
+
+    def _mapped_field(self, name: str, shards: Sequence[int], rows: int) -> Tensor:
+        spec = self.fields[name]
+        sizes = [self.record.shards[index].rows * spec.row_bytes for index in shards]
+        if not rows:
+            return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
+        if joinable(sizes):
+            flat = mapped([self.reader.path(name, index) for index in shards], sizes)
             with quiet:  # torch warns of memory that cannot be written, which is meant
-                fields[name] = torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
-        return make_batch(fields, rows)
+                return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
+        if rows * spec.row_bytes <= _SMALL_SHARE * self.record.bytes:
+            return self.reader.gather(name, torch.arange(rows))
+        raise UsageError(
+            f"{name} of split {self.name!r}: {len(shards)} files that do not end with a page cannot be mapped as one; "
+            f"take .shards, a tensorclass each, or build it as one shard with --shard-size {self.record.bytes}"
+        )
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in self.fields.items())

@@ -151,9 +151,13 @@ def test_data_is_the_split_mapped_read_only(path: Path) -> None:
     assert torch.equal(split.subset([4, 2])[1].images, split[2].images)
 
 
-def test_data_of_several_shards_says_what_to_do(path: Path, dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+def test_data_of_several_shards_that_do_not_end_with_a_page_says_what_to_do(
+    path: Path, dataset: Dataset, folder: Path, tmp_path: Path
+) -> None:
     split = dataset["train"]
-    with pytest.raises(UsageError, match=r"4 shards, and a map holds one file: .* --shard-size (\d+)") as caught:
+    with pytest.raises(
+        UsageError, match=r"images of .* 4 files that do not end with a page .* --shard-size (\d+)"
+    ) as caught:
         split.data  # noqa: B018  # a property
     assert torch.equal(torch.cat([shard.images for shard in split.shards]), split[:].images)
     size = int(str(caught.value).rpartition(" ")[2])

@@ -121,7 +121,7 @@ class Disk:
         room = max(block, _DISK_BYTES)
         for number, shard in enumerate(rows.record.shards):
             size = min(shard.rows, room // row_bytes) * row_bytes
-            path = rows.reader.path("images", number)
+            path = Path(rows.reader.path("images", number))
             self._blocks += [(path, at, min(block, size - at)) for at in range(0, size, block)]
             self._lengths |= {path: size} if size else {}
             room -= size
