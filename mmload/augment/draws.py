@@ -7,6 +7,8 @@ batch and on any thread. Never touches a global generator, except in :func:`fres
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -105,11 +107,34 @@ def _counted(seeds: Words, step: int, first: int, count: int) -> Words:
     return out
 
 
+@inlined
+def _unit(word: np.uint64) -> float:
+    return np.int64(word >> _11) * 2.0**-53
+
+
 @compiled("float64[::1](uint64[::1])")
 def _units(words: Words) -> npt.NDArray[np.float64]:
     out = np.empty(len(words))
     for k in range(len(words)):
-        out[k] = np.int64(words[k] >> _11) * 2.0**-53
+        out[k] = _unit(words[k])
+    return out
+
+
+@compiled("boolean[::1](uint64[::1], float64)")
+def _chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
+    out = np.empty(len(words), np.bool_)
+    for k in range(len(words)):
+        out[k] = _unit(words[k]) < p
+    return out
+
+
+@compiled("int64[:, ::1](uint64[:, ::1], int64[:, ::1])")
+def _places(words: Words, rooms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    out = np.empty((words.shape[1], words.shape[0]), np.int64)
+    for number in range(len(out)):
+        first, last = rooms[number]
+        for k in range(len(words)):
+            out[number, k] = np.int64(_unit(words[k, number]) * (last - first + 1)) + first
     return out
 
 
@@ -129,10 +154,16 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor) -> Tensor:
     Returns:
         int64 [B] on the device of ``ids``, the same bits on every device.
     """
-    run = mixed_number(mixed_number(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
+    run = _run_key(seed, epoch)
     if ids.device.type == "cpu":
-        return torch.from_numpy(_seeded(_words(ids), run % (1 << 64)).view(np.int64)).view(ids.shape)
+        return torch.from_numpy(_seeded(_words(ids), run).view(np.int64)).view(ids.shape)
     return mixed(mixed(ids ^ wrapped(run)) + GOLDEN)
+
+
+@lru_cache(maxsize=64)
+def _run_key(seed: int, epoch: int) -> int:
+    """What all samples of an epoch have in common, 64 bits."""
+    return mixed_number(mixed_number(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
 
 
 def view_seeds(seeds: Tensor, view: int) -> Tensor:
@@ -163,13 +194,11 @@ class Draws:
 
     def bits(self, count: int) -> Tensor:
         """The next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
-        first, following = self._used + 1, self._used + count + 1
-        self._used += count
         if self._seeds.device.type == "cpu":
-            words = _counted(_words(self._seeds), self._step % (1 << 64), first, count)
-            return torch.from_numpy(words.view(np.int64))
+            return torch.from_numpy(self._words(count).view(np.int64))
         # Counted on the device: to copy the counters there would wait for all that is queued on its stream.
-        numbers = torch.arange(first, following, device=self._seeds.device)
+        first = self._taken(count)
+        numbers = torch.arange(first, first + count, device=self._seeds.device)
         return mixed(self._seeds.unsqueeze(1) + (numbers * GOLDEN + self._step))
 
     def uniform(self, count: int) -> Tensor:
@@ -178,17 +207,15 @@ class Draws:
 
     def chance(self, p: float) -> Tensor:
         """One draw per sample: bool [B], true with probability ``p`` (never for 0, always for 1)."""
-        uniform = self.uniform(1)
-        if uniform.device.type == "cpu":  # by numpy, which keeps the interpreter lock for so little
-            return torch.from_numpy(uniform.numpy()[:, 0] < p)
-        return uniform[:, 0] < p
+        if self._seeds.device.type == "cpu":
+            return torch.from_numpy(_chances(self._words(1).reshape(-1), p))
+        return self.uniform(1)[:, 0] < p
 
     def places(self, *rooms: tuple[int, int]) -> list[Tensor]:
         """One draw per sample for each (first, last): whole numbers from first to last, int64 [B] each."""
+        if self._seeds.device.type == "cpu":
+            return list(torch.from_numpy(_places(self._words(len(rooms)), np.array(rooms, np.int64))))
         uniform = self.uniform(len(rooms))
-        if uniform.device.type == "cpu":
-            columns = (uniform.numpy() * [last - first + 1 for first, last in rooms]).astype(np.int64).T
-            return [torch.from_numpy(one + first) for one, (first, _) in zip(columns, rooms, strict=True)]
         return [
             whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(rooms)
         ]
@@ -198,6 +225,17 @@ class Draws:
         pairs = self.uniform(2 * count)
         radius = (-2.0 * torch.log1p(-pairs[:, :count])).sqrt()
         return radius * (2.0 * torch.pi * pairs[:, count:]).cos()
+
+    def _words(self, count: int) -> Words:
+        """:meth:`bits` on a CPU, as unsigned words."""
+        words: Words = _counted(_words(self._seeds), self._step % (1 << 64), self._taken(count), count)
+        return words
+
+    def _taken(self, count: int) -> int:
+        """The number of the next draw, which ``count`` of them use up."""
+        first = self._used + 1
+        self._used += count
+        return first
 
 
 def unit(bits: Tensor) -> Tensor:

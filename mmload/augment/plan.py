@@ -10,6 +10,7 @@ Never reads a pixel.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,24 +172,24 @@ class Plan:
         top = _mirrored(top, self.flip_y, self.height - height)
         left = _mirrored(left, self.flip_x, self.width - width)
         if self.resampling is None:
-            window = self._within(top, left, height, width)
-            return replace(window, height=height, width=width, padding=padding or self.padding)
+            around = padding or self.padding
+            return replace(self, **self._within(top, left, height, width), height=height, width=width, padding=around)
         part = replace(self.resampling, top=_sum(self.resampling.top, top), left=_sum(self.resampling.left, left))
         return replace(self, resampling=part, height=height, width=width)
 
     def resized(self, window: tuple[Tensor, Tensor, Tensor, Tensor] | None, resampling: Resampling) -> Plan:
         """The plan followed by the crop of a window (top, left, rows, cols: int64 [B]) and its resize."""
-        plan = self
+        narrowed = {}
         if window is not None:
             top, left, rows, cols = window
             top = _mirrored(top, self.flip_y, self.height - rows)
             left = _mirrored(left, self.flip_x, self.width - cols)
-            plan = self._within(top, left, rows, cols)
-        return replace(plan, resampling=resampling, height=resampling.height, width=resampling.width)
+            narrowed = self._within(top, left, rows, cols)
+        return replace(self, **narrowed, resampling=resampling, height=resampling.height, width=resampling.width)
 
-    def _within(self, top: Tensor, left: Tensor, rows: Tensor | int, cols: Tensor | int) -> Plan:
-        """The plan with its source window narrowed to a window inside of it."""
-        return replace(self, top=_sum(self.top, top), left=_sum(self.left, left), rows=rows, cols=cols)
+    def _within(self, top: Tensor, left: Tensor, rows: Tensor | int, cols: Tensor | int) -> dict[str, Any]:
+        """What changes when the source window is narrowed to a window inside of it."""
+        return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
 
     def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
         """The plan followed by flips, bool [B] each."""

@@ -7,7 +7,7 @@ torch's operations on the whole batch, which subtract and multiply in float32 as
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -233,16 +233,15 @@ class Rendering:
 
     @cached_property
     def _fill(self) -> Bytes:
-        fill = constant((self.plan.padding or Padding()).fill, torch.uint8, torch.device("cpu"))
-        return fill.expand(self.plan.source[0]).contiguous().numpy()
+        return _filled((self.plan.padding or Padding()).fill, self.plan.source[0])
 
     @cached_property
     def _factors(self) -> Factors:
         """The colour map as the kernels take it."""
         shift, scale = self._no_factors
         return (
-            shift if self._shift is None else self._shift.flatten().expand(len(shift)).contiguous().numpy(),
-            scale if self._scale is None else self._scale.flatten().expand(len(scale)).contiguous().numpy(),
+            shift if self._shift is None else self._shift.view(-1).numpy(),
+            scale if self._scale is None else self._scale.view(-1).numpy(),
         )
 
     @cached_property
@@ -257,6 +256,12 @@ class Rendering:
     @cached_property
     def _corners(self) -> list[list[Corner]]:
         return [corners_of(hole) for hole in self.plan.holes]
+
+
+@lru_cache(maxsize=64)
+def _filled(fill: tuple[float, ...], channels: int) -> Bytes:
+    """The constant outside as the kernels take it, shared by all who ask for the same."""
+    return constant(fill, torch.uint8, torch.device("cpu")).expand(channels).contiguous().numpy()
 
 
 def _colour_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
