@@ -15,18 +15,20 @@ from numba import njit
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compiled(*signatures: str) -> Callable[[F], F]:
-    """Compiles a function for arguments of these types; it runs without the interpreter lock.
+def compiled(*signatures: str, nogil: bool = True) -> Callable[[F], F]:
+    """Compiles a function for arguments of these types.
 
     Args:
         signatures: in numba's notation, such as ``"void(uint8[::1], float32)"``.
+        nogil: whether it runs without the interpreter lock; what takes microseconds had better keep it, as another
+            thread may take its turn before this one has it back.
     """
 
     def compile_(function: F) -> F:
         try:
-            made: Any = njit(list(signatures), nogil=True, cache=True)(function)
+            made: Any = njit(list(signatures), nogil=nogil, cache=True)(function)
         except (RuntimeError, OSError, EOFError, UnpicklingError):  # no place, no space, or not what was written
-            made = njit(list(signatures), nogil=True)(function)
+            made = njit(list(signatures), nogil=nogil)(function)
         kept: F = made
         return kept
 

@@ -72,7 +72,7 @@ def _words(value: Tensor) -> Words:
 
 
 # Compiled, as every torch operation gives up the interpreter lock and has to win it back: with two threads that was 1.9
-# ms for the draws of a batch of 64 where one thread alone took 0.25 ms, and the pixels take 3.
+# ms for the draws of a batch of 64 where one thread alone took 0.25 ms, and the pixels take 3. So these keep the lock.
 
 
 @inlined
@@ -82,7 +82,7 @@ def _mix(word: np.uint64) -> np.uint64:
     return word ^ (word >> _31)
 
 
-@compiled("uint64[::1](uint64[::1])")
+@compiled("uint64[::1](uint64[::1])", nogil=False)
 def _mixed(words: Words) -> Words:
     out = np.empty_like(words)
     for k in range(len(words)):
@@ -90,7 +90,7 @@ def _mixed(words: Words) -> Words:
     return out
 
 
-@compiled("uint64[::1](uint64[::1], uint64)")
+@compiled("uint64[::1](uint64[::1], uint64)", nogil=False)
 def _seeded(ids: Words, run: int) -> Words:
     out = np.empty_like(ids)
     for k in range(len(ids)):
@@ -98,7 +98,7 @@ def _seeded(ids: Words, run: int) -> Words:
     return out
 
 
-@compiled("uint64[:, ::1](uint64[::1], uint64, uint64, int64)")
+@compiled("uint64[:, ::1](uint64[::1], uint64, uint64, int64)", nogil=False)
 def _counted(seeds: Words, step: int, first: int, count: int) -> Words:
     out = np.empty((len(seeds), count), np.uint64)
     for k in range(len(seeds)):
@@ -112,7 +112,7 @@ def _unit(word: np.uint64) -> float:
     return np.int64(word >> _11) * 2.0**-53
 
 
-@compiled("float64[::1](uint64[::1])")
+@compiled("float64[::1](uint64[::1])", nogil=False)
 def _units(words: Words) -> npt.NDArray[np.float64]:
     out = np.empty(len(words))
     for k in range(len(words)):
@@ -120,7 +120,7 @@ def _units(words: Words) -> npt.NDArray[np.float64]:
     return out
 
 
-@compiled("boolean[::1](uint64[::1], float64)")
+@compiled("boolean[::1](uint64[::1], float64)", nogil=False)
 def _chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
     out = np.empty(len(words), np.bool_)
     for k in range(len(words)):
@@ -128,7 +128,7 @@ def _chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
     return out
 
 
-@compiled("int64[:, ::1](uint64[:, ::1], int64[:, ::1])")
+@compiled("int64[:, ::1](uint64[:, ::1], int64[:, ::1])", nogil=False)
 def _places(words: Words, rooms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     out = np.empty((words.shape[1], words.shape[0]), np.int64)
     for number in range(len(out)):
