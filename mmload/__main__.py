@@ -1,5 +1,18 @@
-"""``python -m mmload`` is the ``mmload`` command."""
+"""The program: ``python -m mmload``, and what the ``mmload`` command calls."""
 
-from mmload.cli import main
+from mmload import interrupt
 
-main()
+
+def main() -> None:
+    """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
+    interrupt.begin()
+    try:
+        from mmload.cli import main as run
+
+        run()
+    finally:
+        interrupt.over()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """The ``mmload`` command: parse, make one call, show the result.
 
-Only here, in cli_bench.py and in terminal.py is anything shown, or the program ended.
+Only here, in cli_bench.py, cli_parity.py, terminal.py and interrupt.py is anything shown, or the program ended.
 Exit codes: 0 done, 1 it failed, 2 it was asked wrongly, 130 interrupted, 141 nobody reads what it shows, 143 ended.
 """
 
@@ -20,7 +20,8 @@ import mmload
 from mmload import cli_bench, cli_parity
 from mmload import recipe as recipes
 from mmload.errors import UsageError
-from mmload.terminal import fail, interruptible, last_resort, progress_bar
+from mmload.interrupt import fail, interruptible
+from mmload.terminal import last_resort, progress_bar
 
 if TYPE_CHECKING:
     from mmload.build import BuildReport
@@ -135,9 +136,9 @@ def build(
     recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size, options)
     recipe = replace(recipe, options={**recipe.options, **options})
     recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient)
-    with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
-        from mmload.build import build as run
+    from mmload.build import build as run
 
+    with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
         report = run(
             recipe,
             overwrite=overwrite,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.errors import MmloadError, UsageError
-from mmload.terminal import check_target, interruptible, status_line
+from mmload.interrupt import fail, interruptible
+from mmload.terminal import check_target, status_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +100,8 @@ def bench(
         record = _measure(dataset, source, size, options, progress)
     written = _write(record, json_file, plot)  # first: what took minutes to measure is not lost to a full stdout
     typer.echo(table(record) + written)
+    if not any(row.rate for row in record.contenders):
+        fail(_all_failed(record), 1)
 
 
 def bench_build(
@@ -153,6 +156,13 @@ def _measure(
     if source is None:
         raise UsageError("bench needs --source ROOT where there is no DATASET")
     return run_on_sample(source, options, side=size, progress=progress)
+
+
+def _all_failed(record: Record) -> str:
+    first, *more = dict.fromkeys(row.failure or "it was not run" for row in record.contenders)
+    count = len(more)
+    others = f"; {count} more reason{'s are' if count > 1 else ' is'} in the table" if more else ""
+    return f"none of {len(record.contenders)} loaders could be measured: {first}{others}"
 
 
 def _compare(files: tuple[Path, Path], unused: tuple[Path | None, ...]) -> None:

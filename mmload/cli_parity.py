@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.errors import MmloadError, UsageError
-from mmload.terminal import check_target, interruptible, progress_bar
+from mmload.interrupt import interruptible
+from mmload.terminal import check_target, progress_bar
 
 if TYPE_CHECKING:
     from mmload.parity import Report

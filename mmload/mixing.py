@@ -20,6 +20,8 @@ Labels = Callable[[Tensor], Tensor]
 """Row numbers, int64 [B] -> their classes, int64 [B]."""
 
 _ENOUGH = 0.9  # of what a full shuffle gives
+_BATCHES = 64  # to look at
+_LABELLED = (8, 1024)  # the labels of so many batches are read at least, of more only up to so many samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,8 @@ def mixing(order: Order, labels: Labels | None = None, *, batch_size: int = 256,
 
     Args:
         order: any kind, with at least 2 positions.
-        labels: gives the classes of rows; asked for at most 128 batches, whatever the number of rows.
+        labels: gives the classes of rows; asked for 8 to 64 of the batches, the fewer the larger they are, and for as
+            many of a full shuffle: over many shards, reading them is what takes time.
         batch_size: samples in a batch of this rank, at least 2.
         epoch: which epoch to look at.
 
@@ -77,19 +80,21 @@ def mixing(order: Order, labels: Labels | None = None, *, batch_size: int = 256,
     if len(order) < 2 or batch_size < 2:
         raise ValueError(f"{len(order)} positions in batches of {batch_size}: a batch needs 2 samples to mix")
     whole = max(1, len(order) // batch_size)
-    count = min(whole, 64)
+    count = min(whole, _BATCHES)
     starts = [batch * whole // count * batch_size for batch in range(count)]
     batches = [order.take(epoch, start, start + batch_size) for start in starts]
     shuffled = replace(order, kind="full")
     others = [shuffled.take(epoch, start, start + batch_size) for start in starts]
+    fewest, samples = _LABELLED
+    step = max(1, count // max(fewest, samples // batch_size))
     apart = fmean(float(batch.diff().abs().double().mean()) for batch in batches)
     return Mixing(
         batch_size=batch_size,
         neighbours=apart / ((order.rows + 1) / 3),  # the mean distance of two distinct numbers below rows
         blocks=fmean(len(np.unique(batch // order.block_size)) for batch in batches),
         blocks_full=fmean(len(np.unique(batch // order.block_size)) for batch in others),
-        classes=None if labels is None else fmean(_effective(labels(batch)) for batch in batches),
-        classes_full=None if labels is None else fmean(_effective(labels(batch)) for batch in others),
+        classes=None if labels is None else fmean(_effective(labels(batch)) for batch in batches[::step]),
+        classes_full=None if labels is None else fmean(_effective(labels(batch)) for batch in others[::step]),
     )
 
 

@@ -1,4 +1,4 @@
-"""The terminal, as the commands share it: one-line ends, progress bars, a line of status.
+"""The terminal, as the commands share it: errors as one line, progress bars, a line of status.
 
 Only the command line uses it. It writes to stderr; results go to stdout from the commands themselves.
 """
@@ -9,26 +9,17 @@ import errno
 import io
 import os
 import re
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from mmload.errors import MmloadError, UsageError
+from mmload.interrupt import fail
 
 _CLOSED_PIPE = 141  # as a shell tells that SIGPIPE ended a program
-
-
-def fail(message: str, code: int) -> NoReturn:
-    """End the program with one line and an exit code."""
-    with suppress(OSError, AttributeError):  # stderr is full, or closed: there is nobody to tell
-        sys.stderr.write(f"mmload: {message}\n")
-    sys.exit(code)
 
 
 @contextmanager
@@ -135,48 +126,6 @@ _SYSTEM = {
     errno.ELOOP: "its links go round in a circle; mend them",
 }
 """What to do about what the system refuses, whoever asked for it."""
-
-
-@contextmanager
-def interruptible(advice: str) -> Iterator[None]:
-    """Ctrl-C or a SIGTERM inside ends the program with one line, after all inside has cleaned up after itself."""
-    asked: list[int] = []
-    with _ended_once(asked):
-        try:
-            yield
-        except KeyboardInterrupt:
-            ended = asked[:1] == [signal.SIGTERM]
-            fail(f"{'ended' if ended else 'interrupted'}; {advice}", 143 if ended else 130)
-
-
-@contextmanager
-def _ended_once(asked: list[int]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM inside raises KeyboardInterrupt; further ones do not cut its clean-up short."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    owner = os.getpid()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a forked worker: Ctrl-C reaches it too, and its parent ends it
-            if number == signal.SIGTERM:
-                os._exit(128 + number)
-            return
-        asked.append(number)
-        if len(asked) == 1:
-            raise KeyboardInterrupt
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    kept = {each: signal.getsignal(each) for each in numbers}
-    ours = [each for each in numbers if kept[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
-    try:
-        for each in ours:
-            signal.signal(each, end)
-        yield
-    finally:
-        for each in ours:
-            signal.signal(each, signal.SIG_IGN if asked else kept[each])  # the program is on its way out
 
 
 def check_target(name: str, path: Path | None) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from conftest import Done, mmload
 from test_bench_measure import alive
 from test_cli import complaint
 
-from mmload.bench import read_record, usage
+from mmload.bench import Record, read_record, usage
+from mmload.bench.record import Row
 from mmload.dataset import Dataset
 from mmload.errors import UsageError
 
@@ -178,6 +180,25 @@ def test_a_record_is_written_before_anything_is_shown(done: tuple[Done, Path], m
     monkeypatch.setattr("typer.echo", full)
     assert mmload("bench", "nowhere", "--json", done[1] / "again.json").returncode == 1
     assert read_record(done[1] / "again.json") == record
+
+
+def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        Row(name="DataLoader", group="stock", failure="OSError: it is full"),
+        Row(name="mmload.Loader", group="mmload", failure="its process died"),
+        Row(name="fill_", group="ceiling", images_per_second=3.0, epochs=[3.0]),
+    ]
+    record = Record(settings={}, machine={}, versions={}, rows=rows, verdict="Nothing can be said.")
+    monkeypatch.setattr("mmload.cli_bench._measure", lambda *_: record)
+    done = mmload("bench", "nowhere", "--json", tmp_path / "a.json")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "mmload: none of 2 loaders could be measured: OSError: it is full; 1 more reason is in the table\n"
+    )
+    assert "not measured: mmload.Loader: its process died" in done.stdout
+    assert read_record(tmp_path / "a.json") == record
+    rows[1] = replace(rows[1], images_per_second=2.0, epochs=[2.0])
+    assert mmload("bench", "nowhere").returncode == 0
 
 
 def test_a_model_or_device_that_is_not_there_is_one_line(dataset: Dataset, folder: Path) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mmload.bench import Options, Record, process, table, usage
 from mmload.bench.ceilings import cached_entry, ceiling_entries
-from mmload.bench.child import Desk, _keep_below
+from mmload.bench.child import Desk, _keep_below, reason
 from mmload.bench.contenders import Entry
 from mmload.bench.measure import Measurement, Plan, measure
 from mmload.bench.record import rows_of
@@ -254,3 +254,24 @@ def test_temporary_files_of_a_contender_are_the_benchs(tmp_path: Path, monkeypat
     assert os.environ["TMPDIR"] == "/elsewhere"  # a socket's name would be too long
     _keep_below(Path("/short"))
     assert (os.environ["TMPDIR"], tempfile.gettempdir()) == ("/short", "/short")
+
+
+class _Broken(torch.utils.data.Dataset[Tensor]):
+    def __getitem__(self, index: int) -> Tensor:
+        raise ValueError("row 3:\nis torn")
+
+
+def test_what_a_worker_of_a_dataloader_raised_is_one_line() -> None:
+    loader = torch.utils.data.DataLoader(_Broken(), sampler=[0], num_workers=1)
+    with pytest.raises(ValueError, match="Traceback") as raised:
+        next(iter(loader))
+    assert reason(raised.value) == "ValueError: row 3: is torn"
+    assert reason(ValueError("one\n two")) == "ValueError: one two"
+    assert reason(MmloadError("its folder\nis gone")) == "its folder is gone"
+    assert reason(MmloadError("Traceback (most recent call last):\n  File\nKeyError: 3")) == "KeyError: 3"
+
+
+def test_only_the_processes_of_mmload_import_its_kernels() -> None:
+    program = "import sys, mmload.bench.child; print('numba' in sys.modules, 'mmload.augment' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"

@@ -1,4 +1,4 @@
-"""How the program ends: a full or closed output, a full disk, signals again and again."""
+"""How the program ends: a full or closed output, a full disk, names of several lines."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mmload.dataset import Dataset
+from mmload.errors import MmloadError
 from mmload.terminal import last_resort
 
 FULL = Path("/dev/full")
@@ -105,19 +106,9 @@ def test_what_the_system_refuses_is_not_called_a_bug(
     assert expected in said
 
 
-@pytest.mark.parametrize(("number", "code", "said"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "ended")])
-def test_signals_again_and_again_leave_time_to_clean_up(number: str, code: int, said: str, tmp_path: Path) -> None:
-    script = (
-        "import os, signal, sys, tempfile\n"
-        "from mmload.terminal import interruptible\n"
-        "def send(): os.kill(os.getpid(), getattr(signal, sys.argv[1]))\n"
-        "with interruptible('nothing was changed'), tempfile.TemporaryDirectory():\n"
-        "    try: send()\n"
-        "    finally: send(); send()\n"
-    )
-    words = [sys.executable, "-c", script, number]
-    done = subprocess.run(
-        words, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (code, f"mmload: {said}; nothing was changed\n")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("name", ["a\nb", "a\r\x1b[31mb", "a\u2028b", "a\udcffb"])
+def test_a_name_of_several_lines_is_told_in_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), last_resort(False):
+        raise MmloadError(f"no such folder: {name}")
+    said = capsys.readouterr().err
+    assert said.splitlines() == [f"mmload: no such folder: {name.encode('unicode_escape').decode()}"]

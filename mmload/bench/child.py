@@ -36,6 +36,7 @@ CEILINGS = ("ceiling", "cached")
 """Groups of entries that measure the machine: what they give is not held against the task."""
 
 
+_TRACEBACK = "Traceback (most recent call last):"
 _SOCKET = len("/pymp-12345678/listener-12345678")  # as multiprocessing calls them
 _LONGEST = 103  # bytes of a socket's name on macOS; Linux takes 107
 
@@ -219,10 +220,19 @@ def _answer(desk: Desk, name: str, arguments: dict[str, Any]) -> tuple[str, Any]
     try:
         return "done", getattr(desk, name)(**arguments)
     except MmloadError as error:
-        return "failed", str(error)
+        return "failed", reason(error)
     except (Exception, SystemExit) as error:  # other people's loaders raise whatever they like
         traceback.print_exc()
-        return "failed", f"{type(error).__name__}: {error}"
+        return "failed", reason(error)
+
+
+def reason(error: BaseException) -> str:
+    """Why, in one line. A text with a traceback in it, as DataLoader has of its workers, ends with what was raised."""
+    text = str(error)
+    _, found, shown = text.rpartition(_TRACEBACK)
+    lines = [line.strip() for line in shown.splitlines() if line.strip() and not (found and line.startswith(" "))]
+    told = " ".join(lines)
+    return told if isinstance(error, MmloadError) or (found and told) else f"{type(error).__name__}: {told or text}"
 
 
 def _detach(log: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.bench.ceilings import COPY, DISK, FILL, PINNED
+from mmload.bench.child import CEILINGS
 from mmload.bench.measure import Measurement
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, UsageError
@@ -107,6 +108,11 @@ class Record:
         if not isinstance(self.notes, list) or not all(isinstance(text, str) for text in [*self.notes, self.verdict]):
             raise TypeError("the notes and the verdict are not all texts")
 
+    @property
+    def contenders(self) -> list[Row]:
+        """The rows of loaders, as against what the machine itself can do."""
+        return [row for row in self.rows if row.group not in CEILINGS]
+
     def as_json(self) -> dict[str, Any]:
         """All of it as JSON takes it."""
         body = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "rows"}
@@ -181,7 +187,7 @@ def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[s
 
 
 def _row(task: Task, result: Measurement, tops: Mapping[str, float], names: Mapping[str, str], cold: bool) -> Row:
-    contends = result.entry.group not in ("ceiling", "cached")
+    contends = result.entry.group not in CEILINGS
     short = limit_of(task, result, tops, cold) if contends else ""
     return Row(
         name=result.name,

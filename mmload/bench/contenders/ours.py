@@ -1,6 +1,8 @@
 """This package: its Loader from each tier, and its dataset under an ordinary DataLoader.
 
-Comes in: a task. Goes out: batches of the stored rows, cropped, flipped and normalised as they are read.
+Comes in: a task. Goes out: batches of the stored rows, cropped, flipped and normalised as they are read. The processes
+of other contenders import this module too, so what brings numba and its kernels in is imported where it is used: they
+would pay its memory, and some seconds of compiling each where machine code cannot be kept.
 """
 
 from __future__ import annotations
@@ -8,26 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from mmload.bench.contenders.entry import Batches, Entry, counted
 from mmload.bench.task import Task
-from mmload.collate import Collate
 from mmload.dataset import Split
-from mmload.loader import Loader
 from mmload.records import Batch
 from mmload.tiers import free_memory
+
+if TYPE_CHECKING:
+    from mmload.collate import Collate
 
 
 class Mmload:
     """The loader of this package, reading from one tier."""
 
     def __init__(self, task: Task, scratch: Path, *, tier: str) -> None:
+        from mmload.loader import Loader
+
         self._loader = Loader(
             task.rows,
             batch_size=task.batch_size,
@@ -83,6 +87,9 @@ def collate_of(task: Task) -> Collate | None:
     """The task's augmentation as this package has it; None: the rows as they are stored."""
     if task.augment == "none":
         return None
+    from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+    from mmload.collate import Collate
+
     resized = task.augment == "resized-crop"
     crop = RandomResizedCrop(task.crop) if resized else RandomCrop(task.crop, task.padding or None)
     return Collate(crop, RandomHorizontalFlip(), Normalize(task.mean, task.std))
