@@ -96,6 +96,10 @@ def square(size: int) -> tuple[dict[str, Any], ...]:
     return ({"step": "Resize", "size": size}, {"step": "CenterCrop", "size": size})
 
 
+_MOST = 2**20
+"""Characters of a recipe: a larger file, or a device that never ends, is something else."""
+
+
 def load(path: Path) -> BuildRecipe:
     """Read a recipe from a TOML file.
 
@@ -103,7 +107,11 @@ def load(path: Path) -> BuildRecipe:
         RecipeError: if the file is missing, is not TOML, or has a key or value that a recipe does not have.
     """
     try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MOST + 1)
+        if len(text) > _MOST:
+            raise RecipeError(f"the recipe {path} is longer than {_MOST:,} characters; give the TOML file of a recipe")
+        body = tomllib.loads(text)
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

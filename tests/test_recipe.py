@@ -155,3 +155,11 @@ def test_the_recipes_that_come_along_are_right() -> None:
     for file in files:
         kept = load(file).resolved()
         assert from_mapping(kept).resolved() == kept
+
+
+def test_a_file_that_is_too_long_for_a_recipe_is_not_read_to_its_end(tmp_path: Path) -> None:
+    endless = tmp_path / "recipe.toml"
+    with open(endless, "wb") as file:
+        file.truncate(2**40)  # a hole: to read all of it would take memory for it
+    with pytest.raises(RecipeError, match=r"recipe\.toml is longer than 1,048,576 characters"):
+        load(endless)
