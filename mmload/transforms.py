@@ -1,8 +1,8 @@
 """The deterministic steps between decoding and storing: uint8 in, uint8 out.
 
 Comes in: a :class:`~mmload.records.Sample` as its source read it. Goes out: the sample with its images, masks and boxes
-all moved alike. The names and rules are torchvision v2's; resizing is torchvision's own, antialiased. Nothing here is
-random: what is random belongs to load time (:mod:`mmload.augment`).
+all moved alike. The names, rules and pixels are torchvision v2's, antialiased. Nothing here is random: what is random
+belongs to load time (:mod:`mmload.augment`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
@@ -21,7 +22,12 @@ from mmload.errors import RecipeError, choices
 from mmload.records import Sample
 
 _MOST = 65_535  # pixels of a side, as in a JPEG
-INTERPOLATIONS = {"bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC}
+INTERPOLATIONS = ("bilinear", "bicubic")
+_MILD = 2.0
+"""Shrinking by more is faster in torch's kernel, by less (or growing) in the compiled one; the bits are the same."""
+
+Window = tuple[int, int, int, int]
+"""(top, left, height, width); it may lie outside the image."""
 
 
 class Transform(Protocol):
@@ -49,13 +55,15 @@ class Resize:
 
     def __call__(self, sample: Sample) -> Sample:
         """The sample with its short side (or both sides) at ``size``."""
-        height, width = _size_of(sample)
+        return _resize(sample, self.target(_size_of(sample)), self.interpolation)
+
+    def target(self, have: tuple[int, int]) -> tuple[int, int]:
+        """The (height, width) that an image of ``have`` gets."""
         if isinstance(self.size, tuple):
-            return _resize(sample, self.size, self.interpolation)
-        short, long = sorted((height, width))
+            return self.size
+        short, long = sorted(have)
         scaled = int(self.size * long / short)
-        size = (self.size, scaled) if height <= width else (scaled, self.size)
-        return _resize(sample, size, self.interpolation)
+        return (self.size, scaled) if have[0] <= have[1] else (scaled, self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +79,12 @@ class CenterCrop:
 
     def __call__(self, sample: Sample) -> Sample:
         """The middle [height, width] of the sample."""
+        return _cut_out(sample, self.window(_size_of(sample)), self.fill)
+
+    def window(self, have: tuple[int, int]) -> Window:
+        """Where the middle of an image of ``have`` is."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
-        have_height, have_width = _size_of(sample)
-        top = _middle(have_height, height)
-        left = _middle(have_width, width)
-        return _window(sample, top, left, height, width, self.fill)
+        return _middle(have[0], height), _middle(have[1], width), height, width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,7 @@ class Pad:
         """The sample with a border."""
         left, top, right, bottom = (self.padding,) * 4 if isinstance(self.padding, int) else self.padding
         height, width = _size_of(sample)
-        return _window(sample, -top, -left, height + top + bottom, width + left + right, self.fill)
+        return _cut_out(sample, (-top, -left, height + top + bottom, width + left + right), self.fill)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +139,8 @@ class Letterbox:
             max(1, min(width, round(have_width * scale))),
         )
         resized = _resize(sample, inner, self.interpolation)
-        return _window(resized, -((height - inner[0]) // 2), -((width - inner[1]) // 2), height, width, self.fill)
+        window = (-((height - inner[0]) // 2), -((width - inner[1]) // 2), height, width)
+        return _cut_out(resized, window, self.fill)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,13 +184,40 @@ class Chain:
     }
 
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
-        self.steps: list[Transform] = [_make(spec) for spec in specs]
+        self.steps = _joined([_make(spec) for spec in specs])
 
     def __call__(self, sample: Sample) -> Sample:
         """The sample after every step."""
         for step in self.steps:
             sample = step(sample)
         return sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ResizedMiddle:
+    """A Resize and the CenterCrop that follows it; only the pixels that are kept are made, in the same bits."""
+
+    resize: Resize
+    crop: CenterCrop
+
+    def __call__(self, sample: Sample) -> Sample:
+        """The middle of the sample in its new size."""
+        size = self.resize.target(_size_of(sample))
+        window = self.crop.window(size)
+        if not _inside(window, size):
+            return self.crop(self.resize(sample))
+        return _resize(sample, size, self.resize.interpolation, window)
+
+
+def _joined(steps: Sequence[Transform]) -> list[Transform]:
+    """The steps, with every Resize and CenterCrop in one."""
+    joined: list[Transform] = []
+    for step in steps:
+        if isinstance(step, CenterCrop) and joined and isinstance(joined[-1], Resize):
+            joined[-1] = _ResizedMiddle(resize=joined[-1], crop=step)
+        else:
+            joined.append(step)
+    return joined
 
 
 def _make(spec: Mapping[str, Any]) -> Transform:
@@ -252,47 +289,85 @@ def _middle(have: int, want: int) -> int:
     return int(round((have - want) / 2.0)) if have >= want else -((want - have) // 2)
 
 
-def _resize(sample: Sample, size: tuple[int, int], interpolation: str) -> Sample:
+def _resize(sample: Sample, size: tuple[int, int], interpolation: str, window: Window | None = None) -> Sample:
+    """The sample in another size, or a window inside of that."""
     height, width = _size_of(sample)
     if size[0] * size[1] > MAX_PIXELS:
         raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
     out = dict(sample.fields)
-    out["images"] = _resize_pixels(out["images"], size, INTERPOLATIONS[interpolation])
     if "masks" in out:
         out["masks"] = F.resize_mask(out["masks"], list(size))
     if "boxes" in out:
         out["boxes"] = out["boxes"] * torch.tensor([size[1] / width, size[0] / height] * 2)
+    if window is not None:
+        _cut_targets(out, window)
+    out["images"] = _resize_pixels(out["images"], size, interpolation, window or (0, 0, *size))
     return Sample(sample.id, out, sample.size)
 
 
-def _resize_pixels(images: Tensor, size: tuple[int, int], interpolation: InterpolationMode) -> Tensor:
+def _resize_pixels(images: Tensor, size: tuple[int, int], interpolation: str, window: Window) -> Tensor:
+    """uint8 [C, H, W] in another size, of which the window."""
+    height, width = images.shape[-2:]
+    if size == (height, width):
+        return _cut(images, window, 0)
+    if interpolation == "bilinear" and height <= _MILD * size[0] and width <= _MILD * size[1]:
+        return _resize_mildly(images, size, window)
+    mode = InterpolationMode(interpolation)
     if size[1] > 1:
-        sharp: Tensor = F.resize_image(images, list(size), interpolation=interpolation, antialias=True)
-        return sharp
-    # torch's uint8 kernel gives an output of width 1 wrong pixels or fails an internal assertion
-    # (2.11 and 2.15, AVX2); its float kernel does not
-    pixels: Tensor = F.resize_image(images.float(), list(size), interpolation=interpolation, antialias=True)
-    return pixels.round().clamp(0, 255).to(torch.uint8)
+        return _cut(F.resize_image(images, list(size), mode, antialias=True), window, 0)
+    # torch gives wrong pixels where a width is 1 (2.11 and 2.15), so that the two axes take turns as the height
+    narrow = _of_height(_of_height(images.float().mT, 1, mode).mT, size[0], mode)
+    return _cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
 
 
-def _window(sample: Sample, top: int, left: int, height: int, width: int, fill: int) -> Sample:
-    """Cut [height, width] at (top, left), which may lie outside the image; outside is ``fill`` (masks: 255, void)."""
-    if height * width > MAX_PIXELS:
-        raise ValueError(f"{height} x {width} pixels is over the limit of {MAX_PIXELS}")
+def _resize_mildly(images: Tensor, size: tuple[int, int], window: Window) -> Tensor:
+    from mmload.antialias import resize_part  # numba: whoever only looks at a recipe does without
+
+    top, left, height, width = window
+    interleaved = images.permute(1, 2, 0).is_contiguous()
+    planes = images.permute(1, 2, 0)[None] if interleaved else images.contiguous()[..., None]
+    out = torch.empty(len(planes), planes.shape[-1], height, width, dtype=torch.uint8)
+    resize_part(planes.numpy(), np.array([*size, top, left]), out.numpy())
+    return out.flatten(0, 1)
+
+
+def _of_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
+    """In another height, with every column twice on the way."""
+    twice = torch.cat([images, images], 2)
+    resized: Tensor = F.resize_image(twice, [height, twice.shape[2]], mode, antialias=True)
+    return resized[..., : images.shape[2]]
+
+
+def _cut_out(sample: Sample, window: Window, fill: int) -> Sample:
+    """The window of the sample; what is outside the image is ``fill`` (masks: 255, void)."""
+    if window[2] * window[3] > MAX_PIXELS:
+        raise ValueError(f"{window[2]} x {window[3]} pixels is over the limit of {MAX_PIXELS}")
     out = dict(sample.fields)
-    out["images"] = _cut(out["images"], top, left, height, width, fill)
-    if "masks" in out:
-        out["masks"] = _cut(out["masks"], top, left, height, width, 255)
-    if "boxes" in out:
-        moved = out["boxes"] - torch.tensor([left, top] * 2)
-        limits = torch.tensor([width, height] * 2, dtype=moved.dtype)
-        out.update(_repack(out, moved.clamp(min=0).minimum(limits)))
+    out["images"] = _cut(out["images"], window, fill)
+    _cut_targets(out, window)
     return Sample(sample.id, out, sample.size)
 
 
-def _cut(pixels: Tensor, top: int, left: int, height: int, width: int, fill: int) -> Tensor:
+def _cut_targets(fields: dict[str, Tensor], window: Window) -> None:
+    """Cut the mask, and move and clip the boxes."""
+    top, left, height, width = window
+    if "masks" in fields:
+        fields["masks"] = _cut(fields["masks"], window, 255)
+    if "boxes" in fields:
+        moved = fields["boxes"] - torch.tensor([left, top] * 2)
+        limits = torch.tensor([width, height] * 2, dtype=moved.dtype)
+        fields.update(_repack(fields, moved.clamp(min=0).minimum(limits)))
+
+
+def _inside(window: Window, size: tuple[int, ...]) -> bool:
+    top, left, height, width = window
+    return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
+
+
+def _cut(pixels: Tensor, window: Window, fill: int) -> Tensor:
+    top, left, height, width = window
     have_height, have_width = pixels.shape[-2:]
-    if top >= 0 and left >= 0 and top + height <= have_height and left + width <= have_width:
+    if _inside(window, (have_height, have_width)):
         return pixels[..., top : top + height, left : left + width]
     out = pixels.new_full((*pixels.shape[:-2], height, width), fill)
     y0, y1 = max(top, 0), min(top + height, have_height)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mmload.augment import antialias
+from mmload import antialias
 from mmload.augment.plan import PADDING_MODES, Padding, Plan
 from mmload.augment.render import Rendering
 

@@ -18,6 +18,7 @@ def test_every_way_builds_and_the_table_shows_it(folder: Path) -> None:
     assert body["machine"]["cores"] >= 1
     assert [result["name"] for result in body["results"]] == [
         "bare decode + resize, 1 thread x 2",
+        "bare decode + resize, 2 threads",
         "tensordict tutorial, 2 workers",
         "FFCV DatasetWriter, 2 workers",
         "mmload build",
@@ -29,7 +30,7 @@ def test_every_way_builds_and_the_table_shows_it(folder: Path) -> None:
         assert len(result["rounds"]) == 2
         assert min(result["rounds"]) > 0
     lines = record.table().splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
     assert all(len(line) <= 80 for line in lines)
     assert lines[-1].endswith("1.00x")
     assert any(line.startswith("mmload build: warm-up") for line in said)

@@ -17,12 +17,13 @@ from mmload import parity, transforms
 from mmload.build import build
 from mmload.decode import Decoder
 from mmload.recipe import BuildRecipe, square
+from mmload.transforms import Window
 
 
 def resized(monkeypatch: pytest.MonkeyPatch, mode: InterpolationMode, antialias: bool) -> None:
-    def wrong(images: Tensor, size: tuple[int, int], interpolation: InterpolationMode) -> Tensor:
+    def wrong(images: Tensor, size: tuple[int, int], interpolation: str, window: Window) -> Tensor:
         pixels: Tensor = F.resize_image(images, list(size), interpolation=mode, antialias=antialias)
-        return pixels
+        return F.crop_image(pixels, *window)
 
     monkeypatch.setattr(transforms, "_resize_pixels", wrong)
 
@@ -52,9 +53,9 @@ def test_wrong_resampling_is_caught_and_named(
 def test_pillows_own_resize_is_told_from_torchvisions(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pillows(images: Tensor, size: tuple[int, int], interpolation: InterpolationMode) -> Tensor:
-        pixels: Tensor = F.pil_to_tensor(F.resize(F.to_pil_image(images), list(size), interpolation=interpolation))
-        return pixels
+    def pillows(images: Tensor, size: tuple[int, int], interpolation: str, window: Window) -> Tensor:
+        pixels: Tensor = F.pil_to_tensor(F.resize(F.to_pil_image(images), list(size), InterpolationMode(interpolation)))
+        return F.crop_image(pixels, *window)
 
     monkeypatch.setattr(transforms, "_resize_pixels", pillows)
     found = failed(check(built(photos, tmp_path / "out"), photos))

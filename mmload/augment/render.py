@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.augment import antialias, kernels
+from mmload import antialias
+from mmload.augment import kernels
 from mmload.augment.constants import constant
 from mmload.augment.holes import Corner, corners_of, punch_batch, punch_row
 from mmload.augment.kernels import Bytes, Flags, Floats, Numbers

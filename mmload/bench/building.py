@@ -1,7 +1,7 @@
-"""How fast a build is: the same photographs made into square uint8 rows in four ways, their rounds interleaved.
+"""How fast a build is: the same photographs made into square uint8 rows in several ways, their rounds interleaved.
 
 Comes in: a folder of photographs. Goes out: a :class:`BuildingRecord`. Every way decodes, resizes the short side and
-cuts the middle out; all but the bare loop store the rows. Never prints, and leaves nothing behind.
+cuts the middle out; all but the bare loops store the rows. Never prints, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -18,21 +19,21 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import MemoryMappedTensor
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
+from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
 
 from mmload.bench.contenders.entry import counted, not_installed
 from mmload.bench.contenders.tutorial import ImageNetData
 from mmload.bench.machine import machine
 from mmload.build import build
-from mmload.decode import Decoder
 from mmload.errors import SourceError, UsageError
 from mmload.recipe import BuildRecipe, square
-from mmload.records import Sample
 from mmload.sources.files import EXTENSIONS
-from mmload.threads import available_cores
-from mmload.transforms import Chain
+from mmload.threads import available_cores, single_op_pool
 
 _BATCH = 64  # the tutorial's
 _OURS = "mmload build"
@@ -157,16 +158,20 @@ def linked(root: Path, images: int, train: Path) -> Path:
 
 def bare(work: Work) -> int:
     """One thread over every n-th image, nothing stored, counted as n: the others are below it by what storing costs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        decoder, chain = Decoder(), Chain(square(work.size))
-        files = sorted(work.train.rglob("*.*"))[:: work.threads]
+    files = _files(work)[:: work.threads]
+    with _one_thread():
         for file in files:
-            chain(Sample("", {"images": decoder(np.fromfile(file, dtype=np.uint8))}))
-    finally:
-        torch.set_num_threads(before)
+            _pixels(file, work.size)
     return len(files) * work.threads
+
+
+def side_by_side(work: Work) -> int:
+    """The same in n threads over all images: what the cores give when all of them are busy."""
+    files = _files(work)
+    with _one_thread(), single_op_pool(work.threads, "bare") as pool:
+        for _ in pool.map(lambda file: _pixels(file, work.size), files):
+            pass
+    return len(files)
 
 
 def tutorial(work: Work) -> int:
@@ -208,6 +213,7 @@ def ours(work: Work) -> int:
 def _ways(threads: int) -> list[Way]:
     return [
         Way(f"bare decode + resize, 1 thread x {threads}", bare),
+        Way(f"bare decode + resize, {counted(threads, 'thread')}", side_by_side),
         Way(f"tensordict tutorial, {counted(threads, 'worker')}", tutorial),
         Way(f"FFCV DatasetWriter, {counted(threads, 'worker')}", ffcv, not_installed("ffcv", "pip install ffcv")),
         Way(_OURS, ours),
@@ -217,6 +223,27 @@ def _ways(threads: int) -> list[Way]:
 def _middle(work: Work) -> list[Any]:
     """The same square for PIL images."""
     return [v2.Resize(work.size), v2.CenterCrop(work.size)]
+
+
+def _files(work: Work) -> list[Path]:
+    return sorted(work.train.rglob("*.*"))
+
+
+def _pixels(file: Path, size: int) -> Tensor:
+    """What any build has to do for a photograph, by torchvision's own functions on tensors."""
+    image = decode_image(torch.from_numpy(np.fromfile(file, dtype=np.uint8)), ImageReadMode.RGB)
+    middle: Tensor = F.center_crop(F.resize(image, [size], antialias=True), [size])
+    return middle
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _rate(way: Way, work: Work) -> float:
