@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import os
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from mmload.checksum import crc32
 from mmload.errors import BuildError
 from mmload.manifest import FILE_NAME, FileRecord, Manifest
 from mmload.store import Site, remove, sync, sync_folder, write_atomically
@@ -182,7 +182,7 @@ def _join(parts: Sequence[Path], joined: Path) -> FileRecord:
             with open(part, "rb") as lines:
                 while block := lines.read(1 << 20):
                     out.write(block)
-                    crc = zlib.crc32(block, crc)
+                    crc = crc32(block, crc)
                     size += len(block)
         sync(out)
     return FileRecord(bytes=size, crc32=f"{crc:08x}")

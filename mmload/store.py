@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from mmload.checksum import crc32
 from mmload.errors import BuildError, DamagedError
 from mmload.manifest import FileRecord, ShardRecord, shard_from_json, shard_name, shard_to_json
 from mmload.records import FieldSpec
@@ -187,7 +187,7 @@ class ShardWriter:
         try:
             for name, file in self._files.items():
                 block = bytes_of(chunk.fields[name])
-                self._crcs[name] = zlib.crc32(block, self._crcs[name])
+                self._crcs[name] = crc32(block, self._crcs[name])
                 file.write(block)
                 self._unflushed += len(block)
             self._samples.write(samples_lines(chunk))

@@ -8,7 +8,6 @@ is wrong, shard by shard, or the shards rebuilt. Files are read to the last byte
 from __future__ import annotations
 
 import stat
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from mmload.build import splits_of
+from mmload.checksum import crc32
 from mmload.engines import LocalEngine
 from mmload.errors import BuildError, DamagedError, StoreError
 from mmload.manifest import SAMPLES_NAME, SKIPPED_NAME, FileRecord, Manifest, SplitRecord, read, shard_name
@@ -291,7 +291,7 @@ def _files(manifest: Manifest) -> Iterator[_File]:
         for index, shard in enumerate(split.shards):
             folder = f"{name}/{shard_name(index)}"
             meta = tensordict_meta(split.fields, shard.rows).encode()
-            record = FileRecord(bytes=len(meta), crc32=f"{zlib.crc32(meta):08x}")
+            record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
             yield _File(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record)
             for field, record in shard.files.items():
                 yield _File(split=name, shard=index, name=f"{folder}/{field}.memmap", record=record)
@@ -345,5 +345,5 @@ def _crc32(path: Path) -> str:
     view = memoryview(block)
     with open(path, "rb", buffering=0) as file:
         while got := file.readinto(block):
-            crc = zlib.crc32(view[:got], crc)
+            crc = crc32(view[:got], crc)
     return f"{crc:08x}"

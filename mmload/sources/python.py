@@ -7,7 +7,6 @@ source that runs code: the code that the person who builds names.
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib import import_module
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmload.checksum import crc32
 from mmload.decode import Decoder
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.manifest import is_name
@@ -186,7 +186,7 @@ def checksum(fields: Mapping[str, Tensor]) -> int:
     """CRC-32 over the bytes of all fields."""
     crc = 0
     for tensor in fields.values():
-        crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), crc)
+        crc = crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), crc)
     return crc
 
 
