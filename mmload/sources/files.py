@@ -49,7 +49,7 @@ def read_bytes(root: Path, name: str, sample: str) -> np.ndarray:
         SampleError: of ``sample``, if it cannot be read.
     """
     try:
-        with open(os.path.join(root, name), "rb", buffering=0) as file:  # half of what numpy.fromfile takes
+        with io.FileIO(os.path.join(root, name)) as file:  # half of what numpy.fromfile takes
             data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
             size = 0
             while size < len(data) and (got := file.readinto(data[size:].data)):
