@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.sources.listing import Listing, Texts
+from mmload.errors import SourceError
+from mmload.sources import columns
+from mmload.sources.columns import Numbers, Texts
+from mmload.sources.listing import Listing
 
 
 class Entry(NamedTuple):
@@ -21,6 +26,15 @@ class Entry(NamedTuple):
 
 TEXTS = st.text(st.characters(exclude_categories=[]))  # lone surrogates, as of file names that are no UTF-8, included
 ENTRIES = st.lists(st.builds(Entry, name=TEXTS, target=st.integers(-(2**63), 2**63 - 1), stamp=TEXTS), max_size=8)
+
+
+@pytest.fixture(autouse=True, params=[1, 40, 2**22], ids=["all in files", "files", "memory"])
+def kept(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here with columns that go to files after every value, now and then, and not at all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_KEPT", request.param)
+        patch.setattr(columns, "_BLOCK", 16)
+        yield
 
 
 @given(entries=ENTRIES)
@@ -36,24 +50,53 @@ def test_rows_come_back(entries: list[Entry]) -> None:
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_what_is_not_there_is_an_index_error(index: int) -> None:
-    texts = Texts()
-    texts.append("a")
-    texts.append("")
+    texts, numbers = Texts(), Numbers()
+    for text, number in (("a", 5), ("", -5)):
+        texts.append(text)
+        numbers.append(number)
     with pytest.raises(IndexError, match=f"text {index} of 2"):
         texts[index]
+    with pytest.raises(IndexError, match=f"number {index} of 2"):
+        numbers[index]
+    assert numbers.array().tolist() == [5, -5]
+    assert numbers.cut(1, 2).array().tolist() == [-5]
 
 
-def test_a_file_takes_a_hundred_bytes_and_not_several() -> None:
+def test_many_threads_read_what_one_wrote() -> None:
+    listing = Listing(Entry, (Entry(f"{number:05d}", number, "x" * (number % 50)) for number in range(500)))
+
+    def read(first: int) -> list[Entry]:
+        return [listing[(first + 7 * step) % 500] for step in range(500)]
+
+    with ThreadPoolExecutor(8) as pool:
+        for first, entries in enumerate(pool.map(read, range(8))):
+            assert [entry.target for entry in entries] == [(first + 7 * step) % 500 for step in range(500)]
+            assert all(
+                entry.name == f"{entry.target:05d}" and len(entry.stamp) == entry.target % 50 for entry in entries
+            )
+
+
+def test_no_room_for_a_long_list_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(columns.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(columns, "_KEPT", 100)
+    with pytest.raises(SourceError, match=r"list of samples is long .* \(No space left on device\); .* set TMPDIR"):
+        Listing(Entry, (Entry(str(number), number, "") for number in range(100)))
+
+
+def test_long_lists_take_no_memory() -> None:
     tracemalloc.start()
     listing = Listing(Entry)
-    for number in range(20_000):
+    for number in range(6_000):
         listing.append(
             Entry(f"class{number // 100:04d}/{number:08d}.jpeg", number // 100, f"{number} 1700000000000000000")
         )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size < 110 * 20_000
-    assert listing[19_999].target == 199
+    assert size < (110 * 6_000 if columns._KEPT > 40 else 50_000)
+    assert listing[5_999].target == 59
 
 
 @given(entries=ENTRIES, data=st.data())

@@ -9,11 +9,12 @@ import hashlib
 import io
 import os
 import posixpath
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from array import array
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -108,27 +109,31 @@ def check_fraction(fraction: object, seed: object) -> None:
         raise RecipeError(f"seed is {seed!r}; use a whole number")
 
 
-def held_out(ids: Sequence[str], strata: Sequence[Hashable], fraction: float, seed: int) -> set[int]:
+def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
     """Which samples a validation split takes, the same share of every stratum.
 
     In each stratum the samples are ranked by a hash of seed and id, and the first round(fraction x size) are taken, but
     at least one and never all (of a single one: none). So it does not depend on the files' order.
 
     Args:
-        ids: the samples' ids.
-        strata: what each belongs to, usually its class.
+        samples: each one's id, and what it belongs to, usually its class.
         fraction: in (0, 1).
         seed: another seed draws others.
 
     Returns:
-        Positions in ``ids``.
+        bool [N].
     """
-    ranked: dict[Hashable, list[tuple[bytes, int]]] = defaultdict(list)
-    for index, (sample, stratum) in enumerate(zip(ids, strata, strict=True)):
-        text = f"{seed}\0{sample}".encode("utf-8", "surrogateescape")
-        ranked[stratum].append((hashlib.blake2b(text, digest_size=16).digest(), index))
-    taken: set[int] = set()
-    for members in ranked.values():
-        count = min(max(1, round(fraction * len(members))), len(members) - 1)
-        taken.update(index for _, index in sorted(members)[:count])
+    numbers: dict[Hashable, int] = {}
+    strata, hashes = array("q"), bytearray()
+    for sample, stratum in samples:
+        strata.append(numbers.setdefault(stratum, len(numbers)))
+        hashes += hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    own = np.frombuffer(strata, np.int64)
+    high, low = np.frombuffer(hashes, ">u8").reshape(-1, 2).T
+    ranked = np.lexsort((low, high, own))
+    sizes = np.bincount(own, minlength=len(numbers))
+    shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
+    first = np.cumsum(sizes) - sizes
+    taken = np.zeros(len(own), np.bool_)
+    taken[ranked] = np.arange(len(own)) < (first + shares)[own[ranked]]
     return taken

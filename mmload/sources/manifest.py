@@ -220,7 +220,7 @@ def _split_name(row: Row) -> str:
 
 
 def _targets_of(items: Listing[Item]) -> Tensor:
-    return torch.from_numpy(np.array(items.column("target"), np.int64))
+    return torch.from_numpy(items.column("target").array())
 
 
 def _stratum(labels: Labels, item: Item) -> str:

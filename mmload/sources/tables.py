@@ -1,20 +1,19 @@
 """Lists of samples as text: CSV, JSON Lines, and JSON ID lists.
 
-Comes in: a file. Goes out: a :class:`Table` of checked rows, kept by column as it may have millions, each with its line
-for messages. Never opens what they name.
+Comes in: a file. Goes out: a :class:`Table` of checked rows, kept by column as it may have many millions, each with its
+line for messages. Never opens what they name.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from mmload.errors import SourceError
-from mmload.sources.listing import Texts
+from mmload.sources.columns import Numbers, Texts
 
 Label = str | int | float | list[float]
 """A class name, a class number, a number to predict, or a vector of them."""
@@ -74,7 +73,7 @@ class Labels:
 
 
 class Table:
-    """The rows of a list by number, some 75 bytes each where a list of :class:`Row` took 400. Append-only.
+    """The rows of a list by number, which a list of :class:`Row` would take 400 bytes each for. Append-only.
 
     Args:
         rows: what to begin with, all of one list.
@@ -83,7 +82,7 @@ class Table:
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.labels = Labels()
         self._paths, self._ids = Texts(), Texts()
-        self._lines, self._splits = array("q"), array("l")
+        self._lines, self._splits = Numbers(), Numbers()
         self._names: list[str | None] = []
         self._numbers: dict[str | None, int] = {}
         self._list = ""
