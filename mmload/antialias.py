@@ -195,17 +195,20 @@ def resize(images: Bytes, places: Numbers, windows: Numbers, out: Bytes) -> None
             _resample(images[_U(places[k]), c], top, left, over, aside, 0, 0, out[k, c : c + _U(1)])
 
 
-@compiled("void(uint8[:, :, :, ::1], int64[::1], uint8[:, :, :, ::1])")
-def resize_part(planes: Bytes, size: Numbers, out: Bytes) -> None:
+@compiled("void(uint8[:, :, :, ::1], int64, int64, int64, int64, uint8[:, :, :, ::1])")
+def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, out: Bytes) -> None:
     """A window of one image in another size, bilinear.
 
     Args:
         planes: uint8 [P, H, W, K]: P planes of K interleaved channels each.
-        size: int64 [4], height and width of the whole image resized, and the window's top and left in it.
+        high: height of the whole image resized.
+        wide: its width.
+        top: where in it the window begins.
+        left: where in it the window begins.
         out: uint8 [P, K, h, w].
     """
     count, height, width, channels = planes.shape
-    over, aside = _taps(height, size[0]), _taps(width, size[1])
+    over, aside = _taps(height, high), _taps(width, wide)
     for p in range(_U(count)):
         lines = planes[p].reshape(height, width * channels)
-        _resample(lines, 0, 0, over, aside, size[2], size[3], out[p])
+        _resample(lines, 0, 0, over, aside, top, left, out[p])

@@ -152,12 +152,12 @@ def _refuse_bomb(width: int, height: int) -> None:
 
 def _jpeg_header(data: np.ndarray) -> tuple[int, int, int] | None:
     """(height, width, channels) from a JPEG's start-of-frame segment (ITU T.81, B.2.2); None if there is none."""
-    head = data[:65536].tobytes() if data.size > 65536 else data.tobytes()
-    if head[:2] != b"\xff\xd8":
+    view = data.data
+    if bytes(view[:2]) != b"\xff\xd8":
         return None
     at = 2
-    while at + 4 <= data.size:
-        segment = head[at : at + 10] if at + 10 <= len(head) else data[at : at + 10].tobytes()
+    while at + 4 <= len(view):
+        segment = bytes(view[at : at + 10])
         if segment[0] != 0xFF:
             return None
         marker = segment[1]

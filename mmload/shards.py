@@ -165,7 +165,7 @@ class ShardJob:
             _check_fit(sample, fields)
             for name, rows in out.items():
                 if sums is not None and name == "images":
-                    place(sample.fields[name].numpy(), rows[len(samples)].numpy(), sums)
+                    place(sample.fields[name].numpy(), rows.numpy()[len(samples)], sums)
                 else:
                     rows[len(samples)].copy_(sample.fields[name])
             samples.append((sample.id, sample.size))

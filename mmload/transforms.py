@@ -324,11 +324,11 @@ def _resize_mildly(images: Tensor, size: tuple[int, int], window: Window) -> Ten
     from mmload.antialias import resize_part  # numba: whoever only looks at a recipe does without
 
     top, left, height, width = window
-    interleaved = images.permute(1, 2, 0).is_contiguous()
-    planes = images.permute(1, 2, 0)[None] if interleaved else images.contiguous()[..., None]
-    out = torch.empty(len(planes), planes.shape[-1], height, width, dtype=torch.uint8)
-    resize_part(planes.numpy(), np.array([*size, top, left]), out.numpy())
-    return out.flatten(0, 1)
+    interleaved = images.permute(1, 2, 0)
+    planes = interleaved[None] if interleaved.is_contiguous() else images.contiguous()[..., None]
+    out = np.empty((len(planes), planes.shape[-1], height, width), np.uint8)
+    resize_part(planes.numpy(), *size, top, left, out)
+    return torch.from_numpy(out.reshape(-1, height, width))
 
 
 def _of_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
