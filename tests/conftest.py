@@ -20,6 +20,7 @@ import pytest
 import torch
 from building import make_pictures
 from devkit import Devkit
+from hypothesis import settings
 from parity_stores import make_photos
 from PIL import Image
 
@@ -31,6 +32,9 @@ from mmload.collate import Collate
 from mmload.dataset import Dataset
 from mmload.dataset import open as open_dataset
 from mmload.recipe import BuildRecipe, square
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 

@@ -53,7 +53,7 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
 
 
 @given(planned(), st.sampled_from(DTYPES), st.sampled_from(FORMATS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_kernels_give_the_bits_of_torchs_operations(
     case: tuple[Plan, Tensor, Tensor], dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
@@ -74,7 +74,7 @@ def test_kernels_give_the_bits_of_torchs_operations(
 
 
 @given(data=st.data(), sizes=st.tuples(*[st.integers(1, 300)] * 4), seed=st.integers(0, 99))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_resize_gives_the_bits_of_torchs(data: st.DataObject, sizes: tuple[int, int, int, int], seed: int) -> None:
     rows, cols, height, width = sizes
     shape = data.draw(st.integers(1, 4)), rows + data.draw(st.integers(0, 9)), cols + data.draw(st.integers(0, 9))

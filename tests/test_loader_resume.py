@@ -35,7 +35,7 @@ def plain(dataset: Dataset) -> Epochs:
 
 
 @pytest.mark.filterwarnings("ignore:shuffle=.block. over")  # the tiny dataset is sorted by class
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     threads=st.sampled_from([1, 2, 4]),
     prefetch=st.sampled_from([1, 4]),
@@ -79,7 +79,7 @@ def test_the_same_samples_whatever_the_settings(
     assert sorted(seen) == list(range(18))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     before=st.integers(1, 3),
     after=st.integers(1, 3),

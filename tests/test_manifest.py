@@ -75,7 +75,7 @@ MANIFESTS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(manifest=MANIFESTS)
 def test_a_manifest_comes_back_and_its_text_is_stable(manifest: Manifest) -> None:
     text = manifest.dumps()
@@ -142,7 +142,7 @@ def places(body: object, path: tuple[object, ...] = ()) -> list[tuple[object, ..
     return [path] * bool(path) + [place for key, value in inner for place in places(value, (*path, key))]
 
 
-FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -17,7 +17,6 @@ def plain(images: np.ndarray) -> list[list[int]]:
     return [wide.sum((0, 2, 3)).tolist(), (wide**2).sum((0, 2, 3)).tolist()]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 3), st.integers(1, 4), st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_sums_and_rows_are_numpys(count: int, channels: int, height: int, width: int, seed: int) -> None:
     """Interleaved, mirrored and cut-out images alike: any strides."""

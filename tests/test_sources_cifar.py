@@ -205,7 +205,7 @@ def test_huge_claims_cost_nothing() -> None:
         read_plain_pickle(deep)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_data_or_a_clean_error(data: bytes) -> None:
     for text in (data, b"\x80\x02}" + data + b".", data + b"."):
@@ -213,7 +213,7 @@ def test_any_bytes_are_data_or_a_clean_error(data: bytes) -> None:
             assert isinstance(read_plain_pickle(text), dict)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
 def test_a_batch_with_changed_bytes_is_data_or_a_clean_error(protocol: int, changes: list[tuple[int, int]]) -> None:
     data = bytearray(pickle.dumps(batch(2, 0), protocol=protocol))

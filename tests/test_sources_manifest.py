@@ -296,7 +296,7 @@ def test_parts_are_the_samples_asked_for(tmp_path: Path) -> None:
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts | st.text(alphabet='path,label\n"x{}[]:', max_size=60), st.sampled_from([".csv", ".jsonl", ".json"]))
 def test_any_text_is_rows_or_a_clean_error(tmp_path_factory: pytest.TempPathFactory, text: str, suffix: str) -> None:
     path = tmp_path_factory.getbasetemp() / f"list{suffix}"
@@ -313,7 +313,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.fixed_dictionaries({"path": json_values, "label": json_values}, optional={"id": json_values}), max_size=3

@@ -69,7 +69,7 @@ pieces = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(pieces, max_size=14).map("".join).map(str.encode) | st.binary(max_size=60))
 def test_any_xml_is_objects_or_a_clean_error(data: bytes) -> None:
     for text in (data, b"<annotation>" + data + b"</annotation>"):

@@ -18,7 +18,7 @@ from mmload.errors import MmloadError
 from mmload.recipe import BuildRecipe, square
 from mmload.verify import compare, repair, verify
 
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Damage = Callable[[Path, int], None]
 
 
