@@ -187,6 +187,14 @@ def test_two_records_stand_side_by_side(whole: Record) -> None:
     assert "settings, machine and versions are the same" in compare(whole, whole)
 
 
+def test_a_file_that_is_too_long_for_a_record_is_not_read_to_its_end(tmp_path: Path) -> None:
+    endless = tmp_path / "record.json"
+    with open(endless, "wb") as file:
+        file.truncate(2**40)  # a hole: to read all of it would take memory for it
+    with pytest.raises(UsageError, match=r"record\.json is not a record .* longer than 16,777,216 characters"):
+        read_record(endless)
+
+
 def test_a_chart_is_a_picture_with_every_colour_and_no_background(whole: Record, tmp_path: Path) -> None:
     if find_spec("matplotlib") is None:
         pytest.skip("matplotlib is not installed")

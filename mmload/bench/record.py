@@ -124,6 +124,10 @@ def best(rows: Sequence[Row], group: str) -> Row | None:
     return max((row for row in rows if row.group == group and row.rate), key=lambda row: row.rate, default=None)
 
 
+_MOST = 2**24
+"""Characters of a record: a larger file, or a device that never ends, is something else."""
+
+
 def read_record(path: Path) -> Record:
     """A record from its file.
 
@@ -131,7 +135,11 @@ def read_record(path: Path) -> Record:
         UsageError: if there is none at that path, or it is of another format.
     """
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MOST + 1)
+        if len(text) > _MOST:
+            raise UsageError(f"{path} is not a record of mmload bench: it is longer than {_MOST:,} characters")
+        body = json.loads(text)
     except OSError as error:
         raise UsageError(f"cannot read the record {path} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
