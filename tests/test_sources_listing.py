@@ -54,9 +54,9 @@ def test_what_is_not_there_is_an_index_error(index: int) -> None:
     for text, number in (("a", 5), ("", -5)):
         texts.append(text)
         numbers.append(number)
-    with pytest.raises(IndexError, match=f"text {index} of 2"):
+    with pytest.raises(IndexError, match=f"{index} of 2"):
         texts[index]
-    with pytest.raises(IndexError, match=f"number {index} of 2"):
+    with pytest.raises(IndexError, match=f"{index} of 2"):
         numbers[index]
     assert numbers.array().tolist() == [5, -5]
     assert numbers.cut(1, 2).array().tolist() == [-5]

@@ -9,9 +9,13 @@ from __future__ import annotations
 import tempfile
 import threading
 import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from io import FileIO
-from struct import Struct
+from itertools import pairwise
+from struct import Struct, unpack
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +28,12 @@ _KEPT = 4 * 2**20
 _BLOCK = 2**14
 """Bytes read from the file at a time. The last block is kept, as most reading is in order."""
 
-_NUMBER, _TWO = Struct("<q"), Struct("<qq")
+_RUN = 256
+"""Values that are made at a time where they are asked for one after the other."""
+
+_NUMBER = Struct("<q")
+
+T = TypeVar("T")
 
 
 class Bytes:
@@ -91,64 +100,92 @@ class Bytes:
                 raise _no_room(error) from error
 
 
-class Numbers:
-    """Whole numbers of 64 bits. Append-only, picklable."""
+class Column(ABC, Generic[T]):
+    """Values by number. Append-only, picklable."""
 
     def __init__(self) -> None:
+        self._count = 0
+        self._run: tuple[int, Sequence[T]] = 0, ()
+
+    @abstractmethod
+    def _values(self, start: int, stop: int) -> Sequence[T]:
+        """Those from ``start`` up to ``stop``, which are there."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> T:
+        first, values = self._run
+        at = index - first
+        if 0 <= at < len(values):
+            return values[at]
+        if index < 0 or index >= self._count:
+            raise IndexError(f"{index} of {self._count}")
+        # what is asked for in order is read in runs
+        values = self._values(index, min(index + _RUN, self._count) if at == len(values) else index + 1)
+        self._run = index, values
+        return values[0]
+
+
+class Numbers(Column[int]):
+    """Whole numbers of 64 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._bytes = Bytes()
 
     def append(self, number: int) -> None:
         """Add one."""
         self._bytes.append(_NUMBER.pack(number))
+        self._count += 1
 
     def cut(self, start: int, stop: int) -> Numbers:
         """Those from ``start`` up to ``stop``, copied."""
         part = Numbers()
         part._bytes.append(self._bytes.cut(8 * start, 8 * stop))
+        part._count = stop - start
         return part
 
     def array(self) -> npt.NDArray[np.int64]:
         """All of them, in memory: int64 [N]."""
-        return np.frombuffer(bytearray(self._bytes.cut(0, len(self._bytes))), "<i8").astype(np.int64, copy=False)
+        numbers = np.empty(len(self), np.int64)
+        for start in range(0, len(self), _KEPT):
+            stop = min(start + _KEPT, len(self))
+            numbers[start:stop] = np.frombuffer(self._bytes.cut(8 * start, 8 * stop), "<i8")
+        return numbers
 
-    def __len__(self) -> int:
-        return len(self._bytes) // 8
-
-    def __getitem__(self, index: int) -> int:
-        if index < 0 or index >= len(self):
-            raise IndexError(f"number {index} of {len(self)}")
-        number: int = _NUMBER.unpack(self._bytes.cut(8 * index, 8 * index + 8))[0]
-        return number
+    def _values(self, start: int, stop: int) -> Sequence[int]:
+        return unpack(f"<{stop - start}q", self._bytes.cut(8 * start, 8 * stop))
 
 
-class Texts:
-    """Texts, 8 bytes each beside their own. Append-only, picklable."""
+class Texts(Column[str]):
+    """Texts, 8 bytes each beside their own."""
 
     def __init__(self) -> None:
-        self._bytes, self._ends = Bytes(), Bytes()
-        self._ends.append(_NUMBER.pack(0))
+        super().__init__()
+        self._bytes, self._ends, self._end = Bytes(), Numbers(), 0
+        self._ends.append(0)
 
     def append(self, text: str) -> None:
         """Add one; a lone surrogate, as in a file name that is no UTF-8, comes back as it was."""
-        self._bytes.append(text.encode("utf-8", "surrogatepass"))
-        self._ends.append(_NUMBER.pack(len(self._bytes)))
+        data = text.encode("utf-8", "surrogatepass")
+        self._bytes.append(data)
+        self._end += len(data)
+        self._ends.append(self._end)
+        self._count += 1
 
     def cut(self, start: int, stop: int) -> Texts:
         """Those from ``start`` up to ``stop``, copied."""
-        ends = np.frombuffer(self._ends.cut(8 * start, 8 * stop + 8), "<i8")
         part = Texts()
-        part._bytes.append(self._bytes.cut(int(ends[0]), int(ends[-1])))
-        part._ends.append((ends[1:] - ends[0]).tobytes())
+        for first in range(start, stop, _RUN):
+            for text in self._values(first, min(first + _RUN, stop)):
+                part.append(text)
         return part
 
-    def __len__(self) -> int:
-        return len(self._ends) // 8 - 1
-
-    def __getitem__(self, index: int) -> str:
-        if index < 0 or index >= len(self):
-            raise IndexError(f"text {index} of {len(self)}")
-        start, stop = _TWO.unpack(self._ends.cut(8 * index, 8 * index + 16))
-        return self._bytes.cut(start, stop).decode("utf-8", "surrogatepass")
+    def _values(self, start: int, stop: int) -> Sequence[str]:
+        ends = self._ends._values(start, stop + 1)
+        data = self._bytes.cut(ends[0], ends[-1])
+        return [data[a - ends[0] : b - ends[0]].decode("utf-8", "surrogatepass") for a, b in pairwise(ends)]
 
 
 def _no_room(error: OSError) -> SourceError:
