@@ -15,7 +15,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from mmload.compiled import compiled, inlined
+from mmload.compiled import called, compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -31,7 +31,7 @@ _BYTES, _PAIRS, _FOURS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000
 _8, _16, _32 = np.uint64(8), np.uint64(16), np.uint64(32)
 
 
-@inlined
+@called
 def _taps(length: int, wanted: int) -> Taps:
     """The weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp has them."""
     scale = length / wanted
@@ -62,7 +62,7 @@ def _taps(length: int, wanted: int) -> Taps:
     return firsts, counts, weights, bits
 
 
-@inlined
+@called
 def _blend(source: Bytes, start: int, step: int, taps: Taps, at: int, wide: int, sums: Sums, out: Bytes) -> None:
     """Output lines from ``at`` on, into ``out`` [n, >= wide]: weighted sums of lines, rounded to whole levels.
 
@@ -110,7 +110,7 @@ def _swap(a: np.uint64, b: np.uint64, bits: np.uint64, mask: np.uint64) -> tuple
     return a ^ (change << bits), b ^ change
 
 
-@inlined
+@called
 def _turn(source: Words, out: Words) -> None:
     """Bytes [8 a, 8 b] as [8 b, 8 a], both given as words of eight: [8 a, b] and [8 b, a].
 
@@ -138,7 +138,7 @@ def _turn(source: Words, out: Words) -> None:
             out[x + _U(4), v], out[x + _U(5), v], out[x + _U(6), v], out[x + _U(7), v] = e, f, g, h
 
 
-@inlined
+@called
 def _resample(lines: Bytes, row: int, column: int, over: Taps, aside: Taps, top: int, left: int, out: Bytes) -> None:
     """A part of an image in another size.
 

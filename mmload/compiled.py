@@ -40,3 +40,10 @@ def inlined(function: F) -> F:
     made: Any = njit(nogil=True, inline="always")(function)
     part: F = made
     return part
+
+
+def called(function: F) -> F:
+    """A function that compiled ones call: compiled once for all of them, which takes less time where it is long."""
+    made: Any = njit(nogil=True)(function)
+    part: F = made
+    return part
