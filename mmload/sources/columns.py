@@ -15,7 +15,7 @@ from functools import cached_property
 from io import FileIO
 from itertools import pairwise
 from struct import Struct, unpack
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,9 @@ class Column(ABC, Generic[T]):
         values = self._values(index, min(index + _RUN, self._count) if at == len(values) else index + 1)
         self._run = index, values
         return values[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": (0, ())}
 
 
 class Numbers(Column[int]):
