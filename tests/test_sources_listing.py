@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import tracemalloc
 from collections.abc import Iterator
@@ -74,6 +75,23 @@ def test_many_threads_read_what_one_wrote() -> None:
             assert all(
                 entry.name == f"{entry.target:05d}" and len(entry.stamp) == entry.target % 50 for entry in entries
             )
+
+
+def test_a_file_that_gives_less_than_asked_for_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_KEPT", 1)
+    numbers = Numbers()
+    for number in range(100):
+        numbers.append(number)
+
+    class Slow:
+        def __init__(self, file: io.FileIO) -> None:
+            self.seek, self.file = file.seek, file
+
+        def read(self, size: int) -> bytes:
+            return self.file.read(min(size, 7))
+
+    monkeypatch.setitem(vars(numbers._bytes), "_file", Slow(numbers._bytes._file))
+    assert numbers.array().tolist() == list(range(100))
 
 
 def test_no_room_for_a_long_list_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,12 +92,16 @@ class Bytes:
         self._filed, self._tail = len(self), bytearray()
 
     def _read(self, start: int, size: int) -> bytes:
+        data = bytearray()
+        size = min(size, self._filed - start)
         with self._lock:
             try:
                 self._file.seek(start)
-                return self._file.read(min(size, self._filed - start))
+                while len(data) < size and (more := self._file.read(size - len(data))):  # Linux reads 2 GiB at most
+                    data += more
             except OSError as error:
                 raise _no_room(error) from error
+        return bytes(data)
 
 
 class Column(ABC, Generic[T]):
