@@ -306,11 +306,12 @@ def _resize(sample: Sample, size: tuple[int, int], interpolation: str, window: W
 
 
 def _resize_pixels(images: Tensor, size: tuple[int, int], interpolation: str, window: Window) -> Tensor:
-    """uint8 [C, H, W] in another size, of which the window."""
+    """[C, H, W] in another size, of which the window."""
     height, width = images.shape[-2:]
     if size == (height, width):
         return _cut(images, window, 0)
-    if interpolation == "bilinear" and height <= _MILD * size[0] and width <= _MILD * size[1]:
+    mild = height <= _MILD * size[0] and width <= _MILD * size[1]
+    if mild and interpolation == "bilinear" and images.dtype == torch.uint8:
         return _resize_mildly(images, size, window)
     mode = InterpolationMode(interpolation)
     if size[1] > 1:

@@ -222,6 +222,15 @@ def test_a_resize_and_a_crop_in_one_are_the_two(
         assert torch.equal(got.fields[name], want.fields[name]), name
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
+def test_images_of_other_dtypes_as_a_dataset_may_have_them_are_resized_too(dtype: torch.dtype) -> None:
+    images = (300 * made(40, 50).fields["images"].float()).to(dtype)
+    chain = Chain([{"step": "Resize", "size": 32}, {"step": "CenterCrop", "size": 30}])
+    got = chain(Sample("it", {"images": images})).fields["images"]
+    assert got.dtype == dtype
+    assert torch.equal(got, v2.CenterCrop(30)(v2.Resize(32)(images)))
+
+
 @pytest.mark.parametrize("kind", INTERPOLATIONS)
 @pytest.mark.parametrize("size", [(3000, 4000), (512, 900), (513, 300), (500, 375), (256, 256), (64, 4321), (17, 30)])
 def test_images_of_any_size_are_resized_as_torchvision_resizes_them(size: tuple[int, int], kind: str) -> None:
