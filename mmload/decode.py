@@ -1,32 +1,35 @@
 """Bytes of an image file -> uint8 pixels [C, H, W]. docs/images.md says how each kind of file is read.
 
-Ordinary JPEGs go through torchvision's decoder (the same libjpeg-turbo as Pillow's, pixel for pixel, but it works on
-many threads at once); everything else, CMYK JPEGs included, goes through Pillow. Which one decodes depends on the file
-alone, so a build is deterministic. Never opens a file by name and never resizes.
+Sound JPEGs go through simplejpeg (libjpeg-turbo, as in Pillow, pixel for pixel, but it works on many threads at once);
+everything else goes through Pillow, CMYK JPEGs and those that libjpeg warns of included. Which one decodes depends on
+the file and the options alone, so a build is deterministic. Never opens a file by name and never resizes.
 """
 
 from __future__ import annotations
 
 import io
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
 
 from mmload.errors import RecipeError
-from mmload.quiet import quiet
+from mmload.quiet import Shared, quiet
 
-MODES = {"RGB": ImageReadMode.RGB, "L": ImageReadMode.GRAY}
+MODES = {"RGB": "RGB", "L": "Gray"}
+"""Pillow's name of each mode, and libjpeg-turbo's."""
+
 MAX_PIXELS = 2**31 // 12
 """178,956,970: above this an image is taken for a decompression bomb; it is twice Pillow's warning level."""
 
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
-_BARE = (0x01, *range(0xD0, 0xD8))  # JPEG markers that no length follows
+_COLOURS = ("Gray", "YCbCr", "RGB")  # of JPEGs that need no inks turned into light
 _WIDE_FORMATS = ("PNG", "PPM")  # their 32-bit mode "I" holds 16-bit values
 
 
@@ -72,29 +75,37 @@ class Decoder:
         """
         if data.size == 0:
             raise ValueError("the file is empty")
-        header = _jpeg_header(data)
-        if header is None:
-            return self._with_pillow(data)
-        height, width, channels = header
-        _refuse_bomb(width, height)
-        if channels not in (1, 3):
-            return self._with_pillow(data)
+        pixels = None if self.exif_orient else self._of_sound_jpeg(data)
+        if pixels is None:
+            pixels = self._with_pillow(data)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    def _of_sound_jpeg(self, data: np.ndarray) -> np.ndarray | None:
+        """[H, W, C]; None if it is something else, or libjpeg has any complaint."""
         try:
-            pixels: Tensor = decode_jpeg(
-                torch.from_numpy(data), mode=MODES[self.mode], apply_exif_orientation=self.exif_orient
-            )
-        except RuntimeError as error:
-            raise ValueError(f"broken JPEG ({_reason(error)})") from error
+            height, width, colours, _ = decode_jpeg_header(data)
+        except (ValueError, KeyError):  # KeyError: a kind of subsampling that it has no name for
+            return None
+        _refuse_bomb(width, height)
+        if colours not in _COLOURS:
+            return None
+        try:
+            pixels: np.ndarray = decode_jpeg(data, MODES[self.mode])
+        except ValueError:
+            return None
         return pixels
 
     @property
     def _levels(self) -> tuple[int, ...]:
         return self.background if isinstance(self.background, tuple) else (self.background,) * 3
 
-    def _with_pillow(self, data: np.ndarray) -> Tensor:
+    def _with_pillow(self, data: np.ndarray) -> np.ndarray:
+        """[H, W, C]."""
         try:
-            with quiet, Image.open(io.BytesIO(data.tobytes())) as image:
+            with quiet, _whole, Image.open(io.BytesIO(data.tobytes())) as image:
                 _refuse_bomb(*image.size)
+                if image.format == "JPEG" and self.mode == "L":
+                    image.draft("L", None)  # the luma itself
                 turned = ImageOps.exif_transpose(image) if self.exif_orient else image
                 pixels = np.array(self._flattened(turned, image.format).convert(self.mode))
         except UnidentifiedImageError as error:
@@ -105,8 +116,7 @@ class Decoder:
             raise
         except Exception as error:  # Pillow's readers raise nearly anything on a broken file: KeyError, zlib.error, ...
             raise ValueError(f"broken image ({error or type(error).__name__})") from error
-        tensor = torch.from_numpy(pixels)
-        return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor.permute(2, 0, 1)
+        return pixels[..., None] if pixels.ndim == 2 else pixels
 
     def _flattened(self, image: Image.Image, kind: str | None) -> Image.Image:
         """8 bits a channel, and no transparency left."""
@@ -131,14 +141,23 @@ class Decoder:
         return Image.fromarray(colour)
 
 
+@contextmanager
+def _no_truncated_images() -> Iterator[None]:
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+_whole = Shared(_no_truncated_images)
+"""Inside, Pillow refuses images that end early, also where a program has told it not to."""
+
+
 def _tuple_of(value: Any) -> Any:
     """A list, as TOML and JSON write it, as a tuple."""
     return tuple(value) if isinstance(value, list) else value
-
-
-def _reason(error: RuntimeError) -> str:
-    """The first line of a message of torch's, without the place in its source that newer versions put before it."""
-    return re.sub(r"^.*\.cpp:\d+, ", "", str(error).partition("\n")[0])
 
 
 class _Refused(ValueError):
@@ -148,32 +167,3 @@ class _Refused(ValueError):
 def _refuse_bomb(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise _Refused(f"{width} x {height} pixels is over the limit of {MAX_PIXELS}: a decompression bomb?")
-
-
-def _jpeg_header(data: np.ndarray) -> tuple[int, int, int] | None:
-    """(height, width, channels) from a JPEG's start-of-frame segment (ITU T.81, B.2.2); None if there is none."""
-    view = data.data
-    if bytes(view[:2]) != b"\xff\xd8":
-        return None
-    at = 2
-    while at + 4 <= len(view):
-        segment = bytes(view[at : at + 10])
-        if segment[0] != 0xFF:
-            return None
-        marker = segment[1]
-        if marker == 0xFF:
-            at += 1
-            continue
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return _frame(segment)
-        length = 0 if marker in _BARE else int.from_bytes(segment[2:4], "big")
-        if marker not in _BARE and length < 2:
-            return None
-        at += 2 + length
-    return None
-
-
-def _frame(segment: bytes) -> tuple[int, int, int] | None:
-    if len(segment) < 10:
-        return None
-    return int.from_bytes(segment[5:7], "big"), int.from_bytes(segment[7:9], "big"), segment[9]

@@ -1,4 +1,4 @@
-"""Warnings kept quiet in a block, in any number of threads at once.
+"""Settings of the whole process, changed in a block, in any number of threads at once: warnings kept quiet.
 
 ``warnings.catch_warnings`` puts back the filters that it found. Blocks of two threads that overlap put them back in the
 wrong order, and what the program had set is lost for good. Here the first to enter sets them and the last to leave
@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 
 
-class Quiet:
-    """``with quiet:`` ignores warnings, also those of other threads meanwhile; may be entered by many threads."""
+class Shared:
+    """A context that all threads share: entered by the first of them and left by the last.
 
-    def __init__(self) -> None:
+    Args:
+        make: makes the context anew each time that somebody is first.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
+        self._make = make
         self._lock = threading.Lock()
         self._inside = 0
-        self._caught = warnings.catch_warnings()
+        self._held = ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._caught = warnings.catch_warnings()
-                self._caught.__enter__()
-                warnings.simplefilter("ignore")
+                self._held.enter_context(self._make())
             self._inside += 1
 
     def __exit__(
@@ -34,8 +39,16 @@ class Quiet:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
-                self._caught.__exit__(None, None, None)
+                self._held.close()
 
 
-quiet = Quiet()
-"""The one that all of mmload uses, so that its blocks know of each other."""
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+quiet = Shared(_no_warnings)
+"""``with quiet:`` ignores warnings, also those of other threads meanwhile. All of mmload uses this one, so that its
+blocks know of each other."""

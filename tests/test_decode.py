@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+import simplejpeg
 from encoding import ALPHA, NOISE, PHOTO, RANDOM, decoded, encoded, over, plain, png
 from PIL import Image, ImageOps
 
@@ -22,6 +23,34 @@ def test_jpegs(mode: str, progressive: bool) -> None:
 def test_jpegs_of_other_kinds(options: dict[str, int]) -> None:
     data = encoded(PHOTO, "JPEG", **options)
     assert np.array_equal(decoded(data), plain(data))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("subsampling", ["444", "422", "420", "440", "411", "Gray"])
+def test_jpegs_of_every_subsampling(subsampling: str, mode: str) -> None:
+    pixels = np.array(PHOTO)[..., :1].copy() if subsampling == "Gray" else np.array(PHOTO)
+    colours = "Gray" if subsampling == "Gray" else "RGB"
+    data = simplejpeg.encode_jpeg(pixels, colorspace=colours, colorsubsampling=subsampling)
+    image = Image.open(io.BytesIO(data))
+    image.draft(mode, None)
+    want = np.array(image.convert(mode)).reshape(48, 60, -1)
+    assert np.array_equal(simplejpeg.decode_jpeg(data, {"RGB": "RGB", "L": "Gray"}[mode]), want)
+    assert np.array_equal(decoded(data, mode=mode), want)
+
+
+@pytest.mark.parametrize("luma", [0x12, 0x21, 0x22, 0x41, 0x14, 0x31, 0x13])
+@pytest.mark.parametrize("chroma", [0x11, 0x12])
+def test_subsampling_that_a_header_only_claims(luma: int, chroma: int) -> None:
+    data = bytearray(encoded(PHOTO, "JPEG", subsampling=0))
+    factors = data.index(b"\xff\xc0") + 11
+    data[factors], data[factors + 3], data[factors + 6] = luma, chroma, chroma
+    try:
+        want = plain(bytes(data))
+    except OSError:
+        with pytest.raises(ValueError, match="broken image"):
+            decoded(bytes(data))
+    else:
+        assert np.array_equal(decoded(bytes(data)), want)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM", "TGA", "ICO", "JPEG2000"])

@@ -78,7 +78,7 @@ def test_a_real_16_bit_file_is_scaled_and_its_key_colour_is_transparent(real_dat
         ("broken.png", "not an image in any format"),
         ("broken_data_stream.png", "broken image"),
         ("truncated_image.png", r"broken image .*truncated"),
-        ("truncated_jpeg.jpg", r"broken JPEG \(Image is incomplete or truncated"),
+        ("truncated_jpeg.jpg", r"broken image .*truncated"),
     ],
 )
 def test_real_broken_files_are_refused_as_pillow_refuses_them(real_data: Path, name: str, reason: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 import zlib
 
+import numpy as np
 import pytest
+import simplejpeg
 from encoding import PHOTO, chunk, decoded, encoded, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFile
 
 from mmload.decode import MAX_PIXELS, Decoder
 from mmload.errors import RecipeError
@@ -80,9 +82,29 @@ def test_a_jpeg_cut_anywhere_is_an_error_even_where_it_could_be_filled(options: 
             decoded(data[:cut])
 
 
-def test_messages_hold_no_path_of_the_machine_that_built_torch() -> None:
-    with pytest.raises(ValueError, match=r"^broken JPEG \(Image is incomplete or truncated\)$"):
-        decoded(encoded(PHOTO, "JPEG")[:-200])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_cut_short_is_refused_where_a_program_lets_pillow_take_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encoded(PHOTO, kind)[:-200]
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert plain(data).shape == (48, 60, 3)
+    with pytest.raises(ValueError, match=r"broken image \(.*truncated"):
+        decoded(data)
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is True
+
+
+def complained_of(data: bytes) -> bytes:
+    """The same picture in a file that libjpeg warns of: bytes of nothing before the last marker."""
+    return data[:-2] + bytes(99) + data[-2:]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_what_libjpeg_only_warns_of_is_read(mode: str) -> None:
+    data = encoded(PHOTO, "JPEG", quality=90)
+    with pytest.raises(ValueError, match="extraneous bytes"):
+        simplejpeg.decode_jpeg(complained_of(data))
+    assert np.array_equal(decoded(complained_of(data), mode=mode), decoded(data, mode=mode))
 
 
 FILES = [

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
-from mmload.quiet import Quiet
+from mmload.quiet import Shared, quiet
 
 
 def test_warnings_inside_are_ignored_and_those_after_are_not() -> None:
-    quiet = Quiet()
     with quiet:
         warnings.warn("inside", stacklevel=1)
     with pytest.warns(UserWarning, match="after"):
@@ -20,7 +21,7 @@ def test_warnings_inside_are_ignored_and_those_after_are_not() -> None:
 
 
 def test_blocks_that_overlap_put_back_what_was_there() -> None:
-    quiet, before = Quiet(), list(warnings.filters)
+    before = list(warnings.filters)
     first, second = threading.Event(), threading.Event()
 
     def enters_first() -> None:
@@ -42,7 +43,7 @@ def test_blocks_that_overlap_put_back_what_was_there() -> None:
 
 
 def test_many_threads_leave_nothing_behind() -> None:
-    quiet, before = Quiet(), list(warnings.filters)
+    before = list(warnings.filters)
 
     def work(number: int) -> None:
         with quiet:
@@ -54,7 +55,27 @@ def test_many_threads_leave_nothing_behind() -> None:
 
 
 def test_an_exception_leaves_too() -> None:
-    quiet, before = Quiet(), list(warnings.filters)
+    before = list(warnings.filters)
     with pytest.raises(ValueError, match="inside"), quiet:
         raise ValueError("inside")
     assert warnings.filters == before
+
+
+def test_a_context_that_cannot_be_entered_is_tried_again_by_the_next() -> None:
+    held: list[str] = []
+    tries = iter(["no", "yes"])
+
+    @contextmanager
+    def picky() -> Iterator[None]:
+        if next(tries) == "no":
+            raise OSError("not now")
+        held.append("in")
+        yield
+        held.append("out")
+
+    shared = Shared(picky)
+    with pytest.raises(OSError, match="not now"), shared:
+        pass
+    with shared:
+        assert held == ["in"]
+    assert held == ["in", "out"]
