@@ -61,11 +61,11 @@ class Decoder:
         if len(levels) != 3 or any(type(level) is not int or not 0 <= level <= 255 for level in levels):
             raise RecipeError(f"decode background is {self.background!r}; use 0 to 255, or [red, green, blue]")
 
-    def __call__(self, data: np.ndarray) -> Tensor:
+    def __call__(self, data: bytes) -> Tensor:
         """Decode one image file.
 
         Args:
-            data: uint8 [N], the whole file.
+            data: the whole file.
 
         Returns:
             uint8 [C, H, W]; its memory may be laid out in any order.
@@ -73,14 +73,14 @@ class Decoder:
         Raises:
             ValueError: if the file is empty, broken, too large or of no known format; the message says which.
         """
-        if data.size == 0:
+        if not data:
             raise ValueError("the file is empty")
         pixels = None if self.exif_orient else self._of_sound_jpeg(data)
         if pixels is None:
             pixels = self._with_pillow(data)
-        return torch.from_numpy(pixels).permute(2, 0, 1)
+        return torch.from_numpy(pixels.transpose(2, 0, 1))
 
-    def _of_sound_jpeg(self, data: np.ndarray) -> np.ndarray | None:
+    def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
         """[H, W, C]; None if it is something else, or libjpeg has any complaint."""
         try:
             height, width, colours, _ = decode_jpeg_header(data)
@@ -99,10 +99,10 @@ class Decoder:
     def _levels(self) -> tuple[int, ...]:
         return self.background if isinstance(self.background, tuple) else (self.background,) * 3
 
-    def _with_pillow(self, data: np.ndarray) -> np.ndarray:
+    def _with_pillow(self, data: bytes) -> np.ndarray:
         """[H, W, C]."""
         try:
-            with quiet, _whole, Image.open(io.BytesIO(data.tobytes())) as image:
+            with quiet, _whole, Image.open(io.BytesIO(data)) as image:
                 _refuse_bomb(*image.size)
                 if image.format == "JPEG" and self.mode == "L":
                     image.draft("L", None)  # the luma itself

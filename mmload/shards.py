@@ -149,7 +149,8 @@ class ShardJob:
         if isinstance(split, InBulk) and isinstance(indices, range) and not self.chain.steps:
             return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
         out = {name: _MEMORY.empty((len(indices), *spec.shape), spec.torch_dtype) for name, spec in fields.items()}
-        sums = no_sums(fields["images"].shape[0]) if _has_images(fields) else None
+        images = out["images"].numpy() if _has_images(fields) else None
+        sums = no_sums(0 if images is None else images.shape[1])
         samples: list[tuple[str, tuple[int, int] | None]] = []
         skipped: list[tuple[str, str]] = []
         for index in indices:
@@ -164,13 +165,13 @@ class ShardJob:
                 continue
             _check_fit(sample, fields)
             for name, rows in out.items():
-                if sums is not None and name == "images":
-                    place(sample.fields[name].numpy(), rows.numpy()[len(samples)], sums)
+                if images is not None and name == "images":
+                    place(sample.fields[name].numpy(), images[len(samples)], sums)
                 else:
                     rows[len(samples)].copy_(sample.fields[name])
             samples.append((sample.id, sample.size))
         rows_of = {name: rows[: len(samples)] for name, rows in out.items()}
-        return _chunk_of(rows_of, samples, skipped, None if sums is None else torch.from_numpy(sums))
+        return _chunk_of(rows_of, samples, skipped, None if images is None else torch.from_numpy(sums))
 
 
 def plan_shards(name: str, samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> list[ShardPlan]:

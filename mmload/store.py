@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import add
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ from mmload.records import FieldSpec
 
 META_NAME = "meta.json"
 
+_JSON = json.JSONEncoder(ensure_ascii=False)
 _FLUSH_BYTES = 32 * 2**20
 
 
@@ -70,8 +72,9 @@ class Seal:
         """Count a chunk's statistics in."""
         self.skipped += len(chunk.skipped)
         if chunk.sums is not None and chunk.samples:
-            old = torch.tensor([self.sums, self.squares]) if self.sums else 0
-            self.sums, self.squares = (chunk.sums + old).tolist()
+            sums, squares = chunk.sums.tolist()
+            self.sums = [*map(add, self.sums, sums)] or sums
+            self.squares = [*map(add, self.squares, squares)] or squares
         for target, count in chunk.class_counts.items():
             self.class_counts[target] = self.class_counts.get(target, 0) + count
 
@@ -273,7 +276,7 @@ def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
 
 def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     """One JSON object a line, as UTF-8; bytes of a file name that are no UTF-8 stay as JSON's escapes of surrogates."""
-    text = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+    text = "".join(_JSON.encode(item) + "\n" for item in items)
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -325,10 +325,10 @@ def _resize_mildly(images: Tensor, size: tuple[int, int], window: Window) -> Ten
     from mmload.antialias import resize_part  # numba: whoever only looks at a recipe does without
 
     top, left, height, width = window
-    interleaved = images.permute(1, 2, 0)
-    planes = interleaved[None] if interleaved.is_contiguous() else images.contiguous()[..., None]
+    pixels = images.numpy().transpose(1, 2, 0)
+    planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
     out = np.empty((len(planes), planes.shape[-1], height, width), np.uint8)
-    resize_part(planes.numpy(), *size, top, left, out)
+    resize_part(planes, *size, top, left, out)
     return torch.from_numpy(out.reshape(-1, height, width))
 
 

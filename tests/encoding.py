@@ -26,7 +26,7 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 def decoded(data: bytes, **options: object) -> np.ndarray:
     """[H, W, C], as numpy lays images out."""
-    pixels = Decoder(**options)(np.frombuffer(data, np.uint8).copy())
+    pixels = Decoder(**options)(data)
     assert pixels.dtype == torch.uint8
     return pixels.permute(1, 2, 0).numpy()
 

@@ -241,6 +241,6 @@ def test_every_kind_of_file_is_decoded_as_it_is_stored(tmp_path: Path, decode: d
     for file in odd_images(tmp_path):
         with Image.open(file) as image:
             pixels = np.array(compose(image))
-        stored = Decoder(**decode)(np.fromfile(file, dtype=np.uint8))  # type: ignore[arg-type]  # its own keywords
+        stored = Decoder(**decode)(file.read_bytes())  # type: ignore[arg-type]  # its own keywords
         expected = stored[0] if len(stored) == 1 else stored.permute(1, 2, 0)
         assert np.array_equal(pixels, expected.numpy()), file.name

@@ -43,19 +43,15 @@ def stamp_of(path: str | Path) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def read_bytes(root: Path, name: str, sample: str) -> np.ndarray:
-    """The file ``root/name`` as uint8 [N].
+def read_bytes(root: Path, name: str, sample: str) -> bytes:
+    """The file ``root/name``.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read.
     """
     try:
-        with io.FileIO(os.path.join(root, name)) as file:  # half of what numpy.fromfile takes
-            data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
-            size = 0
-            while size < len(data) and (got := file.readinto(data[size:].data)):
-                size += got
-            return data[:size]
+        with io.FileIO(os.path.join(root, name)) as file:
+            return file.readall()
     except FileNotFoundError as error:
         raise SampleError(sample, f"no such file: {name}") from error
     except OSError as error:
@@ -82,7 +78,7 @@ def read_tensor(root: Path, name: str, sample: str) -> Tensor:
     """
     data = read_bytes(root, name, sample)
     try:
-        tensor = torch.load(io.BytesIO(data.tobytes()), map_location="cpu", weights_only=True)
+        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise SampleError(sample, f"{name} is no tensor file ({reason})") from error

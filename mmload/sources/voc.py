@@ -223,7 +223,7 @@ def _item(devkit: Path, year: str, stem: str, *, annotated: bool) -> VocItem:
 
 def _annotation(devkit: Path, name: str) -> tuple[VocObject, ...] | str:
     try:
-        return parse_annotation(read_bytes(devkit, name, name).tobytes())
+        return parse_annotation(read_bytes(devkit, name, name))
     except SampleError as error:
         return error.reason
     except ValueError as error:

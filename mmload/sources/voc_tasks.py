@@ -208,7 +208,7 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
     """
     data = read_bytes(root, name, sample)
     try:
-        with quiet, Image.open(io.BytesIO(data.tobytes())) as image:
+        with quiet, Image.open(io.BytesIO(data)) as image:
             if image.mode not in ("P", "L"):
                 raise SampleError(sample, f"its mask {name} is of mode {image.mode}; use palette or 8-bit gray")
             if image.width * image.height > MAX_PIXELS:
