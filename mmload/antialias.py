@@ -15,7 +15,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from mmload.compiled import called, compiled, inlined
+from mmload.compiled import called, compiled, fused, inlined
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -62,7 +62,7 @@ def _taps(length: int, wanted: int) -> Taps:
     return firsts, counts, weights, bits
 
 
-@called
+@fused
 def _blend(source: Bytes, start: int, step: int, taps: Taps, at: int, wide: int, sums: Sums, out: Bytes) -> None:
     """Output lines from ``at`` on, into ``out`` [n, >= wide]: weighted sums of lines, rounded to whole levels.
 
