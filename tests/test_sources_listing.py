@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,8 +60,8 @@ def test_what_is_not_there_is_an_index_error(index: int) -> None:
         texts[index]
     with pytest.raises(IndexError, match=f"{index} of 2"):
         numbers[index]
-    assert numbers.array().tolist() == [5, -5]
-    assert numbers.cut(1, 2).array().tolist() == [-5]
+    assert [*numbers] == [5, -5]
+    assert [*numbers.cut(1, 2)] == [-5]
 
 
 def test_many_threads_read_what_one_wrote() -> None:
@@ -91,7 +92,24 @@ def test_a_file_that_gives_less_than_asked_for_is_read_on(monkeypatch: pytest.Mo
             return self.file.read(min(size, 7))
 
     monkeypatch.setitem(vars(numbers._bytes), "_file", Slow(numbers._bytes._file))
-    assert numbers.array().tolist() == list(range(100))
+    assert [*numbers] == list(range(100))
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(np.int64, ()), (np.float32, ()), (np.float32, (3,)), (np.uint8, (2, 5))])
+@pytest.mark.parametrize("kept", [1, 2**20])
+def test_arrays_come_back(dtype: type, shape: tuple[int, ...], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_KEPT", kept)
+    wanted = np.random.default_rng(0).integers(0, 200, (600, *shape)).astype(dtype)
+    arrays = columns.Arrays(dtype, shape)
+    for array in wanted:
+        arrays.append(array)
+    again = pickle.loads(pickle.dumps(arrays))
+    for each in (arrays, again):
+        assert np.array_equal(np.array(each), wanted)
+        assert np.array(each).dtype == dtype
+        assert np.array_equal(each[599], wanted[599])
+    some = [5, 5, 599, 0]
+    assert np.array_equal(np.array(arrays.only(some)), wanted[some])
 
 
 def test_no_room_for_a_long_list_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_val_fraction(tmp_path: Path) -> None:
     write_csv(tmp_path / "list.csv", ("path", "label"), *rows)
     found = splits(tmp_path, file="list.csv", val_fraction=0.2)
     assert {name: len(split) for name, split in found.items()} == {"train": 16, "val": 4}
-    assert found["val"].targets.tolist().count(0) == 2
+    assert [*found["val"].targets].count(0) == 2
     for split in found.values():
         for index in range(len(split)):
             assert int(split.targets[index]) == "ab".index(dict(rows)[split.id(index)])
@@ -246,8 +246,10 @@ def test_wrong_options(tmp_path: Path, options: dict[str, Any], message: str) ->
         splits(tmp_path, **options)
 
 
-def targets(labels: list[Any], classes: tuple[str, ...] | None = None) -> tuple[torch.Tensor, tuple[str, ...]]:
-    return targets_of(Table(Row("p", label, None, None, "here") for label in labels), classes)
+def targets(labels: list[Any], classes: tuple[str, ...] | None = None) -> tuple[np.ndarray, tuple[str, ...]]:
+    found, names = targets_of(Table(Row("p", label, None, None, "here") for label in labels), classes)
+    assert all(target.dtype == found.dtype for target in found)
+    return np.array(found), names
 
 
 def test_labels_become_targets() -> None:
@@ -256,7 +258,7 @@ def test_labels_become_targets() -> None:
     assert targets(["10", "x"])[1] == ("10", "x")
     assert targets([2, 0])[1] == ("0", "1", "2")
     found, classes = targets(["0.5", "2"])
-    assert (found.dtype, found.tolist(), classes) == (torch.float32, [0.5, 2.0], ())
+    assert (found.dtype, found.tolist(), classes) == (np.float32, [0.5, 2.0], ())
     assert targets([1, 0.25])[0].tolist() == [1.0, 0.25]
     assert targets([[1.0, 0.0], [0.0, 1.0]])[0].shape == (2, 2)
     assert targets(["b"], ("a", "b"))[0].tolist() == [1]
@@ -281,6 +283,16 @@ def test_a_row_takes_little_memory(tmp_path: Path) -> None:
     assert peak < 210 * 5000
 
 
+def test_a_name_that_is_there_twice_is_found_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmload.sources.manifest._HASHED", 3)
+    rows = [(f"{i}.png", "a", str(i)) for i in range(20)]
+    write_csv(tmp_path / "list.csv", ("path", "label", "id"), *rows)
+    assert len(splits(tmp_path, file="list.csv")["train"]) == 20
+    write_csv(tmp_path / "list.csv", ("path", "label", "id"), *rows, ("20.png", "a", "7"))
+    with pytest.raises(SourceError, match="'7' twice in train"):
+        splits(tmp_path, file="list.csv")
+
+
 def test_parts_are_the_samples_asked_for(tmp_path: Path) -> None:
     rows = [(f"{i}.png", "ab"[i % 2], f"sample {i}" if i % 3 else "") for i in range(12)]
     write_csv(tmp_path / "list.csv", ("path", "label", "id"), *rows)
@@ -303,7 +315,8 @@ def test_any_text_is_rows_or_a_clean_error(tmp_path_factory: pytest.TempPathFact
     for body in (text, "path,label\n" + text, '{"partition": {"a": [' + text + ']}, "labels": {"x": 1}}'):
         path.write_text(body, encoding="utf-8")
         with contextlib.suppress(SourceError):
-            assert targets_of(read_rows(path, {}), None)[0].ndim >= 1
+            rows = read_rows(path, {})
+            assert len(targets_of(rows, None)[0]) == len(rows)
 
 
 json_values = st.recursive(

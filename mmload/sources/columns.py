@@ -1,4 +1,4 @@
-"""Columns of texts and whole numbers that may be many millions long: beyond some MiB each lies in a temporary file.
+"""Columns of texts, numbers and arrays that may be many millions long: beyond some MiB each lies in a temporary file.
 
 Comes in: values, one after the other. Goes out: any of them again, in any thread. The file has no name, so that nothing
 is left of it, however the process ends.
@@ -10,10 +10,11 @@ import tempfile
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from io import FileIO
 from itertools import pairwise
+from math import prod
 from struct import Struct, unpack
 from typing import Any, Generic, TypeVar
 
@@ -153,16 +154,39 @@ class Numbers(Column[int]):
         part._count = stop - start
         return part
 
-    def array(self) -> npt.NDArray[np.int64]:
-        """All of them, in memory: int64 [N]."""
-        numbers = np.empty(len(self), np.int64)
-        for start in range(0, len(self), _KEPT):
-            stop = min(start + _KEPT, len(self))
-            numbers[start:stop] = np.frombuffer(self._bytes.cut(8 * start, 8 * stop), "<i8")
-        return numbers
-
     def _values(self, start: int, stop: int) -> Sequence[int]:
         return unpack(f"<{stop - start}q", self._bytes.cut(8 * start, 8 * stop))
+
+
+class Arrays(Column[npt.NDArray[Any]]):
+    """Arrays of one dtype and shape, not to be written to; numpy's scalars where the shape is ().
+
+    Args:
+        dtype: of each.
+        shape: of each; () for plain numbers.
+    """
+
+    def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.dtype, self.shape = np.dtype(dtype), shape
+        self._size = self.dtype.itemsize * prod(shape)
+        self._bytes = Bytes()
+
+    def append(self, array: npt.ArrayLike) -> None:
+        """Add one."""
+        self._bytes.append(np.asarray(array, self.dtype).tobytes())
+        self._count += 1
+
+    def only(self, rows: Iterable[int]) -> Arrays:
+        """Those, in that order, copied."""
+        part = Arrays(self.dtype, self.shape)
+        for row in rows:
+            part.append(self[row])
+        return part
+
+    def _values(self, start: int, stop: int) -> Sequence[npt.NDArray[Any]]:
+        data = self._bytes.cut(self._size * start, self._size * stop)
+        return [*np.frombuffer(data, self.dtype).reshape(stop - start, *self.shape)]
 
 
 class Texts(Column[str]):

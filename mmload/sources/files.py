@@ -21,6 +21,11 @@ from torch import Tensor
 from mmload.decode import Decoder
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.records import DTYPES
+from mmload.sources.columns import Bytes
+
+_RANK = np.dtype([("stratum", "<i8"), ("high", ">u8"), ("low", ">u8")])
+_RANKED = 2**20
+"""Samples of which it is decided at a time whether they are held out; of one stratum all, if they are more."""
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's IMG_EXTENSIONS, in any case."""
@@ -120,16 +125,38 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
         bool [N].
     """
     numbers: dict[Hashable, int] = {}
-    strata, hashes = array("q"), bytearray()
+    ranks, sizes = Bytes(), array("q")
     for sample, stratum in samples:
-        strata.append(numbers.setdefault(stratum, len(numbers)))
-        hashes += hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
-    own = np.frombuffer(strata, np.int64)
-    high, low = np.frombuffer(hashes, ">u8").reshape(-1, 2).T
-    ranked = np.lexsort((low, high, own))
-    sizes = np.bincount(own, minlength=len(numbers))
+        number = numbers.setdefault(stratum, len(numbers))
+        if number == len(sizes):
+            sizes.append(0)
+        sizes[number] += 1
+        digest = hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
+        ranks.append(number.to_bytes(8, "little") + digest)
+    taken = np.zeros(sum(sizes), np.bool_)
+    first = ranked = 0
+    for after, size in enumerate(sizes, 1):  # some strata at a time
+        ranked += size
+        if after == len(sizes) or ranked + sizes[after] > _RANKED:
+            taken[_lowest(ranks, range(first, after), fraction)] = True
+            first, ranked = after, 0
+    return taken
+
+
+def _lowest(ranks: Bytes, strata: range, fraction: float) -> npt.NDArray[np.int64]:
+    """Which samples of some strata are held out: int64 [n]."""
+    places, parts = [], []
+    for start in range(0, len(ranks), _RANKED * _RANK.itemsize):
+        stop = min(start + _RANKED * _RANK.itemsize, len(ranks))
+        part = np.frombuffer(ranks.cut(start, stop), _RANK)
+        own = np.flatnonzero((part["stratum"] >= strata.start) & (part["stratum"] < strata.stop))
+        places.append(own + start // _RANK.itemsize)
+        parts.append(part[own])
+    place, rank = np.concatenate(places), np.concatenate(parts)
+    order = np.lexsort((rank["low"], rank["high"], rank["stratum"]))
+    number = rank["stratum"][order] - strata.start
+    sizes = np.bincount(number, minlength=len(strata))
     shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
     first = np.cumsum(sizes) - sizes
-    taken = np.zeros(len(own), np.bool_)
-    taken[ranked] = np.arange(len(own)) < (first + shares)[own[ranked]]
-    return taken
+    held: npt.NDArray[np.int64] = place[order[np.arange(len(order)) < (first + shares)[number]]]
+    return held

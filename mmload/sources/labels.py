@@ -1,4 +1,4 @@
-"""The labels of a list, as the tensor that is stored and the class names that go with it.
+"""The labels of a list, as the targets that are stored and the class names that go with them.
 
 Comes in: rows of :mod:`mmload.sources.tables`. Goes out: targets, all of one kind.
 """
@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mmload.errors import SourceError
+from mmload.sources.columns import Arrays
 from mmload.sources.tables import Label, Labels, Table
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -23,10 +22,10 @@ MAX_CLASSES = 1_000_000
 """Class numbers from here on are taken for a mistake."""
 
 
-def targets_of(rows: Table, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as a tensor, and the class names.
+def targets_of(rows: Table, classes: tuple[str, ...] | None) -> tuple[Arrays, tuple[str, ...]]:
+    """Labels as arrays, and the class names.
 
-    Class names and whole numbers become int64 [N]; other numbers float32 [N]; lists of numbers float32 [N, K].
+    Class names and whole numbers become int64 []; other numbers float32 []; lists of numbers float32 [K].
 
     Raises:
         SourceError: if the labels are not all of one kind; names the first that is not as the one before.
@@ -40,9 +39,10 @@ def targets_of(rows: Table, classes: tuple[str, ...] | None) -> tuple[Tensor, tu
         return _by_name(rows, classes)
     if first == "a whole number":
         return _by_number(rows, number, classes)
-    shape = np.shape(number(rows.labels[0]))
-    values = np.fromiter((number(label) for label in rows.labels), np.dtype((np.float32, shape)), len(rows))
-    return torch.from_numpy(values), ()
+    targets = Arrays(np.float32, np.shape(number(rows.labels[0])))
+    for label in rows.labels:
+        targets.append(number(label))
+    return targets, ()
 
 
 def _reader(labels: Labels) -> Callable[[Any], Label]:
@@ -64,26 +64,26 @@ def _kind(label: Label) -> str:
     return {str: "text", int: "a whole number"}.get(type(label), "a number")
 
 
-def _by_name(rows: Table, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
+def _by_name(rows: Table, classes: tuple[str, ...] | None) -> tuple[Arrays, tuple[str, ...]]:
     names = tuple(sorted({str(label) for label in rows.labels})) if classes is None else classes
     numbers: dict[Label, int] = {name: number for number, name in enumerate(names)}
-    targets = np.empty(len(rows), np.int64)
+    targets = Arrays(np.int64)
     for index, label in enumerate(rows.labels):
         if label not in numbers:
             raise SourceError(f"{rows[index].where}: {label!r:.60} is not one of the classes: {', '.join(names[:20])}")
-        targets[index] = numbers[label]
-    return torch.from_numpy(targets), names
+        targets.append(numbers[label])
+    return targets, names
 
 
 def _by_number(
     rows: Table, number: Callable[[Any], Label], classes: tuple[str, ...] | None
-) -> tuple[Tensor, tuple[str, ...]]:
+) -> tuple[Arrays, tuple[str, ...]]:
     limit = MAX_CLASSES if classes is None else len(classes)
-    targets = np.empty(len(rows), np.int64)
+    targets, most = Arrays(np.int64), 0
     for index, label in enumerate(rows.labels):
-        target = number(label)
-        if not 0 <= target < limit:  # type: ignore[operator]  # all are whole numbers
+        target: Any = number(label)
+        if not 0 <= target < limit:
             raise SourceError(f"{rows[index].where}: class number {target} is not in 0 to {limit - 1}")
-        targets[index] = target
-    names = tuple(str(n) for n in range(int(targets.max()) + 1)) if classes is None else classes
-    return torch.from_numpy(targets), names
+        targets.append(target)
+        most = max(most, target)
+    return targets, tuple(map(str, range(most + 1))) if classes is None else classes

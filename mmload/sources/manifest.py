@@ -6,19 +6,19 @@ with ``weights_only``, so nothing in them runs; paths that leave the folder are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mmload.decode import Decoder
 from mmload.errors import RecipeError, SourceError, choices
 from mmload.manifest import is_name
 from mmload.records import Sample
+from mmload.sources.columns import Arrays
 from mmload.sources.files import (
     EXTENSIONS,
     check_fraction,
@@ -31,6 +31,9 @@ from mmload.sources.files import (
 from mmload.sources.labels import targets_of
 from mmload.sources.listing import Listing, with_held_out
 from mmload.sources.tables import COLUMNS, Labels, Row, read_rows
+
+_HASHED = 2**22
+"""Names that are looked at together for one that is there twice."""
 
 
 class Item(NamedTuple):
@@ -117,7 +120,7 @@ class ManifestSource:
                 items, lambda item: item.name, partial(_stratum, labels), self.val_fraction, self.seed
             )
         return {
-            name: ManifestSplit(root, self.decoder, classes, members, targets[_targets_of(members)])
+            name: ManifestSplit(root, self.decoder, classes, members, targets.only(members.column("target")))
             for name, members in items.items()
         }
 
@@ -143,19 +146,19 @@ class ManifestSplit:
         decoder: how image files become pixels.
         classes: class names by index; empty where labels are no classes.
         items: the samples in order.
-        targets: of each item: int64 [N] class indices, float32 [N] or float32 [N, K].
+        targets: of each item: int64 [] class indices, float32 [] or float32 [K].
     """
 
     def __init__(
-        self, root: Path, decoder: Decoder, classes: tuple[str, ...], items: Listing[Item], targets: Tensor
+        self, root: Path, decoder: Decoder, classes: tuple[str, ...], items: Listing[Item], targets: Arrays
     ) -> None:
         self.root, self.decoder, self.classes, self.items = root, decoder, classes, items
         self.targets = targets
 
     def part(self, samples: Sequence[int]) -> ManifestSplit:
         """Only these samples, in this order."""
-        targets = self.targets[torch.from_numpy(np.array(samples, np.int64))]
-        return ManifestSplit(self.root, self.decoder, self.classes, self.items.only(samples), targets)
+        items, targets = self.items.only(samples), self.targets.only(samples)
+        return ManifestSplit(self.root, self.decoder, self.classes, items, targets)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -182,7 +185,8 @@ class ManifestSplit:
             tensor = read_image(self.root, item.file, self.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
-        return Sample(item.name, {"images" if image else "features": tensor, "targets": self.targets[index]}, size)
+        target = torch.from_numpy(np.array(self.targets[index]))
+        return Sample(item.name, {"images" if image else "features": tensor, "targets": target}, size)
 
 
 class _Finder:
@@ -219,10 +223,6 @@ def _split_name(row: Row) -> str:
     return name
 
 
-def _targets_of(items: Listing[Item]) -> Tensor:
-    return torch.from_numpy(items.column("target").array())
-
-
 def _stratum(labels: Labels, item: Item) -> str:
     """What an item counts to when some are held out: its class, if its label is one."""
     label = labels[item.target]
@@ -230,15 +230,20 @@ def _stratum(labels: Labels, item: Item) -> str:
 
 
 def _check_ids(split: str, items: Listing[Item], path: Path) -> None:
-    hashes = np.fromiter((hash(item.name) for item in items), np.int64, len(items))
-    hashes.sort()
-    if (hashes[1:] != hashes[:-1]).all():
-        return  # no two hashes are equal: a set of a million texts would take 130 MB to say the same
+    buckets = 1 + len(items) // _HASHED  # a set of a million texts would take 130 MB, their hashes take 8
+    if all(_all_differ(hash(item.name) for item in items if hash(item.name) % buckets == b) for b in range(buckets)):
+        return
     seen: set[str] = set()
     for name in (item.name for item in items):
         if name in seen:
             raise SourceError(f"{path} names {name!r:.80} twice in {split}; give every sample once, or its own id")
         seen.add(name)
+
+
+def _all_differ(hashes: Iterable[int]) -> bool:
+    numbers = np.fromiter(hashes, np.int64)
+    numbers.sort()
+    return bool((numbers[1:] != numbers[:-1]).all())
 
 
 def _is_texts(names: object) -> bool:
