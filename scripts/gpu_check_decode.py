@@ -1,4 +1,4 @@
-"""Part "decode": torchvision's JPEG decoder on the device: how fast, and how far its pixels are from the CPU's."""
+"""Part "decode": torchvision's JPEG decoder on the device: how fast, and how far its pixels are from a build's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gpu_check_data as data
-import numpy as np
 import torch
 from gpu_check_measure import Settings, in_turns, median, repeated, row
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from mmload.decode import Decoder
 from mmload.threads import available_cores, single_op_pool
 
 BATCH = 64
@@ -21,22 +21,23 @@ BATCH = 64
 def run(settings: Settings) -> list[dict[str, Any]]:
     """The part's rows."""
     warnings.filterwarnings("ignore", message="The image decoding", category=DeprecationWarning)
-    files = [torch.from_numpy(np.fromfile(path, dtype=np.uint8)) for path in data.jpegs(settings.work)[:256]]
+    files = [path.read_bytes() for path in data.jpegs(settings.work)[:256]]
     cores = available_cores()
     with single_op_pool(cores, "gpu-check") as pool:
-        cpu = f"decode_jpeg on the CPU, {cores} threads"
+        cpu = f"a build's decoder, {cores} threads"
         turns = {cpu: repeated(lambda: on_cpu(pool, files), len(files), "cpu")}
         rows = []
         if settings.device == "cuda":
-            turns[f"decode_jpeg on cuda, batches of {BATCH}"] = repeated(lambda: on_cuda(files), len(files), "cuda")
-            rows = differences(on_cpu(pool, files), on_cuda(files))
+            loaded = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
+            turns[f"decode_jpeg on cuda, batches of {BATCH}"] = repeated(lambda: on_cuda(loaded), len(files), "cuda")
+            rows = differences(on_cpu(pool, files), on_cuda(loaded))
         rates = in_turns(turns, settings)
     return [*(row(name, median(values), "images/s") for name, values in rates.items()), *rows]
 
 
-def on_cpu(pool: ThreadPoolExecutor, files: list[Tensor]) -> list[Tensor]:
+def on_cpu(pool: ThreadPoolExecutor, files: list[bytes]) -> list[Tensor]:
     """As a build decodes: a file a thread."""
-    return list(pool.map(lambda file: decode_jpeg(file, mode=ImageReadMode.RGB), files))
+    return list(pool.map(Decoder(), files))
 
 
 def on_cuda(files: list[Tensor]) -> list[Tensor]:
