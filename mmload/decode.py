@@ -104,8 +104,8 @@ class Decoder:
         try:
             with quiet, _whole, Image.open(io.BytesIO(data)) as image:
                 _refuse_bomb(*image.size)
-                if image.format == "JPEG" and self.mode == "L":
-                    image.draft("L", None)  # the luma itself
+                if self.mode == "L":
+                    image.draft("L", None)  # of a JPEG the luma itself; of others nothing
                 turned = ImageOps.exif_transpose(image) if self.exif_orient else image
                 pixels = np.array(self._flattened(turned, image.format).convert(self.mode))
         except UnidentifiedImageError as error:

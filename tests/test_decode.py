@@ -183,8 +183,11 @@ def test_gray_of_colour_is_pillows(kind: str) -> None:
     assert np.array_equal(decoded(data, mode="L")[..., 0], plain(data, "L"))
 
 
-def test_gray_of_a_jpeg_is_the_luma_it_holds() -> None:
-    data = encoded(PHOTO, "JPEG", quality=95)
+@pytest.mark.parametrize("exif_orient", [False, True])
+@pytest.mark.parametrize("kind", ["JPEG", "MPO"])
+def test_gray_of_a_jpeg_is_the_luma_it_holds(kind: str, exif_orient: bool) -> None:
+    data = encoded(PHOTO, kind, quality=95, **({"save_all": True, "append_images": [PHOTO]} if kind == "MPO" else {}))
     image = Image.open(io.BytesIO(data))
+    assert image.format == kind
     image.draft("L", None)
-    assert np.array_equal(decoded(data, mode="L")[..., 0], np.array(image))
+    assert np.array_equal(decoded(data, mode="L", exif_orient=exif_orient)[..., 0], np.array(image))

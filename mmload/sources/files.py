@@ -56,7 +56,11 @@ def read_bytes(root: Path, name: str, sample: str) -> bytes:
     """
     try:
         with io.FileIO(os.path.join(root, name)) as file:
-            return file.readall()
+            size = os.fstat(file.fileno()).st_size
+            data: bytes = file.read(size)
+            while len(data) < size and (more := file.read(size - len(data))):  # Linux reads 2 GiB at most
+                data += more
+            return data
     except FileNotFoundError as error:
         raise SampleError(sample, f"no such file: {name}") from error
     except OSError as error:
