@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchvision.datasets.folder import find_classes
@@ -20,6 +21,7 @@ from mmload.manifest import SAMPLES_NAME, SKIPPED_NAME
 from mmload.order import permute
 from mmload.parity.verdict import Verdict
 from mmload.sources import SourceSplit
+from mmload.sources.columns import Arrays
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
 
 
@@ -131,6 +133,8 @@ def listed_labels(source: SourceSplit, recipe: Mapping[str, Any]) -> Tensor | No
         depth = len(folder.relative_to(source.root).parts)
         return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))])
     targets = getattr(source, "targets", None)
+    if isinstance(targets, Arrays):
+        return torch.from_numpy(np.array([*targets]))
     return targets if isinstance(targets, Tensor) else None
 
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from io import FileIO
 from itertools import pairwise
@@ -130,6 +130,9 @@ class Column(ABC, Generic[T]):
         values = self._values(index, min(index + _RUN, self._count) if at == len(values) else index + 1)
         self._run = index, values
         return values[0]
+
+    def __iter__(self) -> Iterator[T]:
+        return (self[index] for index in range(len(self)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_run": (0, ())}
