@@ -62,7 +62,7 @@ def _add_rows(images: Pixels, sums: Numbers) -> None:
 
 @compiled("void(uint8[:, :, :], uint8[:, :, ::1], int64[:, ::1])")
 def place(image: Pixels, row: Pixels, sums: Numbers) -> None:
-    """Copy an image into its row and add it to its channels' sums, while it is in the cache.
+    """Copy an image into its row, if it was not made there, and add it to its channels' sums, while it is in the cache.
 
     For 3 x 256 x 256 of interleaved memory 62 us; ``copy_`` took 68, and the sums, later, 75 to 110.
 
@@ -71,9 +71,10 @@ def place(image: Pixels, row: Pixels, sums: Numbers) -> None:
         row: uint8 [C, H, W], contiguous.
         sums: int64 [2, C].
     """
-    for y in range(row.shape[1]):
-        for channel in range(row.shape[0]):
-            for x in range(row.shape[2]):
-                row[channel, y, x] = image[channel, y, x]
+    if image.ctypes.data != row.ctypes.data:
+        for y in range(row.shape[1]):
+            for channel in range(row.shape[0]):
+                for x in range(row.shape[2]):
+                    row[channel, y, x] = image[channel, y, x]
     for channel in range(row.shape[0]):
         _add(row[channel].reshape(row.shape[1] * row.shape[2]), sums, channel)

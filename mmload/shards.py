@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from mmload.records import DTYPES, FieldSpec, Sample
 from mmload.sources import Divisible, InBulk, SourceSplit
 from mmload.staging import attend
 from mmload.store import Chunk, Seal, ShardWriter, Site
-from mmload.transforms import Chain
+from mmload.transforms import Chain, Pixels
 
 Told = Callable[[int, int], None]
 """Called with (samples done, of which skipped) after each chunk; what it raises ends the shard."""
@@ -149,7 +150,8 @@ class ShardJob:
         if isinstance(split, InBulk) and isinstance(indices, range) and not self.chain.steps:
             return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
         out = {name: _MEMORY.empty((len(indices), *spec.shape), spec.torch_dtype) for name, spec in fields.items()}
-        images = out["images"].numpy() if _has_images(fields) else None
+        arrays = {name: _array(rows) for name, rows in out.items()}
+        images = arrays["images"] if _has_images(fields) else None
         sums = no_sums(0 if images is None else images.shape[1])
         samples: list[tuple[str, tuple[int, int] | None]] = []
         skipped: list[tuple[str, str]] = []
@@ -157,18 +159,20 @@ class ShardJob:
             if enough.is_set():
                 raise CancelledError
             try:
-                sample = finished(split, index, self.chain)
+                sample = finished(split, index, self.chain, None if images is None else images[len(samples)])
             except SampleError as error:
                 if not self.skip:
                     raise
                 skipped.append((error.sample, error.reason))
                 continue
-            _check_fit(sample, fields)
-            for name, rows in out.items():
-                if images is not None and name == "images":
-                    place(sample.fields[name].numpy(), images[len(samples)], sums)
+            for name, rows in arrays.items():
+                array = _array(sample.fields[name]) if name in sample.fields else None
+                if array is None or array.shape != rows.shape[1:] or array.dtype != rows.dtype:
+                    raise _misfit(sample, name, fields[name])
+                if name == "images" and images is not None:
+                    place(array, rows[len(samples)], sums)
                 else:
-                    rows[len(samples)].copy_(sample.fields[name])
+                    rows[len(samples)] = array
             samples.append((sample.id, sample.size))
         rows_of = {name: rows[: len(samples)] for name, rows in out.items()}
         return _chunk_of(rows_of, samples, skipped, None if images is None else torch.from_numpy(sums))
@@ -193,15 +197,15 @@ def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes(fields)))
 
 
-def finished(split: SourceSplit, index: int, chain: Chain) -> Sample:
-    """A sample, read and transformed.
+def finished(split: SourceSplit, index: int, chain: Chain, out: Pixels | None = None) -> Sample:
+    """A sample, read and transformed; its image in ``out`` if the last transform can make it there.
 
     Raises:
         SampleError: if it cannot be read, or a transform cannot take it.
     """
     sample = split.read(index)
     try:
-        return chain(sample)
+        return chain(sample, out)
     except (ValueError, RuntimeError) as error:
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
 
@@ -268,12 +272,15 @@ def _has_images(fields: Mapping[str, FieldSpec]) -> bool:
     return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
 
 
-def _check_fit(sample: Sample, fields: Mapping[str, FieldSpec]) -> None:
-    for name, spec in fields.items():
-        tensor = sample.fields.get(name)
-        if tensor is None or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
-            got = "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-            raise RecipeError(
-                f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "
-                "every row has one shape, so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
-            )
+def _array(tensor: Tensor) -> npt.NDArray[Any]:
+    """The same memory as numpy's, whose operations take a third of the time of torch's; bfloat16 as plain 16 bits."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+
+
+def _misfit(sample: Sample, name: str, spec: FieldSpec) -> RecipeError:
+    tensor = sample.fields.get(name)
+    got = "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    return RecipeError(
+        f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "
+        "every row has one shape, so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
+    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
@@ -26,6 +27,7 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 _MILD = 2.0
 """Shrinking by more is faster in torch's kernel, by less (or growing) in the compiled one; the bits are the same."""
 
+Pixels = npt.NDArray[np.uint8]
 Window = tuple[int, int, int, int]
 """(top, left, height, width); it may lie outside the image."""
 
@@ -186,9 +188,16 @@ class Chain:
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
         self.steps = _joined([_make(spec) for spec in specs])
 
-    def __call__(self, sample: Sample) -> Sample:
-        """The sample after every step."""
+    def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
+        """The sample after every step.
+
+        Args:
+            sample: as its source read it.
+            out: uint8 [C, H, W], memory in which the last step may make the image, if it comes out in that shape.
+        """
         for step in self.steps:
+            if isinstance(step, _ResizedMiddle) and step is self.steps[-1]:
+                return step(sample, out)
             sample = step(sample)
         return sample
 
@@ -200,13 +209,13 @@ class _ResizedMiddle:
     resize: Resize
     crop: CenterCrop
 
-    def __call__(self, sample: Sample) -> Sample:
-        """The middle of the sample in its new size."""
+    def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
+        """The middle of the sample in its new size, its image in ``out`` if that can be."""
         size = self.resize.target(_size_of(sample))
         window = self.crop.window(size)
         if not _inside(window, size):
             return self.crop(self.resize(sample))
-        return _resize(sample, size, self.resize.interpolation, window)
+        return _resize(sample, size, self.resize.interpolation, window, out)
 
 
 def _joined(steps: Sequence[Transform]) -> list[Transform]:
@@ -289,30 +298,38 @@ def _middle(have: int, want: int) -> int:
     return int(round((have - want) / 2.0)) if have >= want else -((want - have) // 2)
 
 
-def _resize(sample: Sample, size: tuple[int, int], interpolation: str, window: Window | None = None) -> Sample:
-    """The sample in another size, or a window inside of that."""
+def _resize(
+    sample: Sample,
+    size: tuple[int, int],
+    interpolation: str,
+    window: Window | None = None,
+    out: Pixels | None = None,
+) -> Sample:
+    """The sample in another size, or a window inside of that; see :meth:`Chain.__call__` for ``out``."""
     height, width = _size_of(sample)
     if size[0] * size[1] > MAX_PIXELS:
         raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
-    out = dict(sample.fields)
-    if "masks" in out:
-        out["masks"] = F.resize_mask(out["masks"], list(size))
-    if "boxes" in out:
-        out["boxes"] = out["boxes"] * torch.tensor([size[1] / width, size[0] / height] * 2)
+    fields = dict(sample.fields)
+    if "masks" in fields:
+        fields["masks"] = F.resize_mask(fields["masks"], list(size))
+    if "boxes" in fields:
+        fields["boxes"] = fields["boxes"] * torch.tensor([size[1] / width, size[0] / height] * 2)
     if window is not None:
-        _cut_targets(out, window)
-    out["images"] = _resize_pixels(out["images"], size, interpolation, window or (0, 0, *size))
-    return Sample(sample.id, out, sample.size)
+        _cut_targets(fields, window)
+    fields["images"] = _resize_pixels(fields["images"], size, interpolation, window or (0, 0, *size), out)
+    return Sample(sample.id, fields, sample.size)
 
 
-def _resize_pixels(images: Tensor, size: tuple[int, int], interpolation: str, window: Window) -> Tensor:
+def _resize_pixels(
+    images: Tensor, size: tuple[int, int], interpolation: str, window: Window, out: Pixels | None
+) -> Tensor:
     """[C, H, W] in another size, of which the window."""
     height, width = images.shape[-2:]
     if size == (height, width):
         return _cut(images, window, 0)
     mild = height <= _MILD * size[0] and width <= _MILD * size[1]
     if mild and interpolation == "bilinear" and images.dtype == torch.uint8:
-        return _resize_mildly(images, size, window)
+        return _resize_mildly(images, size, window, out)
     mode = InterpolationMode(interpolation)
     if size[1] > 1:
         return _cut(F.resize_image(images, list(size), mode, antialias=True), window, 0)
@@ -321,15 +338,16 @@ def _resize_pixels(images: Tensor, size: tuple[int, int], interpolation: str, wi
     return _cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
 
 
-def _resize_mildly(images: Tensor, size: tuple[int, int], window: Window) -> Tensor:
+def _resize_mildly(images: Tensor, size: tuple[int, int], window: Window, out: Pixels | None) -> Tensor:
     from mmload.antialias import resize_part  # numba: whoever only looks at a recipe does without
 
     top, left, height, width = window
     pixels = images.numpy().transpose(1, 2, 0)
     planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
-    out = np.empty((len(planes), planes.shape[-1], height, width), np.uint8)
-    resize_part(planes, *size, top, left, out)
-    return torch.from_numpy(out.reshape(-1, height, width))
+    if out is None or out.shape != (len(images), height, width):
+        out = np.empty((len(images), height, width), np.uint8)
+    resize_part(planes, *size, top, left, out.reshape(len(planes), -1, height, width))
+    return torch.from_numpy(out)
 
 
 def _of_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 
 from mmload import store
 from mmload.build import build, splits_of
-from mmload.errors import BuildError
+from mmload.errors import BuildError, RecipeError
 from mmload.recipe import BuildRecipe, square
-from mmload.records import FieldSpec, Sample
-from mmload.shards import ShardJob, chunk_rows, fields_of, plan_shards
+from mmload.records import DTYPES, FieldSpec, Sample
+from mmload.shards import ShardJob, ShardPlan, chunk_rows, fields_of, plan_shards
 from mmload.sources import columns
 from mmload.store import Site
 from mmload.transforms import Chain
@@ -112,6 +113,43 @@ def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.M
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (peaks[2] - peaks[1]) / 9000 < 20
+
+
+class Featured(Tiny):
+    """Rows of one more field, whose dtype changes from a row on."""
+
+    def __init__(self, dtype: torch.dtype, other: torch.dtype | None = None) -> None:
+        super().__init__(6)
+        self.dtypes = [dtype] * 4 + [other or dtype] * 2
+
+    def read(self, index: int) -> Sample:
+        sample = super().read(index)
+        values = torch.tensor([[0, 1, 1], [1, 0, index % 2]]).mT  # not contiguous
+        return Sample(sample.id, {**sample.fields, "features": values.to(self.dtypes[index])}, sample.size)
+
+
+def rows_of(split: Featured) -> torch.Tensor:
+    chain = Chain(())
+    fields = {"train": fields_of(split, chain, False)}
+    job = ShardJob(splits={"train": split}, fields=fields, chain=chain, site=Site(Path()))
+    with ThreadPoolExecutor(1) as pool:
+        chunks = list(job.chunks(ShardPlan(split="train", index=0, start=0, stop=6), pool, 1))
+    return torch.cat([chunk.fields["features"] for chunk in chunks])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_fields_of_every_dtype(dtype: torch.dtype) -> None:
+    split = Featured(dtype)
+    rows = rows_of(split)
+    assert rows.dtype == dtype
+    assert torch.equal(rows, torch.stack([split.read(index).fields["features"] for index in range(6)]))
+
+
+@pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "int16"), ("bfloat16", "float16"), ("uint8", "bool")])
+def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
+    message = rf"4.png: field features is {other} \[3, 2\], the first sample's is {dtype} \[3, 2\]"
+    with pytest.raises(RecipeError, match=message):
+        rows_of(Featured(DTYPES[dtype], DTYPES[other]))
 
 
 def test_what_is_flushed_behind_is_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -214,12 +215,23 @@ def test_a_resize_and_a_crop_in_one_are_the_two(
         sample.fields["images"] = images.permute(1, 2, 0).contiguous().permute(2, 0, 1)
     chain = Chain([{"step": "Resize", "size": size, "interpolation": kind}, {"step": "CenterCrop", "size": middle}])
     assert len(chain.steps) == 1
-    got, want = chain(sample), CenterCrop(size=middle)(Resize(size=size, interpolation=kind)(sample))
-    assert (got.id, got.size) == (want.id, want.size)
-    assert got.fields.keys() == want.fields.keys()
-    for name in want.fields:
-        assert got.fields[name].dtype == want.fields[name].dtype
-        assert torch.equal(got.fields[name], want.fields[name]), name
+    want = CenterCrop(size=middle)(Resize(size=size, interpolation=kind)(sample))
+    row, other = np.full((3, middle, middle), 7, np.uint8), np.full((3, middle + 1, middle), 7, np.uint8)
+    for got in (chain(sample), chain(sample, other), chain(sample, row)):
+        assert (got.id, got.size) == (want.id, want.size)
+        assert got.fields.keys() == want.fields.keys()
+        for name in want.fields:
+            assert got.fields[name].dtype == want.fields[name].dtype
+            assert torch.equal(got.fields[name], want.fields[name]), name
+    assert (other == 7).all()
+
+
+def test_the_image_is_made_in_the_memory_that_is_given() -> None:
+    row, sample = np.zeros((3, 30, 30), np.uint8), made(40, 50)
+    specs = [{"step": "Resize", "size": 32}, {"step": "CenterCrop", "size": 30}]
+    assert np.shares_memory(Chain(specs)(sample, row).fields["images"].numpy(), row)
+    padded = Chain([*specs, {"step": "Pad", "padding": 1}])(sample, row)
+    assert padded.fields["images"].shape == (3, 32, 32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16])

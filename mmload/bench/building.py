@@ -1,4 +1,4 @@
-"""How fast a build is: the same photographs made into square uint8 rows in several ways, their rounds interleaved.
+"""How fast a build is: the same photographs made into square rows in several ways, in rounds, each begun by another.
 
 Comes in: a folder of photographs. Goes out: a :class:`BuildingRecord`. Every way decodes, resizes the short side and
 cuts the middle out; all but the bare loops store the rows. Never prints, and leaves nothing behind.
@@ -128,7 +128,8 @@ def run(
         train = linked(root, images, Path(folder) / "photos" / "train")
         work = Work(train=train, out=Path(folder) / "out", size=size, threads=count)
         for turn in range(rounds + 1):
-            for way in ways:
+            first = turn % len(ways)  # none is always behind the same other one
+            for way in (*ways[first:], *ways[:first]):
                 if way.missing:
                     continue
                 if progress is not None:
