@@ -21,7 +21,7 @@ from mmload.transforms import Window
 
 
 def resized(monkeypatch: pytest.MonkeyPatch, mode: InterpolationMode, antialias: bool) -> None:
-    def wrong(images: Tensor, size: tuple[int, int], interpolation: str, window: Window) -> Tensor:
+    def wrong(images: Tensor, size: tuple[int, int], kind: str, window: Window, out: object) -> Tensor:
         pixels: Tensor = F.resize_image(images, list(size), interpolation=mode, antialias=antialias)
         return F.crop_image(pixels, *window)
 
@@ -53,8 +53,8 @@ def test_wrong_resampling_is_caught_and_named(
 def test_pillows_own_resize_is_told_from_torchvisions(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pillows(images: Tensor, size: tuple[int, int], interpolation: str, window: Window) -> Tensor:
-        pixels: Tensor = F.pil_to_tensor(F.resize(F.to_pil_image(images), list(size), InterpolationMode(interpolation)))
+    def pillows(images: Tensor, size: tuple[int, int], kind: str, window: Window, out: object) -> Tensor:
+        pixels: Tensor = F.pil_to_tensor(F.resize(F.to_pil_image(images), list(size), InterpolationMode(kind)))
         return F.crop_image(pixels, *window)
 
     monkeypatch.setattr(transforms, "_resize_pixels", pillows)
