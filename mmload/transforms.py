@@ -28,6 +28,7 @@ _MILD = 2.0
 """Shrinking by more is faster in torch's kernel, by less (or growing) in the compiled one; the bits are the same."""
 
 Pixels = npt.NDArray[np.uint8]
+Size = tuple[int, int]
 Window = tuple[int, int, int, int]
 """(top, left, height, width); it may lie outside the image."""
 
@@ -59,7 +60,7 @@ class Resize:
         """The sample with its short side (or both sides) at ``size``."""
         return _resize(sample, self.target(_size_of(sample)), self.interpolation)
 
-    def target(self, have: tuple[int, int]) -> tuple[int, int]:
+    def target(self, have: Size) -> Size:
         """The (height, width) that an image of ``have`` gets."""
         if isinstance(self.size, tuple):
             return self.size
@@ -83,7 +84,7 @@ class CenterCrop:
         """The middle [height, width] of the sample."""
         return _cut_out(sample, self.window(_size_of(sample)), self.fill)
 
-    def window(self, have: tuple[int, int]) -> Window:
+    def window(self, have: Size) -> Window:
         """Where the middle of an image of ``have`` is."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         return _middle(have[0], height), _middle(have[1], width), height, width
@@ -189,12 +190,7 @@ class Chain:
         self.steps = _joined([_make(spec) for spec in specs])
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
-        """The sample after every step.
-
-        Args:
-            sample: as its source read it.
-            out: uint8 [C, H, W], memory in which the last step may make the image, if it comes out in that shape.
-        """
+        """The sample after every step; its image in ``out``, uint8 [C, H, W], if the last step can make it there."""
         for step in self.steps:
             if isinstance(step, _ResizedMiddle) and step is self.steps[-1]:
                 return step(sample, out)
@@ -288,7 +284,7 @@ def _images_of(sample: Sample) -> Tensor:
     return sample.fields["images"]
 
 
-def _size_of(sample: Sample) -> tuple[int, int]:
+def _size_of(sample: Sample) -> Size:
     height, width = _images_of(sample).shape[-2:]
     return height, width
 
@@ -298,13 +294,7 @@ def _middle(have: int, want: int) -> int:
     return int(round((have - want) / 2.0)) if have >= want else -((want - have) // 2)
 
 
-def _resize(
-    sample: Sample,
-    size: tuple[int, int],
-    interpolation: str,
-    window: Window | None = None,
-    out: Pixels | None = None,
-) -> Sample:
+def _resize(sample: Sample, size: Size, kind: str, window: Window | None = None, out: Pixels | None = None) -> Sample:
     """The sample in another size, or a window inside of that; see :meth:`Chain.__call__` for ``out``."""
     height, width = _size_of(sample)
     if size[0] * size[1] > MAX_PIXELS:
@@ -316,21 +306,19 @@ def _resize(
         fields["boxes"] = fields["boxes"] * torch.tensor([size[1] / width, size[0] / height] * 2)
     if window is not None:
         _cut_targets(fields, window)
-    fields["images"] = _resize_pixels(fields["images"], size, interpolation, window or (0, 0, *size), out)
+    fields["images"] = _resize_pixels(fields["images"], size, kind, window or (0, 0, *size), out)
     return Sample(sample.id, fields, sample.size)
 
 
-def _resize_pixels(
-    images: Tensor, size: tuple[int, int], interpolation: str, window: Window, out: Pixels | None
-) -> Tensor:
+def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
     """[C, H, W] in another size, of which the window."""
     height, width = images.shape[-2:]
     if size == (height, width):
         return _cut(images, window, 0)
     mild = height <= _MILD * size[0] and width <= _MILD * size[1]
-    if mild and interpolation == "bilinear" and images.dtype == torch.uint8:
+    if mild and kind == "bilinear" and images.dtype == torch.uint8:
         return _resize_mildly(images, size, window, out)
-    mode = InterpolationMode(interpolation)
+    mode = InterpolationMode(kind)
     if size[1] > 1:
         return _cut(F.resize_image(images, list(size), mode, antialias=True), window, 0)
     # torch gives wrong pixels where a width is 1 (2.11 and 2.15), so that the two axes take turns as the height
@@ -338,7 +326,7 @@ def _resize_pixels(
     return _cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
 
 
-def _resize_mildly(images: Tensor, size: tuple[int, int], window: Window, out: Pixels | None) -> Tensor:
+def _resize_mildly(images: Tensor, size: Size, window: Window, out: Pixels | None) -> Tensor:
     from mmload.antialias import resize_part  # numba: whoever only looks at a recipe does without
 
     top, left, height, width = window
