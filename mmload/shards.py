@@ -166,13 +166,13 @@ class ShardJob:
                 skipped.append((error.sample, error.reason))
                 continue
             for name, rows in arrays.items():
-                array = _array(sample.fields[name]) if name in sample.fields else None
-                if array is None or array.shape != rows.shape[1:] or array.dtype != rows.dtype:
+                tensor = sample.fields.get(name)
+                if tensor is None or tensor.shape != rows.shape[1:] or tensor.dtype != out[name].dtype:
                     raise _misfit(sample, name, fields[name])
                 if name == "images" and images is not None:
-                    place(array, rows[len(samples)], sums)
+                    place(_array(tensor), rows[len(samples)], sums)
                 else:
-                    rows[len(samples)] = array
+                    rows[len(samples)] = _array(tensor)
             samples.append((sample.id, sample.size))
         rows_of = {name: rows[: len(samples)] for name, rows in out.items()}
         return _chunk_of(rows_of, samples, skipped, None if images is None else torch.from_numpy(sums))
