@@ -92,17 +92,37 @@ class Collate(nn.Module):
         whole = _stacked(batch)
         if self.device is not None:
             whole = whole.to(self.device)
-        images = whole.images
+        return self.render(whole, whole.images, generator=generator)
+
+    def render(
+        self,
+        batch: Batch,
+        images: Tensor,
+        places: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Batch:
+        """Renders a batch from images that lie somewhere else, such as a whole split on a device.
+
+        Args:
+            batch: everything but the images, which are not looked at.
+            images: uint8 [N, C, H, W], where the batch is to be.
+            places: int64 [B], which of the images each sample is; None: they are the samples.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+
+        Returns:
+            The batch with images in the collate's dtype and memory format.
+        """
         if images.dim() != 4:
             raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
         shape = images.shape[1], images.shape[2], images.shape[3]
-        started = self.start(whole, shape, device=images.device, source=images.dtype, generator=generator)
+        started = self.start(batch, shape, device=images.device, source=images.dtype, generator=generator)
         shape_out, dtype, memory_format = started.shape, started.dtype, started.memory_format
         if images.device.type == "cpu":
             out = self._memory.empty(shape_out, dtype, memory_format)
         else:
             out = torch.empty(shape_out, dtype=dtype, device=images.device, memory_format=memory_format)
-        started.whole(images, out)
+        started.whole(images, out, places)
         return started.finish(out)
 
     def start(
@@ -168,9 +188,9 @@ class Started:
         """
         self._rendering.some(first, images, places, out)
 
-    def whole(self, images: Tensor, out: Tensor) -> None:
-        """Renders all samples from ``images`` [B, C, H, W] into ``out`` [B, C, h, w]."""
-        self._rendering.whole(images, out)
+    def whole(self, images: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        """Renders all samples: see :meth:`mmload.augment.render.Rendering.whole`."""
+        self._rendering.whole(images, out, places)
 
     def finish(self, out: Tensor) -> Batch:
         """Runs what could not be composed on the rendered images and gives the finished batch."""

@@ -19,7 +19,7 @@ from mmload.collate import Collate, Started
 from mmload.dataset import Split
 from mmload.pool import MemoryPool
 from mmload.records import Batch, make_batch
-from mmload.tiers import make
+from mmload.tiers import OnDevice, make
 from mmload.transfer import CudaPort, Port, Ring
 
 PART_BYTES = 768 * 2**10
@@ -150,7 +150,7 @@ class Maker:
         All of it goes by pinned memory and the copy stream: a copy of pageable memory would stop the training thread
         until its stream has come so far.
         """
-        tier, spec, collate, count = self._tier, self._spec, self._collate, len(rows)
+        tier, collate, count = self._tier, self._collate, len(rows)
         keys = (rows, sample_seeds(self._seed, epoch, rows))
         ids, seeds = (ring.ship(count, partial(_put, key)) for ring, key in zip(self._key_rings, keys, strict=True))
         shipped = {name: ring.ship(count, partial(self._fill, name, rows)) for name, ring in self._rings.items()}
@@ -158,10 +158,12 @@ class Maker:
         def arrive() -> Batch:
             numbers = ids.arrive(port)
             fields = {name: one.arrive(port) for name, one in shipped.items()}
-            if tier is not None and spec is not None and "images" not in fields:
-                fields["images"] = torch.empty((count, *spec.shape), dtype=spec.torch_dtype, device=numbers.device)
-                tier.gather_into(numbers, fields["images"])
             moved = make_batch(fields, count, ids=numbers, seeds=seeds.arrive(port), device=numbers.device)
+            if isinstance(tier, OnDevice):
+                [(images, places)] = tier.parts(numbers, scratch=tier.rows)  # all of them lie there
+                if isinstance(collate, Collate):
+                    return collate.render(moved, images, places)
+                moved.images = images[places]
             return moved if collate is None else collate(moved)
 
         return arrive

@@ -129,7 +129,7 @@ class OnDevice:
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
         self.hits += len(rows)
-        torch.index_select(self.rows, 0, rows.to(self.rows.device), out=out)
+        torch.index_select(self.rows, 0, rows, out=out)
 
 
 def choose(asked: str, size: int, device: torch.device) -> tuple[str, str]:

@@ -1,8 +1,9 @@
 """Part "device": the split lies on the device. How near do crop, flip and normalise come to what its memory gives?
 
 The floor of an image is the bytes of its crop read once and of its output written once, at the bandwidth of a copy from
-the device's memory to itself, measured in the same rounds. Beside the Collate stands the same arithmetic as one
-expression, run as plain torch operations and compiled; and, for CIFAR, cifar10-airbench's way of doing it.
+the device's memory to itself, measured in the same rounds. The Collate's kernel stands beside its torch operations, and
+beside the same arithmetic as one expression, plain and compiled by torch; with the draws, and the kernel without. For
+CIFAR, cifar10-airbench's way of doing it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import gpu_check_data as data
 import torch
@@ -19,9 +21,10 @@ from gpu_check_measure import Settings, device_copy, epochs_of, in_turns, median
 from gpu_check_transfer import collate_of, images_of, loader_of
 from torch import Tensor
 
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, sample_seeds
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, render, sample_seeds
 from mmload.augment.draws import Draws
 from mmload.augment.plan import Plan
+from mmload.augment.render import gpu_crop
 from mmload.collate import Collate
 from mmload.loader import Loader
 from mmload.records import Batch
@@ -46,15 +49,31 @@ def photographs(settings: Settings) -> list[dict[str, Any]]:
     words = (store, ids, plan.top, plan.left, plan.flip_x, plan.shift, plan.scale)
     collate = collate_of(settings.device)
     plain = rendered(*words)
-    rows = [same_half("expression against Collate", plain, collate(batch).images)]
+    rows = [
+        same_half("expression against Collate", plain, collate(batch).images),
+        same_half("expression against Collate, by torch operations", plain, by_operations(collate, batch, store)),
+    ]
     images = float(len(ids))
     turns = {
         FLOOR: device_copy(settings),
-        "Collate on gathered rows, draws included": repeated(lambda: collate(batch), images, settings.device),
+        "Collate from the split, draws included": repeated(
+            lambda: collate.render(batch, store, ids), images, settings.device
+        ),
+        "the same by torch operations": repeated(
+            lambda: by_operations(collate, batch, store), images, settings.device
+        ),
         "one expression from the split, plain": repeated(lambda: rendered(*words), images, settings.device),
     }
     loader = loader_of(settings, tier="device", threads=2)
     turns["Loader, device tier"] = epochs_of(partial(images_of, loader), settings)
+    crop = gpu_crop(device)
+    if crop is not None:
+        out = torch.empty_like(plain, memory_format=torch.channels_last)
+        turns["the kernel, drawn before"] = repeated(
+            lambda: crop(store, ids, plan, plan.shift, plan.scale, out), images, settings.device
+        )
+    elif settings.device == "cuda":
+        rows.append(row("there is no Triton kernel here", 0.0, "", "", False))
     if compiles(settings):
         compiled = torch.compile(rendered, dynamic=False, fullgraph=True)
         rows.append(same_half("compiled expression against plain", compiled(*words), plain))
@@ -68,6 +87,12 @@ def photographs(settings: Settings) -> list[dict[str, Any]]:
         rows.append(row(name, median(values), "images/s"))
         rows.append(row(f"{name}: share of the floor", share(values, floor), "", f"{AIM}"))
     return rows
+
+
+def by_operations(collate: Collate, batch: Batch, store: Tensor) -> Tensor:
+    """The Collate's images as a machine without Triton makes them."""
+    with patch.object(render, "gpu_crop", lambda device: None):
+        return collate.render(batch, store, batch.ids).images
 
 
 def described(seeds: Tensor, source: tuple[int, int, int]) -> Plan:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_augment_kernels import FORMATS, planned
 from test_device_path import STEPS, batch_of, batches_of, stored_at
 from torch import Tensor, nn
 
 from mmload import maker
-from mmload.augment import ColorJitter, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from mmload.augment import ColorJitter, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, render
 from mmload.augment.draws import Draws
 from mmload.augment.mix import CutMix
+from mmload.augment.plan import Plan
+from mmload.augment.render import Rendering
 from mmload.collate import Collate, TwoViews
 from mmload.dataset import Split
 from mmload.loader import Loader
@@ -91,9 +97,12 @@ def test_mixing_and_jitter_draw_the_same() -> None:
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("way", ["kernel", "operations"])
 def test_pixels_boxes_and_masks_are_those_of_the_cpu(
-    name: str, dtype: torch.dtype, memory_format: torch.memory_format
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype, memory_format: torch.memory_format, way: str
 ) -> None:
+    if way == "operations":
+        monkeypatch.setattr(render, "gpu_crop", lambda device: None)
     if dtype == torch.uint8 and name not in WHOLE:
         pytest.skip("negative numbers have no uint8")
     options = {"dtype": dtype, "memory_format": memory_format}
@@ -109,6 +118,33 @@ def test_pixels_boxes_and_masks_are_those_of_the_cpu(
     for field in ("labels", "difficult", "counts", "masks", "ids"):
         assert torch.equal(got.get(field).cpu(), expected.get(field)), field
     assert (got.targets.cpu().float() - expected.targets.float()).abs().max() <= 1e-6
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="there is no Triton")
+@given(
+    planned(), st.sampled_from([torch.uint8, torch.float32, torch.float16, torch.bfloat16]), st.sampled_from(FORMATS)
+)
+@settings(max_examples=60, deadline=None)
+def test_the_kernel_gives_the_bits_of_torchs_operations(
+    case: tuple[Plan, Tensor, Tensor], dtype: torch.dtype, memory_format: torch.memory_format
+) -> None:
+    crop = render.gpu_crop(torch.device("cuda"))
+    assert crop is not None
+    plan, images, places = there(case[0]), case[1].cuda(), case[2].cuda()
+    if dtype == torch.uint8:
+        plan = dataclasses.replace(plan, shift=None, scale=None)
+    rendering = Rendering(plan, dtype)
+    expected = torch.empty(plan.shape, dtype=dtype, device="cuda").to(memory_format=memory_format)
+    rendering.by_operations(images[places], expected)
+    out = torch.empty_like(expected)
+    crop(images, places, plan, rendering._shift, rendering._scale, out)
+    assert torch.equal(out, expected)
+
+
+def there(plan: Plan) -> Plan:
+    """The plan of a batch on the device."""
+    tensors = {name.removeprefix("."): one.cuda() for name, one in tensors_of(plan)}
+    return dataclasses.replace(plan, **tensors, device=torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("mode", "levels"), [("nearest", 0), ("nearest-exact", 0), ("bicubic", 2)])

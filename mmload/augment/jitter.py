@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from mmload.augment import adjust
 from mmload.augment.constants import constant
@@ -84,12 +85,12 @@ class ColorJitter(AfterStep):
             raise ValueError(f"ColorJitter takes images of 1 or 3 channels, these have {images.shape[1]}")
         brightest = white(images.dtype)
         values = images.to(torch.float32, copy=True)
-        for turn in range(len(_ADJUSTMENTS)):
-            for which, (change, ends) in enumerate(zip(_ADJUSTMENTS, self.ranges, strict=True)):
-                if ends is None:
-                    continue
-                mine = (factors.order[:, turn] == which).nonzero()[:, 0]
-                values[mine] = change(values[mine], factors.values[mine, which], brightest)
+        places = factors.order.argsort(dim=0, stable=True).unbind(1)
+        counts = one_hot(factors.order, len(_ADJUSTMENTS)).sum(0).tolist()  # what a device is waited for
+        for turn, sizes in zip(places, counts, strict=True):
+            for which, mine in enumerate(turn.split_with_sizes(sizes)):
+                if self.ranges[which] is not None:
+                    values[mine] = _ADJUSTMENTS[which](values[mine], factors.values[mine, which], brightest)
         return values.to(images.dtype)
 
     def extra_repr(self) -> str:

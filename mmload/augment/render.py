@@ -1,13 +1,17 @@
 """Carries out a plan: reads each pixel once, writes the final size, dtype and memory format.
 
 Comes in: a :class:`~mmload.augment.plan.Plan` and images. Goes out: the pixels, into memory that the caller owns.
-uint8 images on a CPU go through compiled kernels, some samples or all at once with the same bits; anything else through
-torch's operations on the whole batch, which subtract and multiply in float32 as the kernels do. Draws nothing.
+uint8 images go through compiled kernels: on a CPU some samples or all at once with the same bits, on an NVIDIA GPU all
+at once. Anything else goes through torch's operations on the whole batch, which subtract and multiply in float32 as the
+kernels do. Draws nothing.
 """
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+import warnings
+from collections.abc import Callable
+from functools import cache, cached_property, lru_cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +37,10 @@ RESIZED_BYTES = 700_000
 _LUMA = (0.2989, 0.587, 0.114)
 """The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
 
+_MOST_CHANNELS = 16
+"""More channels than these the GPU's kernel does not take: it has code for each of them."""
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 Factors = tuple[Floats, Floats]
 """Shift and scale, float32 [C] each: a value becomes (x - shift) * scale."""
@@ -72,18 +80,27 @@ class Rendering:
         self.dtype = dtype
         self._shift, self._scale = _colour_map(plan, dtype)
 
-    def whole(self, images: Tensor, out: Tensor) -> None:
-        """Renders all samples: ``images`` [B, C, H, W] into ``out`` [B, C, h, w]."""
-        if images.dtype == torch.uint8 and images.device.type == "cpu":
-            self.some(0, images.contiguous(), torch.arange(len(images)), out)
+    def whole(self, images: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        """Renders all samples.
+
+        Args:
+            images: [N, C, H, W].
+            out: [B, C, h, w].
+            places: int64 [B], which of the images each sample is; None: they are the samples.
+        """
+        on_gpu = gpu_crop(images.device) if self._only_crops(images.dtype, out.dtype) else None
+        if on_gpu is not None:
+            on_gpu(images.contiguous(), places, self.plan, self._shift, self._scale, out)
+            self._punch(out)
+        elif images.dtype == torch.uint8 and images.device.type == "cpu":
+            self.some(0, images.contiguous(), torch.arange(len(out)) if places is None else places, out)
         else:
-            self.by_operations(images, out)
+            self.by_operations(images if places is None else images[places], out)
 
     def by_operations(self, images: Tensor, out: Tensor) -> None:
-        """The same by torch's operations on the whole batch, for images on a device or of floats."""
+        """The same of ``images`` [B, C, H, W] by torch's operations, for all that no kernel does."""
         self._paint(self._moved(images), out)
-        for hole in self.plan.holes:
-            punch_batch(hole, out)
+        self._punch(out)
 
     def some(self, first: int, images: Tensor, places: Tensor, out: Tensor) -> None:
         """Renders samples on a CPU.
@@ -113,6 +130,16 @@ class Rendering:
         for hole, corners in zip(self.plan.holes, self._corners, strict=True):
             for k, image in zip(range(first, first + len(at)), out, strict=True):
                 punch_row(k, hole, corners[k], image)
+
+    def _only_crops(self, source: torch.dtype, dtype: torch.dtype) -> bool:
+        """Whether a batch is what the GPU's kernel takes: uint8, and not resized."""
+        whole = dtype == torch.uint8 and self._scale is None
+        crops = source == torch.uint8 and self.plan.resampling is None
+        return crops and self.plan.source[0] <= _MOST_CHANNELS and (whole or dtype in _FLOATS)
+
+    def _punch(self, out: Tensor) -> None:
+        for hole in self.plan.holes:
+            punch_batch(hole, out)
 
     def _resize(self, first: int, images: Tensor, at: Numbers, how: Resampling, out: Tensor) -> None:
         """Renders samples by way of a resize of their windows, a few at a time, so that these stay in cache."""
@@ -257,6 +284,27 @@ class Rendering:
     @cached_property
     def _corners(self) -> list[list[Corner]]:
         return [corners_of(hole) for hole in self.plan.holes]
+
+
+@cache
+def gpu_crop(device: torch.device) -> Callable[..., None] | None:
+    """:func:`mmload.augment.triton_kernels.crop` for a device, None where it does not run.
+
+    It is tried once, on one image: Triton comes with torch's CUDA builds for Linux, and needs a C compiler on the
+    machine to make what launches its kernels. A warning says what it lacks.
+    """
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from mmload.augment.triton_kernels import crop
+
+    try:
+        image = torch.zeros((1, 1, 16, 16), dtype=torch.uint8, device=device)
+        crop(image, None, Plan.of(1, (1, 16, 16), 255.0, device), None, None, torch.empty_like(image))
+    except Exception as error:  # the compiler's, the cache's, the driver's: Triton lets all of them through
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"{device} renders by torch's operations, which is slower, as Triton fails: {why}", stacklevel=2)
+        return None
+    return crop
 
 
 @lru_cache(maxsize=64)
