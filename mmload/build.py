@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from mmload import decode_cuda
 from mmload.decode import Decoder
 from mmload.engines import Engine, LocalEngine
 from mmload.errors import BuildError, RecipeError, SampleError, StoreError, UsageError
@@ -80,7 +81,8 @@ def build(
         overwrite: replace a finished dataset, or an unfinished one of another recipe or source.
         on_error: "fail" ends the build at the first sample that cannot be read; "skip" leaves it out and lists it.
         max_errors: with "skip", the most samples that may be left out: a number, or a share of all as "1%".
-        threads: decoding threads of each process; None shares out the cores available.
+        threads: decoding threads of each process; None shares out the cores available, or takes 64 where a CUDA
+            device decodes, whose batches are made of what they wait for.
         processes: processes over shards; None takes one for every 8 cores.
         progress: told how far it is.
 
@@ -92,7 +94,10 @@ def build(
     if recipe.root is None or recipe.out is None:
         raise RecipeError("the recipe has no root or no out; give both")
     began = time.perf_counter()
-    engine = LocalEngine(threads=threads, processes=processes)
+    on_cuda = Decoder(**recipe.decode).device == "cuda"
+    if on_cuda:
+        decode_cuda.check()
+    engine = LocalEngine(threads=decode_cuda.BATCH if on_cuda and threads is None else threads, processes=processes)
     chain = Chain(recipe.transforms)
     splits = splits_of(recipe)
     errors = _Errors(on_error, max_errors, sum(len(split) for split in splits.values()))

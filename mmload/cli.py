@@ -113,6 +113,9 @@ def build(
     exif_orient: Annotated[
         bool, typer.Option("--exif-orient", help="Turn images as their EXIF orientation says.")
     ] = False,
+    decode: Annotated[
+        str | None, typer.Option(help="Where JPEGs are decoded: cpu, or cuda, which gives slightly other pixels.")
+    ] = None,
     on_error: Annotated[str, typer.Option(help="A sample that cannot be read: fail, or skip it.")] = "fail",
     max_errors: Annotated[
         str | None, typer.Option(help="With --on-error skip: the most to leave out, as 20 or 1%.")
@@ -135,7 +138,7 @@ def build(
         raise UsageError(f"--size and --config are both given; {config} says what happens to the images")
     recipe = _recipe_of_config(config, given) if config else _recipe_of_words(given, size, options)
     recipe = replace(recipe, options={**recipe.options, **options})
-    recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient)
+    recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient, decode)
     from mmload.build import build as run
 
     with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
@@ -260,7 +263,11 @@ def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
 
 
 def _with_options(
-    recipe: recipes.BuildRecipe, shard_size: str | None, shuffle_seed: int | None, exif_orient: bool
+    recipe: recipes.BuildRecipe,
+    shard_size: str | None,
+    shuffle_seed: int | None,
+    exif_orient: bool,
+    decode: str | None,
 ) -> recipes.BuildRecipe:
     """The recipe with what the command line says on top."""
     if shard_size is not None:
@@ -269,6 +276,8 @@ def _with_options(
         recipe = replace(recipe, shuffle_seed=shuffle_seed)
     if exif_orient:
         recipe = replace(recipe, decode={**recipe.decode, "exif_orient": True})
+    if decode is not None:
+        recipe = replace(recipe, decode={**recipe.decode, "device": decode})
     return recipe
 
 

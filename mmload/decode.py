@@ -1,8 +1,9 @@
 """Bytes of an image file -> uint8 pixels [C, H, W]. docs/images.md says how each kind of file is read.
 
 Sound JPEGs go through simplejpeg (libjpeg-turbo, as in Pillow, pixel for pixel, but it works on many threads at once);
-everything else goes through Pillow, CMYK JPEGs and those that libjpeg warns of included. Which one decodes depends on
-the file and the options alone, so a build is deterministic. Never opens a file by name and never resizes.
+everything else goes through Pillow, CMYK JPEGs and those that libjpeg warns of included. On request JPEGs go through a
+CUDA device instead, whose pixels are others. Which one decodes depends on the file and the options alone, so a build is
+deterministic. Never opens a file by name and never resizes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ MODES = {"RGB": "RGB", "L": "Gray"}
 MAX_PIXELS = 2**31 // 12
 """178,956,970: above this an image is taken for a decompression bomb; it is twice Pillow's warning level."""
 
+DEVICES = ("cpu", "cuda")
+
+_END = b"\xff\xd9"  # the marker that ends a JPEG
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
 _COLOURS = ("Gray", "YCbCr", "RGB")  # of JPEGs that need no inks turned into light
 _WIDE_FORMATS = ("PNG", "PPM")  # their 32-bit mode "I" holds 16-bit values
@@ -42,6 +46,7 @@ class Decoder:
             luma that the file itself holds.
         exif_orient: turn the image as its EXIF orientation says; torchvision's ImageFolder does not.
         background: what shows through transparent pixels: a gray level, or (red, green, blue).
+        device: "cpu", or "cuda": sound JPEGs are decoded by nvJPEG, in batches of what the calling threads bring.
 
     Raises:
         RecipeError: if an option cannot be meant.
@@ -50,6 +55,7 @@ class Decoder:
     mode: str = "RGB"
     exif_orient: bool = False
     background: int | tuple[int, int, int] = 255
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, str) or self.mode not in MODES:
@@ -60,6 +66,8 @@ class Decoder:
         levels = self._levels
         if len(levels) != 3 or any(type(level) is not int or not 0 <= level <= 255 for level in levels):
             raise RecipeError(f"decode background is {self.background!r}; use 0 to 255, or [red, green, blue]")
+        if self.device not in DEVICES:
+            raise RecipeError(f"decode device is {self.device!r}; use {' or '.join(DEVICES)}")
 
     def __call__(self, data: bytes) -> Tensor:
         """Decode one image file.
@@ -72,23 +80,29 @@ class Decoder:
 
         Raises:
             ValueError: if the file is empty, broken, too large or of no known format; the message says which.
+            UsageError: if there is no CUDA device and one is to be used.
         """
         if not data:
             raise ValueError("the file is empty")
-        pixels = None if self.exif_orient else self._of_sound_jpeg(data)
+        size = None if self.exif_orient else _size_of_jpeg(data)
+        if size is not None and self.device == "cuda" and (there := self._on_cuda(data, size)) is not None:
+            return there
+        pixels = None if size is None else self._of_sound_jpeg(data)
         if pixels is None:
             pixels = self._with_pillow(data)
         return torch.from_numpy(pixels.transpose(2, 0, 1))
 
+    def _on_cuda(self, data: bytes, size: tuple[int, int]) -> Tensor | None:
+        """[C, H, W]; None if the file has no end, or the device refuses it: nvJPEG complains of less than libjpeg."""
+        from mmload import decode_cuda
+
+        if not data.endswith(_END):
+            return None
+        pixels = (decode_cuda.in_gray if self.mode == "L" else decode_cuda.in_colour)(data)
+        return None if pixels is None or pixels.shape[1:] != size else pixels.cpu()
+
     def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
-        """[H, W, C]; None if it is something else, or libjpeg has any complaint."""
-        try:
-            height, width, colours, _ = decode_jpeg_header(data)
-        except (ValueError, KeyError):  # KeyError: a kind of subsampling that it has no name for
-            return None
-        _refuse_bomb(width, height)
-        if colours not in _COLOURS:
-            return None
+        """[H, W, C]; None if libjpeg has any complaint."""
         try:
             pixels: np.ndarray = decode_jpeg(data, MODES[self.mode])
         except ValueError:
@@ -158,6 +172,16 @@ _whole = Shared(_no_truncated_images)
 def _tuple_of(value: Any) -> Any:
     """A list, as TOML and JSON write it, as a tuple."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
+    """Height and width of a JPEG; None of anything else, of inks, and of what libjpeg cannot name."""
+    try:
+        height, width, colours, _ = decode_jpeg_header(data)
+    except (ValueError, KeyError):  # KeyError: a kind of subsampling that it has no name for
+        return None
+    _refuse_bomb(width, height)
+    return (height, width) if colours in _COLOURS else None
 
 
 class _Refused(ValueError):

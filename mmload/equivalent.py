@@ -151,7 +151,7 @@ class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
 
 
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
-    made: list[Any] = [Decoded(**decode)]
+    made: list[Any] = [Decoded(**{key: value for key, value in decode.items() if key != "device"})]
     for spec in transforms:
         name, arguments = spec["step"], {key: value for key, value in spec.items() if key != "step"}
         if name not in _RECIPE_STEPS:

@@ -18,6 +18,7 @@ from mmload.errors import RecipeError, choices
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that no stored byte depends on
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
+_DECODE_KEYS = {*_DECODE, "device"}
 _DIGITS = 40
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -78,9 +79,12 @@ class BuildRecipe:
             RecipeError: if an option cannot be written as JSON.
         """
         shuffle = {} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}
+        decode = {**_DECODE, **self.decode}
+        if decode.get("device") == "cpu":  # as in recipes of before there was a choice
+            del decode["device"]
         body = {
             "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
-            "decode": {**_DECODE, **self.decode},
+            "decode": decode,
             "transforms": [dict(step) for step in self.transforms],
             "store": {"shard_size": self.shard_bytes, **shuffle},
         }
@@ -137,7 +141,7 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
     store = _table(body, "store")
     _known(store, {"shard_size", "shuffle_seed"}, "[store]")
     decode = _table(body, "decode")
-    _known(decode, set(_DECODE), "[decode]")
+    _known(decode, _DECODE_KEYS, "[decode]")
     steps = body.get("transforms", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise RecipeError("transforms has to be a list of tables; write each as [[transforms]] with a step")

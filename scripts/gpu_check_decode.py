@@ -1,21 +1,29 @@
-"""Part "decode": torchvision's JPEG decoder on the device: how fast, and how far its pixels are from a build's."""
+"""Part "decode": JPEGs decoded on the device: how fast, alone and in a build, and how far the pixels are from a CPU's.
+
+A build must have the same pixels whatever shares a batch with a file, and its dataset must pass ``mmload parity``.
+"""
 
 from __future__ import annotations
 
+import tempfile
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import gpu_check_data as data
 import torch
-from gpu_check_measure import Settings, in_turns, median, repeated, row
+from gpu_check_measure import Settings, Turn, in_turns, median, repeated, row
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
 
+from mmload import parity
+from mmload.build import build
+from mmload.collate import Collate
 from mmload.decode import Decoder
+from mmload.decode_cuda import BATCH, decode_batch
+from mmload.recipe import BuildRecipe, square
 from mmload.threads import available_cores, single_op_pool
-
-BATCH = 64
 
 
 def run(settings: Settings) -> list[dict[str, Any]]:
@@ -23,14 +31,15 @@ def run(settings: Settings) -> list[dict[str, Any]]:
     warnings.filterwarnings("ignore", message="The image decoding", category=DeprecationWarning)
     files = [path.read_bytes() for path in data.jpegs(settings.work)[:256]]
     cores = available_cores()
+    rows = []
+    turns = {"build, decoded on the cpu": building(settings, "cpu")}
     with single_op_pool(cores, "gpu-check") as pool:
-        cpu = f"a build's decoder, {cores} threads"
-        turns = {cpu: repeated(lambda: on_cpu(pool, files), len(files), "cpu")}
-        rows = []
+        turns[f"a build's decoder, {cores} threads"] = repeated(lambda: on_cpu(pool, files), len(files), "cpu")
         if settings.device == "cuda":
-            loaded = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
-            turns[f"decode_jpeg on cuda, batches of {BATCH}"] = repeated(lambda: on_cuda(loaded), len(files), "cuda")
-            rows = differences(on_cpu(pool, files), on_cuda(loaded))
+            turns["build, decoded on the device"] = building(settings, "cuda")
+            name = f"the device, batches of {BATCH}, pixels back on the CPU"
+            turns[name] = repeated(lambda: on_cuda(files), len(files), "cuda")
+            rows = [*differences(on_cpu(pool, files), on_cuda(files)), *sameness(files), held(settings)]
         rates = in_turns(turns, settings)
     return [*(row(name, median(values), "images/s") for name, values in rates.items()), *rows]
 
@@ -40,18 +49,57 @@ def on_cpu(pool: ThreadPoolExecutor, files: list[bytes]) -> list[Tensor]:
     return list(pool.map(Decoder(), files))
 
 
-def on_cuda(files: list[Tensor]) -> list[Tensor]:
-    """Batches of files; the pixels stay on the device."""
-    batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
-    return [pixels for some in batches for pixels in decode_jpeg(some, mode=ImageReadMode.RGB, device="cuda")]
+def on_cuda(files: list[bytes], size: int = BATCH) -> list[Tensor]:
+    """Batches of files, as a build with ``--decode cuda`` has them."""
+    batches = [files[start : start + size] for start in range(0, len(files), size)]
+    return [torch.empty(0) if one is None else one.cpu() for some in batches for one in decode_batch(some, gray=False)]
+
+
+def recipe_of(settings: Settings, device: str, out: Path) -> BuildRecipe:
+    """The photographs as squares of 256."""
+    root = settings.work / "photos"
+    return BuildRecipe(kind="imagefolder", root=root, out=out, transforms=square(256), decode={"device": device})
+
+
+def building(settings: Settings, device: str) -> Turn:
+    """Images a second of whole builds."""
+
+    def turn(seconds: float) -> float:
+        began, images = time.perf_counter(), 0
+        while not images or time.perf_counter() - began < seconds:
+            with tempfile.TemporaryDirectory(dir=settings.work) as folder:
+                images += build(recipe_of(settings, device, Path(folder) / "out")).built
+        return images / (time.perf_counter() - began)
+
+    return turn
 
 
 def differences(cpu: list[Tensor], cuda: list[Tensor]) -> list[dict[str, Any]]:
     """How far the device's pixels are from the CPU's, in levels of 255."""
-    pairs = zip(cpu, cuda, strict=True)
-    levels = torch.cat([(one.int() - other.cpu().int()).abs().flatten() for one, other in pairs])
+    refused = sum(not len(one) for one in cuda)
+    pairs = [(one, other) for one, other in zip(cpu, cuda, strict=True) if len(other)]
+    levels = torch.cat([(one.int() - other.int()).abs().flatten() for one, other in pairs])
     return [
+        row("files that the device refuses", float(refused)),
         row("cuda against CPU: most apart", float(levels.max()), "levels"),
         row("cuda against CPU: mean difference", float(levels.float().mean()), "levels"),
         row("cuda against CPU: more than 2 apart", float((levels > 2).float().mean()), "of values"),
     ]
+
+
+def sameness(files: list[bytes]) -> list[dict[str, Any]]:
+    """Whether a file's pixels are the same alone, in a batch, and in another."""
+    whole, alone, other = on_cuda(files), on_cuda(files, 1), on_cuda(files[::-1], 7)[::-1]
+    unequal = sum(not (torch.equal(a, b) and torch.equal(a, c)) for a, b, c in zip(whole, alone, other, strict=True))
+    return [row("files whose pixels depend on their batch", float(unequal), "", "0", not unequal)]
+
+
+def held(settings: Settings) -> dict[str, Any]:
+    """What parity says of a dataset that was decoded on the device."""
+    out = settings.work / "decoded-on-cuda"
+    build(recipe_of(settings, "cuda", out))
+    report = parity.run(out, settings.work / "photos", collate=Collate(), draws=500)
+    found = next(verdict for verdict in report.verdicts if verdict.name == "pixels of jpeg, tensor")
+    return row(
+        "parity: mean difference of stored pixels", float(found.numbers["mean"]), "levels", "2", found.state == "pass"
+    )

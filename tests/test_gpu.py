@@ -6,25 +6,29 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parity_stores import check, make_photos
 from test_augment_kernels import FORMATS, planned
 from test_device_path import STEPS, batch_of, batches_of, stored_at
 from torch import Tensor, nn
 
-from mmload import maker
+from mmload import maker, parity
 from mmload.augment import ColorJitter, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, render
 from mmload.augment.draws import Draws
 from mmload.augment.mix import CutMix
 from mmload.augment.plan import Plan
 from mmload.augment.render import Rendering
+from mmload.build import build
 from mmload.collate import Collate, TwoViews
 from mmload.dataset import Split
 from mmload.loader import Loader
+from mmload.recipe import BuildRecipe, square
 from mmload.transfer import CudaPort, Event, Ring, Shipped
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -309,3 +313,18 @@ def test_a_collate_in_a_model_follows_it_there() -> None:
     model(batch_of(6, "cuda").images).square().mean().backward()
     assert model[2].weight.grad.abs().sum() > 0
     assert collate.steps[1].mean.is_cuda
+
+
+def test_a_build_that_decodes_here_has_the_same_bytes_for_any_threads_and_passes_parity(tmp_path: Path) -> None:
+    source = make_photos(tmp_path / "photos")
+    outs = []
+    for threads in (1, 8, None):
+        steps, decode = square(24), {"device": "cuda"}
+        recipe = BuildRecipe(
+            kind="imagefolder", root=source, out=tmp_path / f"{threads}", transforms=steps, decode=decode
+        )
+        build(recipe, threads=threads, processes=1)
+        outs.append((tmp_path / f"{threads}" / "train" / "000000" / "images.memmap").read_bytes())
+    assert outs == [outs[0]] * 3
+    report = check(tmp_path / "1", source)
+    assert report.passed, parity.table(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import script
+from decoding import pretended
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -63,8 +65,18 @@ def test_training(settings: Any) -> None:
 
 
 def test_decode(settings: Any) -> None:
-    (row,) = run("decode", settings).values()
-    assert row["value"] > 0
+    rows = run("decode", settings)
+    assert len(rows) == 2
+    assert all(row["value"] > 0 for row in rows.values())
+
+
+def test_decoding_on_a_pretended_device(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretended(monkeypatch).options = {"fastupsample": True}
+    rows = run("decode", dataclasses.replace(settings, device="cuda"))
+    assert rows["build, decoded on the device"]["value"] > 0
+    assert 0 < rows["cuda against CPU: mean difference"]["value"] < 2
+    assert rows["files whose pixels depend on their batch"]["right"] is True
+    assert rows["parity: mean difference of stored pixels"]["right"] is True
 
 
 def test_a_wrong_expression_is_seen(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +134,7 @@ def test_a_part_by_itself_leaves_its_record(tmp_path: Path) -> None:
     assert record["format"] == "mmload gpu_check"
     assert record["failure"] == ""
     assert record["versions"]["torch"] == torch.__version__
-    assert len(record["rows"]) == 1
+    assert len(record["rows"]) == 2
     assert str(tmp_path) not in (tmp_path / "gpu-decode.json").read_text()
 
 

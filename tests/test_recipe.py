@@ -106,7 +106,10 @@ def test_a_resolved_recipe_comes_back(size: int, shard: int, seed: int | None, g
         ({"source": {"kind": 3}}, "kind is 3"),
         ({"source": []}, r"source is \[\]; it has to be a table, \[source\]"),
         ({**SOURCE, "sink": {}}, "no key 'sink'; it has decode, out, source, store, transforms"),
-        ({**SOURCE, "decode": {"dct": 1}}, r"\[decode\] has no key 'dct'; it has background, exif_orient, mode"),
+        (
+            {**SOURCE, "decode": {"dct": 1}},
+            r"\[decode\] has no key 'dct'; it has background, device, exif_orient, mode",
+        ),
         ({**SOURCE, "decode": "RGB"}, "decode is 'RGB'"),
         ({**SOURCE, "store": {"shards": 1}}, r"\[store\] has no key 'shards'; it has shard_size, shuffle_seed"),
         ({**SOURCE, "store": {"shard_size": "big"}}, "size is 'big'"),

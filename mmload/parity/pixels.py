@@ -95,6 +95,8 @@ class Limits:
     def __str__(self) -> str:
         if not self.greatest:
             return "has to be equal"
+        if self.greatest == 255:
+            return f"limit: mean {self.mean:g}"
         levels = f"{self.greatest} level{'s' * (self.greatest != 1)}"
         return f"limits: {levels}, {self.share_over:.0%} over 1, mean {self.mean:g}"
 
@@ -107,6 +109,9 @@ PILLOW = Limits(greatest=2, share_over=0.01, mean=0.1)
 
 PILLOW_BICUBIC = Limits(greatest=16, share_over=0.02, mean=0.5)
 """Against its bicubic one: 2 levels at most on the same photographs; on pure noise 2 with Pillow 12, 15 with 13."""
+
+NVJPEG = Limits(greatest=255, share_over=1.0, mean=2.0)
+"""Of JPEGs that a CUDA device decoded: what torchvision's own tests allow its two decoders to differ by."""
 
 
 def shown(found: Difference, limits: Limits) -> str:

@@ -59,6 +59,9 @@ class Reference:
 class Referee:
     """Makes references. Thread-safe where the source is.
 
+    Attributes:
+        on_cuda: whether the rows' JPEGs were decoded by a CUDA device, whose pixels are others.
+
     Args:
         split: where samples come from.
         recipe: the manifest's.
@@ -69,6 +72,7 @@ class Referee:
 
     def __init__(self, split: SourceSplit, recipe: Mapping[str, Any]) -> None:
         self.split = split
+        self.on_cuda = recipe["decode"].get("device") == "cuda"
         whole = torchvision_equivalent(recipe).transforms
         self.decoded = whole[0]
         self.transforms = v2.Compose([v2.Identity(), *whole[1:]])  # a Compose of nothing is an error

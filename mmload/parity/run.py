@@ -73,7 +73,8 @@ def run(
     check_threads(threads)
     chosen = [opened[split]] if split is not None else list(opened.values())
     recipe = opened.manifest.recipe
-    sources = splits_of(replace(from_mapping(recipe), root=root))
+    decode = {key: value for key, value in recipe["decode"].items() if key != "device"}  # what can be said without one
+    sources = splits_of(replace(from_mapping(recipe), root=root, decode=decode))
     verdicts: list[Verdict] = []
     worst: list[WorstRow] = []
     for each in chosen:
