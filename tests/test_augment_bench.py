@@ -18,6 +18,6 @@ def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads(record.read_text())["rows"]
-    assert len(rows) == 9
+    assert len(rows) == 12
     assert all(row["images_per_second"] > 0 for row in rows)
-    assert done.stdout.count("img/s") == 9
+    assert done.stdout.count("img/s") == 12

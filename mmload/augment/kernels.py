@@ -40,11 +40,14 @@ _CROP = (
 def _reflected(position: int, length: int, mode: int) -> int:
     """A place on or outside of an axis as one on it, as :func:`~mmload.augment.sampling.reflected` has it."""
     if mode == _REFLECT:
-        period = max(2 * length - 2, 1)
-        position = position % period
-        return min(position, min(period - position, length - 1))
+        if not -length < position < 2 * length - 1:  # a division takes longer than all the rest
+            position = position % max(2 * length - 2, 1)
+        position = abs(position)
+        return min(position, 2 * length - 2 - position)
     if mode == _SYMMETRIC:
-        position = position % (2 * length)
+        if not -length <= position < 2 * length:
+            position = position % (2 * length)
+        position = max(position, -1 - position)
         return min(position, 2 * length - 1 - position)
     return min(max(position, 0), length - 1)
 
@@ -117,9 +120,9 @@ def crop(
             if mode != _CONSTANT:
                 for y in range(height):
                     row = _U(_reflected(foot - y if over else head + y, rows, mode))
-                    inside = upper <= y < lower
-                    for x in range(width):
-                        if not (inside and begin <= x < end):
+                    left, right = (begin, end) if upper <= y < lower else (width, width)
+                    for margin in ((0, left), (right, width)):
+                        for x in range(margin[0], margin[1]):
                             column = _U(_reflected(lefts[k] + (width - 1 - x if across else x), cols, mode))
                             out[k, c, _U(y), _U(x)] = (np.float32(images[place, c, row, column]) - less) * times
 
@@ -174,12 +177,13 @@ def crop_interleaved(
         begin, end = _span(lefts[k], width, cols, across)
         for y in range(_U(height)):
             row = tops[k] + (height - 1 - y if over else y)
-            inside = 0 <= row < rows
-            if inside or mode != _CONSTANT:
+            shown = 0 <= row < rows or mode != _CONSTANT
+            if shown:
                 row = _reflected(row, rows, mode)
                 _interleave(images, place, _U(row), lefts[k], across, begin, end, line)
-            for x in range(width):
-                if not (inside and begin <= x < end):
+            left, right = (begin, end) if shown else (width, width)
+            for margin in ((0, left), (right, width)):
+                for x in range(margin[0], margin[1]):
                     column = _U(_reflected(lefts[k] + (width - 1 - x if across else x), cols, mode))
                     for c in range(channels):
                         at = _U(x * channels + c)
