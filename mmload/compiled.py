@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pickle import UnpicklingError
 from typing import Any, TypeVar
 
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,3 +57,49 @@ def fused(function: F) -> F:
     made: Any = njit(nogil=True, fastmath={"contract"})(function)
     part: F = made
     return part
+
+
+LINE = 64
+"""Bytes of a cache line."""
+
+
+def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
+    """Code for the first ``count`` values of ``source`` into ``out`` from place ``at`` on."""
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, sink = (target.make_array(signature.args[n])(target, builder, arguments[n]) for n in range(2))
+        place, size = arguments[2:]
+        element = target.get_data_type(signature.args[0].dtype)
+        lanes = LINE // target.get_abi_sizeof(element)
+        whole = ir.VectorType(element, lanes).as_pointer()
+        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        step = ir.Constant(size.type, lanes)
+        with cgutils.for_range_slice(builder, ir.Constant(size.type, 0), size, step) as (i, _):
+            line = builder.load(builder.bitcast(builder.gep(values.data, [i]), whole), align=1)
+            there = builder.gep(sink.data, [builder.add(place, i)])
+            builder.store(line, builder.bitcast(there, whole), align=LINE).set_metadata("nontemporal", hint)
+        return target.get_dummy_value()
+
+    return types.void(source, out, types.uintp, types.uintp), code
+
+
+def _all_streamed(context: Any) -> Any:
+    """Code after which all that was streamed is there."""
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return target.get_dummy_value()
+
+    return types.void(), code
+
+
+stream: Any = intrinsic(_stream)
+"""In compiled functions, ``stream(source, out, at, count)`` copies past the caches.
+
+A store into a cache first reads the memory that it replaces: half of the traffic, where that is too large to be found
+there again. Both arrays are flat and of one dtype; the values are whole cache lines, and so is what lies before them in
+``out``. Other threads see them after ``all_streamed()``.
+"""
+
+all_streamed: Any = intrinsic(_all_streamed)
+"""See :data:`stream`."""

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmload import antialias
+from mmload.augment import render
 from mmload.augment.plan import PADDING_MODES, Padding, Plan
 from mmload.augment.render import Rendering
+from mmload.pool import MemoryPool
 
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -110,3 +112,57 @@ def test_what_was_not_planned_is_refused() -> None:
     for places in ([0, 4], [-1, 0]):
         with pytest.raises(IndexError, match="there are 4"):
             rendering.some(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize("mode", PADDING_MODES)
+@pytest.mark.parametrize("size", [(100, 48), (70, 320), (16, 16), (3, 64)])
+@pytest.mark.parametrize("grey", [False, True])
+def test_what_is_written_past_the_caches_has_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    memory_format: torch.memory_format,
+    mode: str,
+    size: tuple[int, int],
+    grey: bool,
+) -> None:
+    height, width = size
+    count, generator = 5, torch.Generator().manual_seed(height)
+    images = torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
+    plan = replace(
+        Plan.of(count, (3, height, width), 255.0, torch.device("cpu")),
+        top=torch.randint(-9, 10, (count,), generator=generator),
+        left=torch.randint(-9, 10, (count,), generator=generator),
+        padding=Padding(mode=mode, fill=(7.0, 8.0, 9.0), margin=(9, 9)),
+        flip_x=torch.arange(count) % 2 == 0,
+        flip_y=torch.arange(count) % 3 == 0,
+        grey=torch.arange(count) == 1 if grey else None,
+    )
+    pool = MemoryPool(spare=1)
+    out = pool.empty(plan.shape, dtype, memory_format).fill_(99)
+    monkeypatch.setattr(render, "STREAMED_BATCH", 0)
+    monkeypatch.setattr(render, "STREAMED_SAMPLE", 0)
+    rendering = Rendering(plan, dtype)
+    written_at_once = height * width if memory_format == torch.contiguous_format else 3 * width
+    assert rendering._streams(out) is (written_at_once * out.itemsize % 64 == 0)
+    rendering.some(0, images, torch.arange(count), out)
+    expected = torch.empty_like(out)
+    rendering.by_operations(images, expected)
+    assert torch.equal(out, expected)
+
+
+def test_only_large_batches_of_large_samples_are_written_past_the_caches() -> None:
+    def streams(count: int, side: int, first: int = 0) -> bool:
+        plan = Plan.of(count, (3, side, side), 255.0, torch.device("cpu"))
+        out = MemoryPool(spare=1).empty((count + 1, 3, side, side), torch.float32)
+        return Rendering(plan, torch.float32)._streams(
+            out.view(-1)[first : first + plan.count * 3 * side**2].view(plan.shape)
+        )
+
+    assert streams(64, 224)
+    assert streams(16, 224)
+    assert not streams(1, 224)
+    assert not streams(4096, 32)
+    assert not streams(64, 225)
+    assert not streams(64, 224, first=1)

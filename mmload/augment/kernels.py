@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.augment.plan import PADDING_MODES
-from mmload.compiled import compiled, inlined
+from mmload.compiled import LINE, all_streamed, compiled, inlined, stream
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -28,11 +28,14 @@ _CONSTANT, _REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("const
 _LUMA_RED, _LUMA_GREEN, _LUMA_BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 """The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
 
+_BAND = 2 * 2**10
+"""Bytes of the lines that are streamed at a time: few, so that they leave while others are made."""
+
 _U = np.uintp
 
 _CROP = (
     "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
-    "float32[::1], float32[::1], {})"
+    "float32[::1], float32[::1], boolean, {})"
 )
 
 
@@ -71,6 +74,7 @@ def crop(
     mode: int,
     shift: Floats,
     scale: Floats,
+    streamed: bool,
     out: Floats | Bytes,
 ) -> None:
     """Windows of images, cropped, padded, mirrored, coloured.
@@ -87,10 +91,17 @@ def crop(
         mode: what lies outside, a place in :data:`~mmload.augment.plan.PADDING_MODES`.
         shift: float32 [C]; a value becomes (x - shift) * scale.
         scale: float32 [C].
+        streamed: whether lines go past the caches, as :func:`~mmload.compiled.stream` asks for them.
         out: float32 [B, C, h, w]; or uint8, for a map that keeps levels whole.
     """
     count, channels, height, width = out.shape
     rows, cols = images.shape[2], images.shape[3]
+    whole = 1  # so many lines end with a cache line
+    while whole * width * out.itemsize % LINE:
+        whole *= 2
+    many = min(height, whole * max(1, _BAND // (whole * width * out.itemsize))) if streamed else height
+    band, flat = np.empty((1, 1, many, width), out.dtype), out.reshape(-1)
+    sink = band if streamed else out
     for k in range(_U(count)):
         across, over, place = mirrors[k] & ACROSS != 0, mirrors[k] & OVER != 0, _U(places[k])
         upper, lower = _span(tops[k], height, rows, over)
@@ -99,32 +110,42 @@ def crop(
         for c in range(_U(channels)):
             less, times = shift[c], scale[c]
             blank = (np.float32(fill[c]) - less) * times
-            for y in range(_U(upper)):
-                for x in range(_U(width)):
-                    out[k, c, y, x] = blank
-            for y in range(_U(lower), _U(height)):
-                for x in range(_U(width)):
-                    out[k, c, y, x] = blank
-            for y in range(_U(upper), _U(lower)):
-                row = _U(foot) - y if over else _U(head) + y
-                for x in range(_U(begin)):
-                    out[k, c, y, x] = blank
-                for x in range(_U(end), _U(width)):
-                    out[k, c, y, x] = blank
-                if across:
-                    for x in range(_U(begin), _U(end)):
-                        out[k, c, y, x] = (np.float32(images[place, c, row, last - x]) - less) * times
-                else:
-                    for x in range(_U(begin), _U(end)):
-                        out[k, c, y, x] = (np.float32(images[place, c, row, first + x]) - less) * times
-            if mode != _CONSTANT:
-                for y in range(height):
-                    row = _U(_reflected(foot - y if over else head + y, rows, mode))
-                    left, right = (begin, end) if upper <= y < lower else (width, width)
-                    for margin in ((0, left), (right, width)):
-                        for x in range(margin[0], margin[1]):
-                            column = _U(_reflected(lefts[k] + (width - 1 - x if across else x), cols, mode))
-                            out[k, c, _U(y), _U(x)] = (np.float32(images[place, c, row, column]) - less) * times
+            for start in range(0, height, many):
+                stop = min(start + many, height)
+                i, j, away = (_U(0), _U(0), _U(start)) if streamed else (k, c, _U(0))
+                inner, outer = max(start, min(upper, stop)), max(start, min(lower, stop))
+                for y in range(_U(start), _U(inner)):
+                    for x in range(_U(width)):
+                        sink[i, j, y - away, x] = blank
+                for y in range(_U(outer), _U(stop)):
+                    for x in range(_U(width)):
+                        sink[i, j, y - away, x] = blank
+                for y in range(_U(inner), _U(outer)):
+                    row = _U(foot) - y if over else _U(head) + y
+                    for x in range(_U(begin)):
+                        sink[i, j, y - away, x] = blank
+                    for x in range(_U(end), _U(width)):
+                        sink[i, j, y - away, x] = blank
+                    if across:
+                        for x in range(_U(begin), _U(end)):
+                            sink[i, j, y - away, x] = (np.float32(images[place, c, row, last - x]) - less) * times
+                    else:
+                        for x in range(_U(begin), _U(end)):
+                            sink[i, j, y - away, x] = (np.float32(images[place, c, row, first + x]) - less) * times
+                if mode != _CONSTANT:
+                    for y in range(start, stop):
+                        row = _U(_reflected(foot - y if over else head + y, rows, mode))
+                        left, right = (begin, end) if upper <= y < lower else (width, width)
+                        for margin in ((0, left), (right, width)):
+                            for x in range(margin[0], margin[1]):
+                                column = _U(_reflected(lefts[k] + (width - 1 - x if across else x), cols, mode))
+                                value = (np.float32(images[place, c, row, column]) - less) * times
+                                sink[i, j, _U(y) - away, _U(x)] = value
+                if streamed:
+                    at = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
+                    stream(band.reshape(-1), flat, at, (stop - start) * width)
+    if streamed:
+        all_streamed()
 
 
 @inlined
@@ -161,13 +182,15 @@ def crop_interleaved(
     mode: int,
     shift: Floats,
     scale: Floats,
+    streamed: bool,
     out: Floats,
 ) -> None:
     """:func:`crop` into the memory of channels_last: ``out`` is float32 [B, h, w * C]."""
     count, height, values = out.shape
     channels, rows, cols = images.shape[1:]
     width = values // channels
-    line = np.empty(values, np.uint8)
+    line, flat, finished = np.empty(values, np.uint8), out.reshape(-1), np.empty(values, np.float32)
+    sink = finished if streamed else flat
     # The colour map of every value of a line, so that the last pass is one plain loop.
     less, times = np.empty(values, np.float32), np.empty(values, np.float32)
     for i in range(values):
@@ -188,8 +211,14 @@ def crop_interleaved(
                     for c in range(channels):
                         at = _U(x * channels + c)
                         line[at] = fill[c] if mode == _CONSTANT else images[place, _U(c), _U(row), column]
+            at = (k * _U(height) + y) * _U(values)
+            base = _U(0) if streamed else at
             for i in range(_U(values)):
-                out[k, y, i] = (np.float32(line[i]) - less[i]) * times[i]
+                sink[base + i] = (np.float32(line[i]) - less[i]) * times[i]
+            if streamed:
+                stream(finished, flat, at, values)
+    if streamed:
+        all_streamed()
 
 
 @compiled("void(uint8[:, :, :, ::1], boolean[::1])")

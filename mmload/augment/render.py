@@ -27,9 +27,13 @@ from mmload.augment.plan import PADDING_MODES, Padding, Plan, Resampling
 from mmload.augment.resample import resized, resized_batch
 from mmload.augment.sampling import Window, chunks, picked, windows
 from mmload.augment.scratch import scratch
+from mmload.compiled import LINE
 
 CHUNK_ELEMENTS = 200_000
 """Elements that are rendered as float32 before they are converted to another dtype: what stays in cache."""
+
+STREAMED_BATCH, STREAMED_SAMPLE = 8 * 2**20, 2**16
+"""Bytes of a batch, and of a sample in it, from which on it is written past the caches."""
 
 RESIZED_BYTES = 700_000
 """Bytes of resized windows that are held before they are coloured: what stays in cache."""
@@ -156,23 +160,41 @@ class Rendering:
 
     def _crop(self, images: Bytes, places: Numbers, frames: Frames, out: Tensor) -> None:
         """Cuts frames out of images and colours them, by way of their levels where some become grey."""
+        streamed = self._streams(out)
         if self.plan.grey is None or self.plan.source[0] != 3:
-            self._cut(images, places, frames, self._factors, out)
+            self._cut(images, places, frames, self._factors, out, streamed)
             return
         for some in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
             levels = scratch("levels", out[some].shape, torch.uint8)
             self._cut(images, places[some], frames.of(some), self._no_factors, levels)
             kernels.grey(levels.numpy(), frames.greys[some])
-            self._cut(levels.numpy(), np.arange(len(levels)), Frames.still(len(levels)), self._factors, out[some])
+            still = Frames.still(len(levels))
+            self._cut(levels.numpy(), np.arange(len(levels)), still, self._factors, out[some], streamed)
 
-    def _cut(self, images: Bytes, places: Numbers, frames: Frames, factors: Factors, out: Tensor) -> None:
+    def _streams(self, out: Tensor) -> bool:
+        """Whether a batch is written past the caches: it, and each sample, is too large to be found there again."""
+        count, channels, height, width = self.plan.shape
+        values = height * width if out.is_contiguous() else width * channels  # of what a kernel writes at once
+        aligned = values * out.itemsize % LINE == 0 and out.data_ptr() % LINE == 0
+        sample = channels * height * width * out.itemsize
+        return aligned and sample >= STREAMED_SAMPLE and count * sample >= STREAMED_BATCH
+
+    def _cut(
+        self,
+        images: Bytes,
+        places: Numbers,
+        frames: Frames,
+        factors: Factors,
+        out: Tensor,
+        streamed: bool = False,
+    ) -> None:
         """Cuts frames out of images and scales them, straight into the output where a kernel can write it."""
         lines = out.permute(0, 2, 3, 1)
         where = images, places, frames.tops, frames.lefts, frames.mirrors
         if out.dtype in (torch.float32, torch.uint8) and out.is_contiguous():
-            kernels.crop(*where, self._fill, self._mode, *factors, out.numpy())
+            kernels.crop(*where, self._fill, self._mode, *factors, streamed, out.numpy())
         elif out.dtype == torch.float32 and lines.is_contiguous():
-            kernels.crop_interleaved(*where, self._fill, self._mode, *factors, lines.flatten(2).numpy())
+            kernels.crop_interleaved(*where, self._fill, self._mode, *factors, streamed, lines.flatten(2).numpy())
         else:
             dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
             for some in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
