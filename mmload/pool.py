@@ -18,6 +18,9 @@ from torch import Tensor
 SIZES = 8
 """Sizes of batches whose buffers are kept: an epoch has two, the last batch's being one; more would fill the memory."""
 
+PAST_CACHES, PAST_CACHES_SAMPLE = 8 * 2**20, 2**16
+"""Bytes of a batch, and of a sample in it, from which on it is written past the processor's caches."""
+
 _ALIGN = 64
 
 
@@ -71,6 +74,11 @@ class MemoryPool:
         view = base[:]
         weakref.finalize(view, free.append, base).atexit = False
         return view
+
+
+def past_caches(count: int, sample: int) -> bool:
+    """Whether a batch of ``count`` samples of so many bytes each is too large to be found in the caches again."""
+    return sample >= PAST_CACHES_SAMPLE and count * sample >= PAST_CACHES
 
 
 def _aligned(size: int) -> np.ndarray:

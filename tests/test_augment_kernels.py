@@ -141,8 +141,7 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
     )
     pool = MemoryPool(spare=1)
     out = pool.empty(plan.shape, dtype, memory_format).fill_(99)
-    monkeypatch.setattr(render, "STREAMED_BATCH", 0)
-    monkeypatch.setattr(render, "STREAMED_SAMPLE", 0)
+    monkeypatch.setattr(render, "past_caches", lambda count, sample: True)
     rendering = Rendering(plan, dtype)
     written_at_once = height * width if memory_format == torch.contiguous_format else 3 * width
     assert rendering._streams(out) is (written_at_once * out.itemsize % 64 == 0)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmload.bench import Options, Record, process, table, usage
+from mmload.bench import Options, Record, ceilings, process, table, usage
 from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.child import Desk, _keep_below, reason
 from mmload.bench.contenders import Entry
@@ -200,6 +200,20 @@ def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Pa
         desk.close()
     assert sample.images == {"fill": 20, "copy": 20, "disk": 18}[short]
     assert sample.rate > 0
+
+
+def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ceiling_entries(task)["fill"].name.startswith("fill_ of the output, ")
+    monkeypatch.setattr(ceilings, "past_caches", lambda count, sample: True)
+    entry = ceiling_entries(task)["fill"]
+    assert entry.name.startswith("output filled past the caches, ")
+    filled = entry.make(task, tmp_path)
+    try:
+        images = [images.clone() for images, _ in filled.epoch()]
+    finally:
+        filled.close()
+    assert len(images) == 5
+    assert all(torch.equal(one, torch.ones(task.shape)) for one in images)
 
 
 def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:

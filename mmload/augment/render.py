@@ -28,12 +28,10 @@ from mmload.augment.resample import resized, resized_batch
 from mmload.augment.sampling import Window, chunks, picked, windows
 from mmload.augment.scratch import scratch
 from mmload.compiled import LINE
+from mmload.pool import past_caches
 
 CHUNK_ELEMENTS = 200_000
 """Elements that are rendered as float32 before they are converted to another dtype: what stays in cache."""
-
-STREAMED_BATCH, STREAMED_SAMPLE = 8 * 2**20, 2**16
-"""Bytes of a batch, and of a sample in it, from which on it is written past the caches."""
 
 RESIZED_BYTES = 700_000
 """Bytes of resized windows that are held before they are coloured: what stays in cache."""
@@ -176,8 +174,7 @@ class Rendering:
         count, channels, height, width = self.plan.shape
         values = height * width if out.is_contiguous() else width * channels  # of what a kernel writes at once
         aligned = values * out.itemsize % LINE == 0 and out.data_ptr() % LINE == 0
-        sample = channels * height * width * out.itemsize
-        return aligned and sample >= STREAMED_SAMPLE and count * sample >= STREAMED_BATCH
+        return aligned and past_caches(count, channels * height * width * out.itemsize)
 
     def _cut(
         self,
