@@ -18,18 +18,16 @@ import gpu_check_data as data
 import torch
 import torch.nn.functional as F
 from gpu_check_measure import Settings, device_copy, epochs_of, in_turns, median, repeated, row, same_half, share
-from gpu_check_transfer import collate_of, images_of, loader_of
+from gpu_check_transfer import CROP, collate_of, described, images_of, loader_of
 from torch import Tensor
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, render, sample_seeds
-from mmload.augment.draws import Draws
-from mmload.augment.plan import Plan
 from mmload.augment.render import gpu_crop
 from mmload.collate import Collate
 from mmload.loader import Loader
 from mmload.records import Batch
 
-CROP, AIM, BATCH, PAD = 224, 0.7, 1024, 4
+AIM, BATCH, PAD = 0.7, 1024, 4
 FLOOR = "limit: copies in the device's memory"
 
 
@@ -93,14 +91,6 @@ def by_operations(collate: Collate, batch: Batch, store: Tensor) -> Tensor:
     """The Collate's images as a machine without Triton makes them."""
     with patch.object(render, "gpu_crop", lambda device: None):
         return collate.render(batch, store, batch.ids).images
-
-
-def described(seeds: Tensor, source: tuple[int, int, int]) -> Plan:
-    """The windows, flips and colour map that the Collate of this part draws."""
-    plan = Plan.of(len(seeds), source, 255.0, seeds.device)
-    for place, step in enumerate((RandomCrop(CROP), RandomHorizontalFlip(), Normalize.imagenet())):
-        plan = step.describe(plan, Draws(seeds, place))
-    return plan
 
 
 def rendered(

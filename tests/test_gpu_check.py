@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from conftest import script
 from decoding import pretended
+from interpreting import interpreted
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -47,6 +48,24 @@ def test_transfer(settings: Any) -> None:
     assert rows["disk, 1 thread"]["value"] > 0
     assert 0 < rows["memory, 1 thread: share of the limit"]["value"] < 1.5
     assert rows["memory: least threads that reach 0.95"]["value"] in ("none", 1, 2, 4, 8)
+
+
+def test_rows_fetched_by_a_kernel(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds for Linux")
+    transfer = importlib.import_module("gpu_check_transfer")
+    monkeypatch.setattr(transfer, "gpu_crop", lambda device: interpreted().crop)
+    monkeypatch.setattr(transfer, "CROP", 32)
+    monkeypatch.setattr(transfer, "registered", lambda mapped: "")
+    split = importlib.import_module("gpu_check_data").squares(settings.work)
+    rows = {row["name"]: row for row in transfer.fetched(settings, split)}
+    for name in ("pinned memory", "the registered map"):
+        assert rows[f"the kernel on {name} against Collate"]["right"] is True
+        assert rows[f"the kernel reads {name}"]["value"] > 0
+    assert rows["the copy engine, row by row from pinned memory"]["value"] > 0
+    monkeypatch.setattr(transfer, "registered", lambda mapped: "error 801")
+    rows = {row["name"]: row for row in transfer.fetched(settings, split)}
+    assert rows["registering the files' map is refused"]["value"] == "error 801"
+    assert "the kernel reads the registered map" not in rows
 
 
 def test_device(settings: Any) -> None:

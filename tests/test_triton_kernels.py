@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreting import NAME, interpreted
 from test_augment_kernels import FORMATS, planned
 from test_device_path import STEPS, batch_of
 from torch import Tensor
@@ -23,8 +24,6 @@ from mmload.augment.render import Rendering
 from mmload.collate import Collate
 
 triton = pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds for Linux")
-
-NAME = "mmload.augment.triton_kernels"
 
 WHOLE = ("nothing", "both flips", "edge", "symmetric", "padded centre")
 """Lists of steps whose results are whole numbers and can be given as uint8."""
@@ -38,13 +37,7 @@ ULP = 2.0**-7
 
 @pytest.fixture(scope="module")
 def kernels() -> ModuleType:
-    """The module as Triton's interpreter runs it, on CPU tensors."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        patch.delitem(sys.modules, NAME, raising=False)
-        module = importlib.import_module(NAME)
-    sys.modules.pop(NAME, None)
-    return module
+    return interpreted()
 
 
 def same(got: Tensor, expected: Tensor) -> bool:

@@ -101,7 +101,7 @@ def crop(
         whole *= 2
     many = min(height, whole * max(1, _BAND // (whole * width * out.itemsize))) if streamed else height
     band, flat = np.empty((1, 1, many, width), out.dtype), out.reshape(-1)
-    sink = band if streamed else out
+    sink, made = band if streamed else out, band.reshape(-1)
     for k in range(_U(count)):
         across, over, place = mirrors[k] & ACROSS != 0, mirrors[k] & OVER != 0, _U(places[k])
         upper, lower = _span(tops[k], height, rows, over)
@@ -143,7 +143,7 @@ def crop(
                                 sink[i, j, _U(y) - away, _U(x)] = value
                 if streamed:
                     at = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
-                    stream(band.reshape(-1), flat, at, (stop - start) * width)
+                    stream(made, flat, at, (stop - start) * width)
     if streamed:
         all_streamed()
 

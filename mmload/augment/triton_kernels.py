@@ -39,7 +39,7 @@ def crop(
     """Renders a plan that resizes nothing.
 
     Args:
-        images: contiguous uint8 [N, C, H, W] on the device.
+        images: contiguous uint8 [N, C, H, W] on the device, or in host memory that it can read (pinned, registered).
         places: int64 [B], which of the images each sample is; None: they are the samples.
         plan: the windows, flips and greys; its resampling and its holes are not looked at.
         shift: float32, C values; None: 0.
@@ -48,14 +48,14 @@ def crop(
     """
     count, channels, height, width = out.shape
     padding = plan.padding or Padding()
-    fill = constant(padding.fill, torch.uint8, images.device).expand(channels).contiguous()
+    fill = constant(padding.fill, torch.uint8, out.device).expand(channels).contiguous()
     interleaved = not out.is_contiguous()
     lines, columns = (height, width * channels) if interleaved else (channels * height, width)
     across = min(COLUMNS, triton.next_power_of_2(columns))
     over = max(1, min(ELEMENTS // across, triton.next_power_of_2(lines)))
     grid = count, triton.cdiv(lines, over), triton.cdiv(columns, across)
     # Triton launches on the current device, not on that of its arguments.
-    with torch.cuda.device_of(images):  # type: ignore[no-untyped-call]  # torch has none
+    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has none
         _crop[grid](
             images,
             places,
