@@ -47,11 +47,32 @@ app = typer.Typer(
 )
 
 
+_Misread: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises of words that it cannot make sense of: click's UsageError, which it keeps under no public name."""
+
+
 def main() -> None:
     """Run the command line and exit; every error becomes one line unless ``--debug`` is given."""
-    words = sys.argv[1:]
-    with last_resort("--debug" in words):
-        app(args=[word for word in words if word != "--debug"])
+    given = sys.argv[1:]
+    words = [word for word in given if word != "--debug"]
+    with last_resort("--debug" in given):
+        try:
+            code = app(args=words or ["--help"], standalone_mode=False)
+        except _Misread as error:
+            raise UsageError(_misread(error, words)) from error
+        sys.exit(code or (0 if words else UsageError.exit_code))
+
+
+def _misread(error: Any, words: list[str]) -> str:
+    """A line of what typer tells in several, in a frame, with the value that it leaves out."""
+    said = " ".join(error.format_message().split())
+    for name in getattr(getattr(error, "param", None), "opts", ()):
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            option, joined, value = word.partition("=")
+            if option == name and isinstance(error, typer.BadParameter):
+                said = f"{name} is {value if joined else after!r}: {error.message}"
+    command = error.ctx.command_path if error.ctx is not None else "mmload"
+    return f"{said[:1].lower()}{said[1:].rstrip('.')}; see {command} --help"
 
 
 def _version(asked: bool) -> None:

@@ -120,7 +120,7 @@ def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: 
     assert "mmload build" in done.stdout
     assert json.loads((tmp_path / "b.json").read_text())["machine"]["cores"] >= 1
     assert "--rounds is 0" in complaint(mmload("bench", "build", folder, "--rounds", 0), 2)
-    assert mmload("bench", "build").returncode == 2
+    assert "missing argument" in complaint(mmload("bench", "build"), 2)
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,31 @@ def test_words_that_are_too_few_or_unknown(folder: Path, tmp_path: Path) -> None
     assert "expected 3: KIND ROOT OUT" in complaint(mmload("build", folder), 2)
     line = complaint(mmload("build", "imagefolders", folder, tmp_path / "out"), 2)
     assert "unknown source kind 'imagefolders'; use one of " in line
-    assert mmload("build", "--sise", 3).returncode == 2
-    assert mmload("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["build", "--sise", 3], ["no such option: --sise", "--size", "build --help"]),
+        (["nonsense"], ["no such command 'nonsense'", "--help"]),
+        (["verify"], ["missing argument", "verify --help"]),
+        (["repair", "x"], ["missing option '--source'", "repair --help"]),
+        (["build", "--size"], ["option '--size' requires an argument", "--help"]),
+        (["bench", "x", "--batch-size", "many"], ["--batch-size is 'many': ", "integer", "bench --help"]),
+        (["bench", "build", "--rounds=1.5"], ["--rounds is '1.5': ", "integer", "bench build --help"]),
+        (["bench", "x", "--time-budget", "x"], ["--time-budget is 'x': ", "bench --help"]),
+    ],
+)
+def test_words_that_mean_nothing_are_one_line_with_the_value(words: list[object], parts: list[str]) -> None:
+    line = complaint(mmload(*words), 2)
+    assert all(part in line for part in parts), line
+    assert mmload(*words).stderr.count("\n") == 1
+
+
+def test_without_words_it_says_what_there_is() -> None:
+    done = mmload()
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "Usage" in done.stdout
 
 
 def test_bench_shows_a_table_and_writes_a_record(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
