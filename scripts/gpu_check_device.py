@@ -57,9 +57,7 @@ def photographs(settings: Settings) -> list[dict[str, Any]]:
         "Collate from the split, draws included": repeated(
             lambda: collate.render(batch, store, ids), images, settings.device
         ),
-        "the same by torch operations": repeated(
-            lambda: by_operations(collate, batch, store), images, settings.device
-        ),
+        "the same by torch operations": repeated(lambda: by_operations(collate, batch, store), images, settings.device),
         "one expression from the split, plain": repeated(lambda: rendered(*words), images, settings.device),
     }
     loader = loader_of(settings, tier="device", threads=2)
