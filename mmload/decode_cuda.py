@@ -6,15 +6,17 @@ read. nvJPEG rounds, and enlarges colours, differently than libjpeg-turbo: these
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from mmload.errors import UsageError
+from mmload.errors import BuildError, UsageError
 
 BATCH = 64
 """The most files that are decoded at a time."""
@@ -75,16 +77,36 @@ def decode_batch(files: list[bytes], gray: bool) -> list[Tensor | None]:
 
     Raises:
         UsageError: if there is no device.
+        BuildError: if it fails: to read on without it would mix two decoders' pixels.
     """
     check()
+    try:
+        return _decoded(files, gray)
+    except RuntimeError as error:  # of one of them, and it does not say which
+        if len(files) > 1:
+            return [decode_batch([file], gray)[0] for file in files]
+        if "out of memory" in str(error) or not _works():
+            why = str(error).splitlines()[0]
+            raise BuildError(f"the CUDA device fails ({why}); free its memory, or decode on the CPU") from error
+        return [None]
+
+
+def _decoded(files: list[bytes], gray: bool) -> list[Tensor | None]:
     from torchvision.io import ImageReadMode, decode_jpeg  # here: its import takes long, and its end is announced
 
     mode = ImageReadMode.GRAY if gray else ImageReadMode.RGB
     tensors = [torch.from_numpy(np.frombuffer(file, dtype=np.uint8).copy()) for file in files]
+    return list(decode_jpeg(tensors, mode=mode, device="cuda"))
+
+
+def _works() -> bool:
+    """Whether the device decodes a plain JPEG."""
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
     try:
-        return list(decode_jpeg(tensors, mode=mode, device="cuda"))
-    except RuntimeError:  # one of them, and it does not say which
-        return [None] if len(files) == 1 else [decode_batch([file], gray)[0] for file in files]
+        return _decoded([file.getvalue()], gray=False)[0] is not None
+    except RuntimeError:
+        return False
 
 
 in_colour = Batches(lambda files: decode_batch(files, gray=False))

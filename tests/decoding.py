@@ -19,18 +19,22 @@ class Device:
         batches: how many files each call had.
         options: of simplejpeg: with ``fastupsample`` it has other pixels than a build on the CPU.
         refuses: files that make a whole batch fail.
+        fails: what every call ends with; empty for none.
     """
 
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.options: dict[str, bool] = {}
         self.refuses: set[bytes] = set()
+        self.fails = ""
 
     def __call__(self, files: list[Tensor], *, mode: Any, device: str) -> list[Tensor]:
         assert device == "cuda"
         self.batches.append(len(files))
         time.sleep(0.01)
         datas = [file.numpy().tobytes() for file in files]
+        if self.fails:
+            raise RuntimeError(self.fails)
         if self.refuses & set(datas):
             raise RuntimeError("Error while decoding JPEG images: 2")
         space = {"GRAY": "Gray", "RGB": "RGB"}[mode.name]

@@ -26,7 +26,7 @@ from mmload.build import build
 from mmload.dataset import open as open_dataset
 from mmload.decode import Decoder
 from mmload.decode_cuda import BATCH, Batches
-from mmload.errors import RecipeError, UsageError
+from mmload.errors import BuildError, RecipeError, UsageError
 from mmload.manifest import FILE_NAME
 from mmload.recipe import BuildRecipe, from_mapping
 from mmload.verify import compare
@@ -148,8 +148,33 @@ def test_what_the_device_refuses_is_read_here_and_the_others_there(device: Devic
     decoder = Decoder(device="cuda")
     results = decode_cuda.decode_batch([JPEG, odd, JPEG], gray=False)
     assert [one is None for one in results] == [False, True, False]
-    assert device.batches == [3, 1, 1, 1]
+    assert device.batches == [3, 1, 1, 1, 1]  # the last asks whether the device still works
     assert torch.equal(decoder(odd), Decoder()(odd))
+
+
+@pytest.mark.parametrize("why", ["CUDA error: an illegal memory access was encountered", "CUDA out of memory"])
+def test_a_device_that_fails_ends_the_build_and_is_not_replaced(device: Device, tmp_path: Path, why: str) -> None:
+    make_pictures(tmp_path / "photos")
+    device.fails = f"Error while decoding JPEG images: {why}\nsee the log"
+    done = mmload(
+        "build", "imagefolder", tmp_path / "photos", tmp_path / "out", "--decode", "cuda", "--on-error", "skip"
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"mmload: the CUDA device fails (Error while decoding JPEG images: {why}); free its memory" in done.stderr
+    assert not (tmp_path / "out").exists()
+    device.fails = ""
+    assert mmload("build", "imagefolder", tmp_path / "photos", tmp_path / "out", "--decode", "cuda").returncode == 0
+
+
+def test_one_refusal_out_of_memory_is_a_failure_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(files: list[Tensor], **_: Any) -> list[Tensor]:
+        if files[0].numpy().tobytes() == JPEG:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        return [torch.zeros(3, 64, 64, dtype=torch.uint8)]
+
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", refuse)
+    with pytest.raises(BuildError, match="out of memory"):
+        Decoder(device="cuda")(JPEG)
 
 
 def test_pixels_of_another_size_are_not_taken(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

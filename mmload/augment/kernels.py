@@ -100,7 +100,7 @@ def crop(
     while whole * width * out.itemsize % LINE:
         whole *= 2
     many = min(height, whole * max(1, _BAND // (whole * width * out.itemsize))) if streamed else height
-    band, flat = np.empty((1, 1, many, width), out.dtype), out.reshape(-1)
+    band, flat = np.empty((1, 1, many if streamed else 0, width), out.dtype), out.reshape(-1)
     sink, made = band if streamed else out, band.reshape(-1)
     for k in range(_U(count)):
         across, over, place = mirrors[k] & ACROSS != 0, mirrors[k] & OVER != 0, _U(places[k])
