@@ -209,7 +209,7 @@ def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, mo
     assert ceiling_entries(task)["fill"].name.startswith("fill_ of the output, ")
     monkeypatch.setattr(ceilings, "past_caches", lambda count, sample: True)
     entry = ceiling_entries(task)["fill"]
-    assert entry.name.startswith("filled past the caches, ")
+    assert entry.name.startswith("uncached fill of output, ")
     filled = entry.make(task, tmp_path)
     try:
         images = [images.clone() for images, _ in filled.epoch()]

@@ -34,7 +34,7 @@ _DISK_REQUESTS = 8  # at once: more than most disks need to be busy
 def ceiling_entries(task: Task) -> dict[str, Entry]:
     """The ceilings of a task by their short names."""
     threads = f"{task.threads} thread{'s' * (task.threads != 1)}"
-    filled = "filled past the caches" if _past_caches(task) else "fill_ of the output"
+    filled = "uncached fill of output" if _past_caches(task) else "fill_ of the output"
     made: dict[str, tuple[str, type[Contender]]] = {
         FILL: (f"{filled}, {threads}" if task.device == "cpu" else f"{filled} on cuda", Fill),
         COPY: (f"memory copy of the rows, {threads}", Copy),
