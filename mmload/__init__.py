@@ -11,33 +11,36 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mmload.build import build
-    from mmload.collate import Collate
-    from mmload.dataset import open
-    from mmload.equivalent import torchvision_equivalent
+    from mmload.augment.collate import Collate
+    from mmload.batch import Batch
+    from mmload.builder.pipeline import build
+    from mmload.builder.recipe import BuildRecipe
+    from mmload.interop.torchvision import torchvision_equivalent
     from mmload.loader import Loader
-    from mmload.recipe import BuildRecipe
-    from mmload.records import Batch
+    from mmload.store.dataset import open
 
 _HOMES = {
-    "BuildRecipe": "mmload.recipe",
-    "build": "mmload.build",
-    "open": "mmload.dataset",
-    "Batch": "mmload.records",
-    "Collate": "mmload.collate",
-    "Loader": "mmload.loader",
-    "torchvision_equivalent": "mmload.equivalent",
+    "BuildRecipe": "mmload.builder.recipe",
+    "build": "mmload.builder.pipeline",
+    "open": "mmload.store.dataset",
+    "Batch": "mmload.batch",
+    "Collate": "mmload.augment.collate",
+    "Loader": "mmload.loader.loader",
+    "torchvision_equivalent": "mmload.interop.torchvision",
 }
 
 __all__ = ["Batch", "BuildRecipe", "Collate", "Loader", "build", "open", "torchvision_equivalent"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use (PEP 562)."""
+    """Import a public name, or a module such as ``mmload.augment``, on first use (PEP 562)."""
     import importlib
+    from importlib.util import find_spec
 
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if not name.startswith("_") and find_spec(f"mmload.{name}") is not None:
+        return importlib.import_module(f"mmload.{name}")
     raise AttributeError(f"module 'mmload' has no attribute {name!r}")
 
 

@@ -1,13 +1,13 @@
 """The program: ``python -m mmload``, and what the ``mmload`` command calls."""
 
-from mmload import interrupt
+from mmload.cli import interrupt
 
 
 def main() -> None:
     """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
     interrupt.begin()
     try:
-        from mmload.cli import main as run
+        from mmload.cli.app import main as run
 
         run()
     finally:

@@ -2,7 +2,7 @@
 
     MmloadError                exit code 1: it failed
     ├── UsageError             exit code 2: it was asked wrongly
-    │   └── RecipeError        a recipe or an option that cannot be meant
+    │   └── RecipeError        an invalid recipe or option
     ├── SourceError            the source folder is not what its kind says
     │   └── SampleError        one sample of it cannot be read
     ├── StoreError             a dataset on disk cannot be opened, read or written
@@ -16,6 +16,7 @@ A message says what was wrong, the value got, and what to do next. Wrong argumen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -26,7 +27,7 @@ class MmloadError(Exception):
 
 
 class UsageError(MmloadError):
-    """mmload was asked for something that does not exist or cannot be meant."""
+    """mmload was asked for something that does not exist or is invalid."""
 
     exit_code = 2
 
@@ -70,6 +71,25 @@ class DamagedError(StoreError):
 
 class BuildError(MmloadError):
     """A build cannot start or cannot finish."""
+
+
+def one_line(text: str) -> str:
+    """A text that a terminal shows in one line: line ends, control characters and lone surrogates are escaped.
+
+    Surrogates that stand for the bytes of a name (PEP 383), as Python reads names in a locale that is not UTF-8, are
+    shown as the text that these bytes are in UTF-8.
+    """
+    text = re.sub("[\udc80-\udcff]+", _as_utf8, text)
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _as_utf8(surrogates: re.Match[str]) -> str:
+    return surrogates[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number and its noun: ``1 image``, ``1,024 images``; ``many`` where the plural is not ``one`` + s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def choices(names: Iterable[str]) -> str:

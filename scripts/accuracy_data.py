@@ -1,7 +1,7 @@
-"""The data of scripts/accuracy: a built dataset beside the images that it was built from.
+"""The data of scripts/accuracy: a built dataset and the images that it was built from.
 
-Comes in: a folder of CIFAR or of photographs, or nothing. Goes out: a :class:`Built`, whose images torchvision reads
-from the source and mmload from the store. Trains nothing.
+Takes a folder of CIFAR or of photographs, or makes textures; torchvision reads the images from the source, mmload from
+the dataset.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from PIL import Image
 from torchvision import datasets
 from torchvision.transforms import v2
 
-from mmload.build import build
-from mmload.demo import GRAINS, photo
-from mmload.recipe import BuildRecipe, square
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.cli.demo import GRAINS, photo
 
 TILES = 3, 4
 """Rows and columns that a photograph is cut into; those where (row + column) % 4 == 0 are held out, 3 of 12."""

@@ -1,7 +1,6 @@
-"""What scripts/accuracy trains on, and the two pipelines: mmload's, and torchvision's under DataLoader.
+"""The tasks of scripts/accuracy, and two pipelines for each: mmload's, and torchvision's under DataLoader.
 
-Comes in: a :class:`~accuracy_data.Built`. Goes out: a :class:`Task` with both pipelines, and :func:`forced`, an epoch
-of torchvision's with mmload's draws. Trains nothing.
+:func:`forced` is an epoch of torchvision's pipeline with mmload's draws.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from torchvision.transforms.v2 import functional as F
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, sample_seeds
 from mmload.augment.draws import Draws
-from mmload.augment.plan import Plan
-from mmload.augment.sampling import Window, windows
-from mmload.dataset import Dataset as Store
-from mmload.order import Order
+from mmload.loader.order import Order
+from mmload.render.plan import Plan
+from mmload.render.torch_sampling import Window, windows
+from mmload.store.dataset import Dataset as Store
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Images and targets of each step."""

@@ -1,7 +1,6 @@
 """The data of scripts/gpu_check: photographs as JPEGs, a large store of 256 x 256, and one of 32 x 32.
 
-Comes in: a folder of photographs, or nothing: textures from the demo then stand in for them. Goes out: stores on disk.
-Needs no network and no device.
+Takes a folder of photographs, or makes textures. Needs no network and no device.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mmload.build import build
-from mmload.dataset import Split
-from mmload.dataset import open as open_dataset
-from mmload.demo import GRAINS, photo
-from mmload.recipe import BuildRecipe
-from mmload.threads import available_cores
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.cli.demo import GRAINS, photo
+from mmload.runtime.thread_pools import available_cores
+from mmload.store.dataset import Split
+from mmload.store.dataset import open as open_dataset
 
 SIDE = 256
 """Pixels of the stored squares."""

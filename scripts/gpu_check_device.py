@@ -1,4 +1,4 @@
-"""Part "device": the split lies on the device. How near do crop, flip and normalise come to what its memory gives?
+"""Part "device": the split lies on the device. How near do crop, flip and normalize come to what its memory gives?
 
 The floor of an image is the bytes of its crop read once and of its output written once, at the bandwidth of a copy from
 the device's memory to itself, measured in the same rounds. The Collate's kernel stands beside its torch operations, and
@@ -21,11 +21,12 @@ from gpu_check_measure import Settings, device_copy, epochs_of, in_turns, median
 from gpu_check_transfer import CROP, collate_of, described, images_of, loader_of
 from torch import Tensor
 
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, render, sample_seeds
-from mmload.augment.render import gpu_crop
-from mmload.collate import Collate
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, sample_seeds
+from mmload.augment.collate import Collate
+from mmload.batch import Batch
 from mmload.loader import Loader
-from mmload.records import Batch
+from mmload.render import rendering as render
+from mmload.render.rendering import gpu_crop
 
 AIM, BATCH, PAD = 0.7, 1024, 4
 FLOOR = "limit: copies in the device's memory"
@@ -108,7 +109,7 @@ def compiles(settings: Settings) -> bool:
 
 
 def cifar(settings: Settings) -> list[dict[str, Any]]:
-    """50,000 of 32 x 32: pad by reflection, crop, flip, normalise to float16 channels_last, in batches of 1,024."""
+    """50,000 of 32 x 32: pad by reflection, crop, flip, normalize to float16 channels_last, in batches of 1,024."""
     split, device = data.icons(settings.work), torch.device(settings.device)
     size = min(BATCH, len(split) // 4)
     steps = RandomCrop(32, padding=PAD, padding_mode="reflect"), RandomHorizontalFlip(), Normalize.cifar10()
@@ -144,7 +145,7 @@ class Airbench:
     """How ``CifarLoader`` of cifar10-airbench makes its batches, with flips and translations of PAD pixels.
 
     Its steps in their order, from https://github.com/KellerJordan/cifar10-airbench (airbench/utils.py; Copyright (c)
-    2024 Keller Jordan, MIT licence): float16 channels_last on the device, normalised, flipped and padded by
+    2024 Keller Jordan, MIT license): float16 channels_last on the device, normalized, flipped and padded by
     reflection once; each epoch all images are translated, by one mask for each vertical and each horizontal shift, and
     flipped by one ``where``; then batches are picked by a permutation.
     """

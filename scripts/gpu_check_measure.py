@@ -1,7 +1,6 @@
 """What the parts of scripts/gpu_check share: settings, rows of the table, clocks and bandwidths.
 
-Comes in: work that puts a batch on a device. Goes out: images or bytes a second, measured in turns that take place one
-after the other, so that a drifting machine drifts for all of them alike. Never prints.
+Images or bytes a second are measured in alternating turns, so that a drift of the machine affects all of them alike.
 """
 
 from __future__ import annotations

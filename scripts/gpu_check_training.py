@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 
 from mmload.bench.train import make_model
 from mmload.loader import Loader
-from mmload.threads import available_cores
+from mmload.runtime.thread_pools import available_cores
 
 Pairs = Iterator[tuple[Tensor, Tensor]]
 CLASSES, THREADS, SECONDS, ROUNDS = 1000, 4, 2.0, 2
@@ -69,7 +69,7 @@ def tiers(settings: Settings) -> tuple[str, ...]:
 
 
 class Trainer:
-    """The network and its optimiser."""
+    """The network and its optimizer."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

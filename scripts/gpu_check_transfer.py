@@ -1,7 +1,7 @@
 """Part "transfer": does the loader keep the way from pinned memory to the device busy, and with how many threads?
 
 Batches of 256 leave the page cache, or memory, as 256 x 256 uint8, and arrive as 224 x 224 float16 channels_last,
-cropped, flipped and normalised on the device. The limit is a pinned copy of the same bytes, in the same
+cropped, flipped and normalized on the device. The limit is a pinned copy of the same bytes, in the same
 rounds. Beside the loader stands what it might become: the device fetches the rows by itself, from memory that it can
 read, with no thread of the CPU gathering them; the kernel then reads no more than the crops, 0.77 of the bytes.
 """
@@ -19,14 +19,14 @@ from gpu_check_measure import Settings, epochs_of, host_copy, in_turns, median, 
 from torch import Tensor
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, sample_seeds
+from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
-from mmload.augment.plan import Plan
-from mmload.augment.render import gpu_crop
-from mmload.collate import Collate
-from mmload.dataset import Split
+from mmload.batch import Batch
 from mmload.loader import Loader
-from mmload.records import Batch
-from mmload.threads import available_cores
+from mmload.render.plan import Plan
+from mmload.render.rendering import gpu_crop
+from mmload.runtime.thread_pools import available_cores
+from mmload.store.dataset import Split
 
 CROP = 224
 
@@ -123,7 +123,7 @@ def kernel_batch(crop: Callable[..., None], source: Tensor, ids: Tensor) -> Tens
 
 
 def described(seeds: Tensor, source: tuple[int, int, int]) -> Plan:
-    """The windows, flips and colour map that the Collate draws."""
+    """The windows, flips and color map that the Collate draws."""
     plan = Plan.of(len(seeds), source, 255.0, seeds.device)
     for place, step in enumerate((RandomCrop(CROP), RandomHorizontalFlip(), Normalize.imagenet())):
         plan = step.describe(plan, Draws(seeds, place))
@@ -139,7 +139,7 @@ def copied_rows(source: Tensor, ids: list[int], device: torch.device) -> Tensor:
 
 
 def collate_of(device: str, dtype: torch.dtype = torch.float16) -> Collate:
-    """224 x 224, cropped, flipped and normalised, channels_last."""
+    """224 x 224, cropped, flipped and normalized, channels_last."""
     steps = RandomCrop(CROP), RandomHorizontalFlip(), Normalize.imagenet()
     return Collate(*steps, device=device, dtype=dtype, memory_format=torch.channels_last)
 

@@ -25,16 +25,19 @@ from parity_stores import make_photos
 from PIL import Image
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
-from mmload.bench import process
-from mmload.build import build
-from mmload.cli import main
-from mmload.collate import Collate
-from mmload.dataset import Dataset
-from mmload.dataset import open as open_dataset
-from mmload.recipe import BuildRecipe, square
+from mmload.augment.collate import Collate
+from mmload.bench import contender_worker
+from mmload.builder import engines
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.cli.app import main
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
 
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+# The same examples in each run; `scripts/test --hypothesis-profile explore` draws others.
+settings.register_profile("repeat", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("repeat")
 
 REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
@@ -75,14 +78,14 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ImageFolder of 20 images with edges, colour and grain in 4 classes. Read-only: shared by the session."""
+    """An ImageFolder of 20 images with edges, color and grain in 4 classes. Read-only: shared by the session."""
     return make_photos(tmp_path_factory.mktemp("parity") / "photos")
 
 
 @pytest.fixture
 def devkit(tmp_path: Path) -> Devkit:
     """An empty devkit of 2007."""
-    return Devkit(tmp_path)
+    return Devkit(tmp_path / "devkit")
 
 
 @pytest.fixture(scope="session")
@@ -129,11 +132,12 @@ def deviation(counts: np.ndarray) -> float:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_contenders() -> None:
-    """Start a bench's processes from a server that has torch imported already: a dozen times three seconds saved."""
+def quick_processes() -> None:
+    """Start the processes of builds and benches from a server that has imported torch: 6 s of processor time each."""
     if "forkserver" in multiprocessing.get_all_start_methods():
-        multiprocessing.set_forkserver_preload(["mmload.bench.child", "torchvision.transforms.v2"])
-        process.START = "forkserver"
+        preloaded = ["mmload.bench.contender_process", "mmload.builder.engines", "torchvision.transforms.v2"]
+        multiprocessing.set_forkserver_preload(preloaded)
+        contender_worker.START = engines.START_METHOD = "forkserver"
 
 
 class Done(NamedTuple):

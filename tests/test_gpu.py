@@ -14,36 +14,38 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parity_stores import check, make_photos
-from test_augment_kernels import FORMATS, planned
-from test_device_path import STEPS, batch_of, batches_of, stored_at
+from test_cpu_kernels import FORMATS, planned
+from test_device_path import STEPS, batch_for, batch_of, batches_of, stored_at
 from torch import Tensor, nn
 
-from mmload import maker, parity
-from mmload.augment import ColorJitter, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, render
+from mmload import parity
+from mmload.augment import ColorJitter, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from mmload.augment.collate import Collate, TwoViews
 from mmload.augment.draws import Draws
 from mmload.augment.mix import CutMix
-from mmload.augment.plan import Plan
-from mmload.augment.render import Rendering
-from mmload.build import build
-from mmload.collate import Collate, TwoViews
-from mmload.dataset import Split
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
 from mmload.loader import Loader
-from mmload.recipe import BuildRecipe, square
-from mmload.transfer import CudaPort, Event, Ring, Shipped
+from mmload.loader import batch_worker as worker
+from mmload.loader.device_transfer import CudaPort, Event, Ring, Shipped
+from mmload.render import rendering as render
+from mmload.render.plan import Plan
+from mmload.render.rendering import Rendering
+from mmload.store.dataset import Split
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 LEVEL = 1 / 255 / 0.224
 """One level of 255 after Normalize, whose least std is 0.224 (ImageNet's) or more."""
 
-SLACK = {"resized crop": LEVEL, "resize": LEVEL, "two passes": LEVEL, "grey": LEVEL}
+SLACK = {"resized crop": LEVEL, "resize": LEVEL, "two passes": LEVEL, "gray": LEVEL}
 """Lists of steps that round to whole levels, where the devices may fall to either side; elsewhere 1e-5."""
 
 EPSILON = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.uint8: 0.0}
 """One unit in the last place, as a share of the value."""
 
-WHOLE = ("nothing", "both flips", "edge", "symmetric", "padded centre")
-"""Lists of steps whose results are whole numbers and can be given as uint8."""
+WHOLE = ("nothing", "both flips", "edge", "symmetric", "padded center")
+"""Lists of steps whose results are integers and can be given as uint8."""
 
 SLEEP = 20_000_000
 """Clock cycles that a copy is held up: some 10 ms."""
@@ -110,8 +112,8 @@ def test_pixels_boxes_and_masks_are_those_of_the_cpu(
     if dtype == torch.uint8 and name not in WHOLE:
         pytest.skip("negative numbers have no uint8")
     options = {"dtype": dtype, "memory_format": memory_format}
-    expected = Collate(*STEPS[name](), **options)(batch_of(24))
-    got = Collate(*STEPS[name](), device="cuda", **options)(batch_of(24))
+    expected = Collate(*STEPS[name](), **options)(batch_for(name, 24))
+    got = Collate(*STEPS[name](), device="cuda", **options)(batch_for(name, 24))
     assert got.images.is_cuda
     assert got.images.dtype == dtype
     assert got.images.is_contiguous(memory_format=memory_format)
@@ -186,7 +188,7 @@ def no_waiting() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_no_step_waits_for_the_device(name: str) -> None:
-    collate, batch = Collate(*STEPS[name](), device="cuda"), batch_of(24, "cuda")
+    collate, batch = Collate(*STEPS[name](), device="cuda"), batch_for(name, 24, "cuda")
     collate(batch)  # constants are copied once
     with no_waiting():
         collate(batch)
@@ -248,7 +250,7 @@ def test_poisoned_buffers_do_not_show(
 
         return ship(self, rows, first_poison)
 
-    monkeypatch.setattr(maker, "CudaPort", SlowPort)
+    monkeypatch.setattr(worker, "CudaPort", SlowPort)
     monkeypatch.setattr(Ring, "ship", poisoned)
     expected = batches_of(detections, device="cpu", tier="disk")
     assert close(batches_of(detections, device="cuda", tier=tier, threads=2, prefetch=0), expected)

@@ -1,26 +1,33 @@
-"""Takes boxes and masks through the same plan as the pixels.
+"""Moves boxes and masks as a plan moves pixels.
 
-Comes in: a :class:`~mmload.records.Batch` with boxes, their counts, or masks, and a
-:class:`~mmload.augment.plan.Plan`. Goes out: the batch with boxes moved, clipped, weeded and repacked, and masks
-rendered nearest-neighbour. Never looks at images.
+It takes a :class:`~mmload.batch.Batch` and a :class:`~mmload.render.plan.Plan` and returns the batch with boxes moved
+and clipped and masks rendered by the nearest pixel. Boxes are dropped and repacked once, after the last pass. It never
+reads images.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mmload.augment.constants import constant
-from mmload.augment.plan import Plan
-from mmload.augment.sampling import gathered_masks
-from mmload.records import Batch
+from mmload.augment.arguments import number
+from mmload.batch import Batch
+from mmload.render.device_constants import constant
+from mmload.render.plan import Plan
+from mmload.render.torch_sampling import gathered_masks
+
+_ROUNDING = 1e-3
+"""Pixels by which the clip of a scaled box moves its sides although nothing is cut off: float32 rounds its factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxRule:
-    """Which boxes stay after they were clipped.
+    """Which boxes stay in samples that a step cut something off.
+
+    Where nothing is cut off (no step moves pixels, flips, resizes, padding, a crop of the whole), all boxes stay.
 
     Attributes:
         min_size: pixels that both sides must still have (torchvision's SanitizeBoundingBoxes: 1).
@@ -31,47 +38,101 @@ class BoxRule:
     min_visible: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.min_size < 0:
-            raise ValueError(f"min_size is {self.min_size!r}, expected pixels from 0")
-        if not 0.0 <= self.min_visible <= 1.0:
-            raise ValueError(f"min_visible is {self.min_visible!r}, expected a share from 0 to 1")
+        size = number("min_size", self.min_size, least=0, expected="pixels from 0")
+        share = number("min_visible", self.min_visible, least=0, greatest=1, expected="a share from 0 to 1")
+        object.__setattr__(self, "min_size", size)
+        object.__setattr__(self, "min_visible", share)
+
+    @property
+    def least(self) -> float:
+        """Pixels that both sides of a box must have to stay: more than none."""
+        return max(self.min_size, 1e-6)
 
 
-def followed(batch: Batch, plan: Plan, rule: BoxRule) -> Batch:
-    """The batch with boxes and masks as the plan moves them; unchanged where it moves nothing."""
+class Trail(NamedTuple):
+    """What passes did to a batch's boxes, until they are judged.
+
+    Attributes:
+        frames: [B, 1, 4], where the edges of a sample's image are now, clipped as a box is.
+        cropped: bool [B], whether something of a sample's image was cut off; padding that comes and goes is none of it.
+        cut: bool [B, M], whether something of a box was.
+        share: [B, M], what a box still shows of its area.
+    """
+
+    frames: Tensor
+    cropped: Tensor
+    cut: Tensor
+    share: Tensor
+
+    @classmethod
+    def before(cls, boxes: Tensor, plan: Plan) -> Trail:
+        """That of boxes [B, M, 4] that no pass has moved; ``plan``: of the first pass."""
+        _, height, width = plan.source
+        frame = constant((0.0, 0.0, float(width), float(height)), boxes.dtype, boxes.device)
+        nothing = boxes.new_zeros(boxes.shape[:2], dtype=torch.bool)
+        cropped = boxes.new_zeros(boxes.shape[0], dtype=torch.bool)
+        return cls(frame.expand(len(boxes), 1, 4), cropped, nothing, boxes.new_ones(boxes.shape[:2]))
+
+
+def followed(batch: Batch, plan: Plan, trail: Trail | None = None) -> tuple[Batch, Trail | None]:
+    """The batch with boxes and masks as the plan moves them; unchanged where it moves nothing.
+
+    Boxes are moved and clipped, and none is dropped: :func:`judged` does that once, after all passes, so that what a
+    later resize enlarges again stays, however the steps were split into passes.
+
+    Args:
+        batch: before it.
+        plan: of one pass.
+        trail: of the passes before it; None: there was none.
+    """
     if not plan.moves:
-        return batch
+        return batch, trail
     if batch.masks is not None:
         batch = batch.replace(masks=gathered_masks(batch.masks, plan))
-    return batch if batch.boxes is None else _repacked(batch, *moved_boxes(batch.boxes, plan, rule))
+    if batch.boxes is None:
+        return batch, trail
+    boxes, trail = moved_boxes(batch.boxes, plan, trail or Trail.before(batch.boxes, plan))
+    return batch.replace(boxes=boxes), trail
 
 
-def moved_boxes(boxes: Tensor, plan: Plan, rule: BoxRule) -> tuple[Tensor, Tensor]:
+def judged(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
+    """The batch with the boxes that stay; unchanged where no pass moved any."""
+    if trail is None or batch.boxes is None:
+        return batch
+    sides = batch.boxes[..., 2:] - batch.boxes[..., :2]
+    stays = (sides >= rule.least).all(2) & (trail.share >= rule.min_visible)
+    return _repacked(batch, batch.boxes, stays | ~(trail.cut | trail.cropped[:, None]))
+
+
+def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]:
     """Boxes through the window, the resize, its kept part and the flips, clipped at each, as torchvision does.
 
     Args:
         boxes: float32 [B, M, 4], xyxy in source pixels.
         plan: the geometry.
-        rule: which stay.
+        trail: of the passes before.
 
     Returns:
-        The boxes in output pixels, and bool [B, M], which of them stay.
+        The boxes in output pixels, and the trail with this pass.
     """
-    boxes = _windowed(boxes, plan.left, plan.top)
-    whole = _area(boxes)
-    boxes = _clipped(boxes, plan.cols, plan.rows)
-    how, shown = plan.resampling, _area(boxes)
+    moved = torch.cat((boxes, trail.frames), dim=1)
+    moved = _windowed(moved, plan.left, plan.top)
+    moved, cut, share = _cut(moved, plan.cols, plan.rows)
+    how = plan.resampling
     if how is not None:
         cols, rows = (plan.of_batch(size).to(torch.float64) for size in (plan.cols, plan.rows))  # as torchvision does
         ratio = _quad(how.width / cols, how.height / rows).to(boxes.dtype)
-        scaled = _windowed(boxes * ratio, how.left, how.top)
-        before = _area(boxes * ratio)
-        boxes = _clipped(scaled, plan.width, plan.height)
-        shown = shown * _share(_area(boxes), before)
-    boxes = _flipped(boxes, plan)
-    sides = boxes[..., 2:] - boxes[..., :2]
-    stays = (sides >= max(rule.min_size, 1e-6)).all(2) & (_share(shown, whole) >= rule.min_visible)
-    return boxes, stays
+        moved, lost, shown = _cut(_windowed(moved * ratio, how.left, how.top), plan.width, plan.height)
+        cut, share = cut | lost, share * shown
+    moved = _flipped(moved, plan)
+    cropped = trail.cropped | cut[:, -1]
+    return moved[:, :-1], Trail(moved[:, -1:], cropped, trail.cut | cut[:, :-1], trail.share * share[:, :-1])
+
+
+def _cut(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes clipped to a frame; which lost something there, bool [B, M]; the share of each that is left, [B, M]."""
+    inside = _clipped(boxes, width, height)
+    return inside, ((inside - boxes).abs() > _ROUNDING).any(2), _share(_area(inside), _area(boxes))
 
 
 def _windowed(boxes: Tensor, left: Tensor | None, top: Tensor | None) -> Tensor:

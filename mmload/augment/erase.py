@@ -1,7 +1,4 @@
-"""RandomErasing (cutout), named and set as in ``torchvision.transforms.v2``.
-
-Comes in: settings. Goes out: a hole per sample in a :class:`~mmload.augment.plan.Plan`.
-"""
+"""RandomErasing (cutout), named and set as in ``torchvision.transforms.v2``."""
 
 from __future__ import annotations
 
@@ -9,16 +6,18 @@ from collections.abc import Sequence
 
 import torch
 
+from mmload.augment.arguments import chance, per_channel, ratios, refusal, shares
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.plan import Hole, Plan
 from mmload.augment.resize import first, rectangles
-from mmload.augment.step import Step, chance, span
+from mmload.augment.step import Step
+from mmload.errors import counted
+from mmload.render.plan import Hole, Plan
 
 
 class RandomErasing(Step):
     """Overwrites a random rectangle with probability ``p``, drawn per sample.
 
-    It overwrites what the steps before it give: after Normalize, ``value`` is in normalised units. A step after it
+    It overwrites what the steps before it give: after Normalize, ``value`` is in normalized units. A step after it
     starts a further pass. Boxes and masks are left as they are.
 
     Args:
@@ -40,10 +39,10 @@ class RandomErasing(Step):
     ) -> None:
         super().__init__()
         self.p = chance(p)
-        self.scale = span("scale", scale)
+        self.scale = shares(scale)
         if self.scale[1] > 1:
-            raise ValueError(f"scale is {scale!r}, expected shares of the area, at most 1")
-        self.ratio = span("ratio", ratio, above=0.0)
+            raise refusal("scale", scale, "shares of the area, at most 1")
+        self.ratio = ratios(ratio)
         self.value = _value(value)
 
     def fits(self, plan: Plan) -> bool:
@@ -54,17 +53,19 @@ class RandomErasing(Step):
         """One rectangle per sample: the first of ten drawn that is smaller than the image, else none."""
         channels = plan.source[0]
         if self.value is not None and len(self.value) not in (1, channels):
-            raise ValueError(f"value has {len(self.value)} numbers and the images {channels} channels")
+            raise ValueError(
+                f"value has {counted(len(self.value), 'number')} and the images {counted(channels, 'channel')}"
+            )
         applied = draws.chance(self.p)
         rows, cols = rectangles(draws, plan.height * plan.width, self.scale, self.ratio)
         fitting = (rows < plan.height) & (cols < plan.width)
         applied = applied & fitting.any(1)
         rows, cols = first(rows, fitting), first(cols, fitting)
-        places = draws.uniform(2)
+        corners = draws.uniform(2)
         noise = draws.bits(1)[:, 0] if self.value is None else None
         hole = Hole(
-            top=whole_numbers(places[:, 0], (plan.height - rows + 1).clamp(min=1)),
-            left=whole_numbers(places[:, 1], (plan.width - cols + 1).clamp(min=1)),
+            top=whole_numbers(corners[:, 0], (plan.height - rows + 1).clamp(min=1)),
+            left=whole_numbers(corners[:, 1], (plan.width - cols + 1).clamp(min=1)),
             height=torch.where(applied, rows, 0),
             width=torch.where(applied, cols, 0),
             value=self.value,
@@ -79,8 +80,8 @@ class RandomErasing(Step):
 
 def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
     """One number or one per channel; None stands for noise."""
-    if isinstance(value, str):
-        if value != "random":
-            raise ValueError(f"value is {value!r}, expected a number, one per channel, or 'random'")
-        return None
-    return (float(value),) if isinstance(value, int | float) else tuple(float(one) for one in value)
+    if not isinstance(value, str):
+        return per_channel("value", value)
+    if value != "random":
+        raise refusal("value", value, "a number, one per channel, or 'random'")
+    return None

@@ -1,7 +1,4 @@
-"""Steps that move pixels but keep their size: crops and flips, named and set as in ``torchvision.transforms.v2``.
-
-Comes in: settings. Goes out: windows and flips in a :class:`~mmload.augment.plan.Plan`, drawn per sample.
-"""
+"""Steps that move pixels but keep their size: crops and flips, named and set as in torchvision v2."""
 
 from __future__ import annotations
 
@@ -9,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from mmload.augment.arguments import borders, chance, choice, flag, integer, pair, per_channel
 from mmload.augment.draws import Draws
-from mmload.augment.plan import PADDING_MODES, Padding, Plan
-from mmload.augment.step import Step, chance, pair
+from mmload.augment.step import Step
+from mmload.render.plan import PADDING_MODES, Padding, Plan
 
 
 class RandomCrop(Step):
@@ -24,7 +22,8 @@ class RandomCrop(Step):
         pad_if_needed: pad both sides by what is missing where the image is smaller than the crop.
         fill: what constant padding is filled with, in the images' values; one number or one per channel.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
-        mask_fill: what constant padding of a segmentation mask is filled with (torchvision: a dict as ``fill``).
+        mask_fill: what constant padding of a segmentation mask is filled with, 0 to 255: 255 is void, as in builds
+            (torchvision: a dict as ``fill``, else 0, which is a class).
 
     Raises:
         ValueError: if an argument is out of range, or (when run) the padded image is smaller than the crop.
@@ -37,17 +36,17 @@ class RandomCrop(Step):
         pad_if_needed: bool = False,
         fill: float | Sequence[float] = 0,
         padding_mode: str = "constant",
-        mask_fill: int = 0,
+        mask_fill: int = 255,
     ) -> None:
         super().__init__()
         self.size = pair(size)
-        self.padding = _borders(padding)
-        self.pad_if_needed = pad_if_needed
-        self.fill = (float(fill),) if isinstance(fill, int | float) else tuple(float(value) for value in fill)
-        if padding_mode not in PADDING_MODES:
-            raise ValueError(f"padding_mode is {padding_mode!r}, expected one of {', '.join(PADDING_MODES)}")
-        self.padding_mode = padding_mode
-        self.mask_fill = mask_fill
+        self.padding = borders(padding)
+        self.pad_if_needed = flag("pad_if_needed", pad_if_needed)
+        self.fill = per_channel("fill", fill)
+        self.padding_mode = choice("padding_mode", padding_mode, PADDING_MODES)
+        self.mask_fill = integer(
+            "mask_fill", mask_fill, least=0, greatest=255, expected="an integer from 0 to 255, of which 255 is void"
+        )
 
     def fits(self, plan: Plan) -> bool:
         """Padding must be around the whole image; a crop inside it always fits."""
@@ -93,7 +92,7 @@ class RandomCrop(Step):
 
 
 class CenterCrop(Step):
-    """The middle of the image; an image smaller than the crop is padded with zeros.
+    """The middle of the image; an image smaller than the crop is padded with zeros, its mask with 255 (void).
 
     Args:
         size: (height, width), or one number for both.
@@ -109,7 +108,7 @@ class CenterCrop(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """The same window for every sample; halves are rounded as torchvision rounds them."""
-        top, left = _centre(plan.height, self.size[0]), _centre(plan.width, self.size[1])
+        top, left = _center(plan.height, self.size[0]), _center(plan.width, self.size[1])
         start = torch.full((plan.count,), top, device=plan.device)
         rows, cols = max(self.size[0] - plan.height, 0), max(self.size[1] - plan.width, 0)
         around = Padding(margin=(rows, cols)) if rows or cols else None
@@ -155,19 +154,8 @@ class RandomVerticalFlip(_RandomFlip):
         return plan.flipped(y=draws.chance(self.p))
 
 
-def _centre(length: int, size: int) -> int:
+def _center(length: int, size: int) -> int:
     """Where the middle ``size`` of ``length`` starts: padding goes one more to the end, a crop rounds half to even."""
     if size > length:
         return -((size - length) // 2)
     return int(round((length - size) / 2.0))
-
-
-def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom, as torchvision reads them."""
-    if padding is None:
-        return 0, 0, 0, 0
-    sizes = (padding,) if isinstance(padding, int) else tuple(padding)
-    if len(sizes) not in (1, 2, 4) or any(type(one) is not int or one < 0 for one in sizes):
-        raise ValueError(f"padding is {padding!r}, expected one, two or four whole numbers from 0")
-    whole = sizes * (4 // len(sizes))
-    return whole[0], whole[1], whole[2], whole[3]

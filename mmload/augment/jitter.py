@@ -1,7 +1,7 @@
 """ColorJitter, named and set as in ``torchvision.transforms.v2``: brightness, contrast, saturation and hue per sample.
 
-Comes in: rendered images and draws. Goes out: new images. Clamps, means and hue are not linear, so this runs after a
-pass and not in it; on uint8 images it cuts to whole levels after each of the four, as torchvision does.
+Clamps, means and hue are not linear, so it runs on the rendered batch and not in a pass. On uint8 images it rounds down
+to levels after each of the four, as torchvision does.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from mmload.augment import adjust
-from mmload.augment.constants import constant
+from mmload.augment import color_arithmetic as adjust
+from mmload.augment.arguments import elements, number, span
 from mmload.augment.draws import Draws
-from mmload.augment.step import AfterStep, span, white
+from mmload.augment.step import AfterStep, white
+from mmload.render.device_constants import constant
 
 _ADJUSTMENTS = (adjust.brightness, adjust.contrast, adjust.saturation, adjust.hue)
 
@@ -25,7 +26,7 @@ class Factors(NamedTuple):
     """What was drawn for a batch.
 
     Attributes:
-        values: float32 [B, 4], a factor for brightness, contrast, saturation and a turn for hue.
+        values: float32 [B, 4], a factor for brightness, contrast, saturation and a rotation for hue.
         order: int64 [B, 4], which of these comes first, second, ...
     """
 
@@ -40,7 +41,7 @@ class ColorJitter(AfterStep):
         brightness: factor, from max(0, 1 - x) to 1 + x, or (least, greatest); None or 0: none.
         contrast: the same, around the mean luma.
         saturation: the same, around each pixel's luma.
-        hue: turn, from -x to x in whole turns of the colour circle, or (least, greatest), within 0.5 of 0.
+        hue: rotation of the color circle, from -x to x in full rotations, or (least, greatest), within 0.5 of 0.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.
@@ -60,11 +61,11 @@ class ColorJitter(AfterStep):
             _factor("brightness", brightness),
             _factor("contrast", contrast),
             _factor("saturation", saturation),
-            _turn(hue),
+            _rotation(hue),
         )
 
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """The images jittered; targets as they are."""
+        """The jittered images, and the targets unchanged."""
         return self.adjusted(images, self.draw(draws)), targets
 
     def draw(self, draws: Draws) -> Factors:
@@ -85,12 +86,12 @@ class ColorJitter(AfterStep):
             raise ValueError(f"ColorJitter takes images of 1 or 3 channels, these have {images.shape[1]}")
         brightest = white(images.dtype)
         values = images.to(torch.float32, copy=True)
-        places = factors.order.argsort(dim=0, stable=True).unbind(1)
-        counts = one_hot(factors.order, len(_ADJUSTMENTS)).sum(0).tolist()  # what a device is waited for
-        for turn, sizes in zip(places, counts, strict=True):
-            for which, mine in enumerate(turn.split_with_sizes(sizes)):
+        positions = factors.order.argsort(dim=0, stable=True).unbind(1)
+        counts = one_hot(factors.order, len(_ADJUSTMENTS)).sum(0).tolist()  # synchronizes with a device
+        for samples, sizes in zip(positions, counts, strict=True):
+            for which, chosen in enumerate(samples.split_with_sizes(sizes)):
                 if self.ranges[which] is not None:
-                    values[mine] = _ADJUSTMENTS[which](values[mine], factors.values[mine, which], brightest)
+                    values[chosen] = _ADJUSTMENTS[which](values[chosen], factors.values[chosen, which], brightest)
         return values.to(images.dtype)
 
     def extra_repr(self) -> str:
@@ -101,19 +102,23 @@ class ColorJitter(AfterStep):
 
 def _factor(name: str, value: float | Sequence[float] | None) -> tuple[float, float] | None:
     """A range of factors around 1; None where it would change nothing."""
-    if isinstance(value, int | float):
-        if value < 0:
-            raise ValueError(f"{name} is {value!r}, expected a number from 0 or (least, greatest)")
-        value = (max(0.0, 1.0 - value), 1.0 + value)
-    ends = None if value is None else span(name, value)
+    if value is None:
+        return None
+    if elements(value) is None:
+        reach = number(name, value, least=0.0, expected="a number from 0, or (least, greatest)")
+        ends = max(0.0, 1.0 - reach), 1.0 + reach
+    else:
+        ends = span(name, value, bounds="finite numbers from 0")
     return None if ends == (1.0, 1.0) else ends
 
 
-def _turn(value: float | Sequence[float] | None) -> tuple[float, float] | None:
-    """A range of turns around 0; None where it would change nothing."""
+def _rotation(value: float | Sequence[float] | None) -> tuple[float, float] | None:
+    """A range of rotations around 0; None where it would change nothing."""
     if value is None:
         return None
-    ends = (-value, value) if isinstance(value, int | float) else tuple(float(one) for one in value)
-    if len(ends) != 2 or not -0.5 <= ends[0] <= ends[1] <= 0.5:
-        raise ValueError(f"hue is {value!r}, expected a turn up to 0.5 or (least, greatest) within 0.5 of 0")
-    return None if ends == (0.0, 0.0) else (float(ends[0]), float(ends[1]))
+    if elements(value) is None:
+        reach = number("hue", value, least=0.0, greatest=0.5, expected="a rotation from 0 to 0.5, or (least, greatest)")
+        ends = -reach, reach
+    else:
+        ends = span("hue", value, least=-0.5, greatest=0.5, bounds="rotations within 0.5 of 0")
+    return None if ends == (0.0, 0.0) else ends

@@ -1,20 +1,19 @@
-"""Steps that change the size: RandomResizedCrop and Resize, named and set as in ``torchvision.transforms.v2``.
-
-Comes in: settings. Goes out: a window and a resize in a :class:`~mmload.augment.plan.Plan`, drawn per sample.
-"""
+"""Steps that change the size: RandomResizedCrop and Resize, named and set as in ``torchvision.transforms.v2``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmload.augment.arguments import LONGEST_SIDE, choice, elements, flag, integer, pair, ratios, shares
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.plan import Plan, Resampling
-from mmload.augment.step import Step, pair, span
+from mmload.augment.step import Step
+from mmload.render.plan import Plan, Resampling
 
 ATTEMPTS = 10
 """How often torchvision draws an area and a ratio before it falls back."""
@@ -23,7 +22,7 @@ MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
 
 
 class RandomResizedCrop(Step):
-    """A crop of random area and aspect ratio, resized to ``size``.
+    """A crop of random area and aspect ratio, resized to ``size``; masks always by ``nearest``, as in torchvision.
 
     Args:
         size: (height, width), or one number for both.
@@ -46,17 +45,17 @@ class RandomResizedCrop(Step):
     ) -> None:
         super().__init__()
         self.size = pair(size)
-        self.scale = span("scale", scale)
-        self.ratio = span("ratio", ratio, above=0.0)
+        self.scale = shares(scale)
+        self.ratio = ratios(ratio)
         self.mode = mode_of(interpolation)
-        self.antialias = bool(antialias)
+        self.antialias = antialias is not None and flag("antialias", antialias)
 
     def fits(self, plan: Plan) -> bool:
         """Only one resize fits into a pass."""
-        return plan.fits_resize()
+        return plan.fits_resize(self.mode)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """One window per sample: the first of ten drawn that lies inside, else the centre."""
+        """One window per sample: the first of ten drawn that lies inside, else the center."""
         return plan.resized(self._windows(plan, draws), _resampling(self.size, self.mode, self.antialias))
 
     def _windows(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -64,22 +63,27 @@ class RandomResizedCrop(Step):
         cols, rows = rectangles(draws, plan.height * plan.width, self.scale, self.ratio)
         fitting = (rows > 0) & (rows <= plan.height) & (cols > 0) & (cols <= plan.width)
         height, width = self._fallback(plan.height, plan.width)
-        some = fitting.any(1)
-        h = torch.where(some, first(rows, fitting), height)
-        w = torch.where(some, first(cols, fitting), width)
-        places = draws.uniform(2)
-        top = torch.where(some, whole_numbers(places[:, 0], plan.height - h + 1), (plan.height - height) // 2)
-        left = torch.where(some, whole_numbers(places[:, 1], plan.width - w + 1), (plan.width - width) // 2)
+        found = fitting.any(1)
+        h = torch.where(found, first(rows, fitting), height)
+        w = torch.where(found, first(cols, fitting), width)
+        corners = draws.uniform(2)
+        top = torch.where(found, whole_numbers(corners[:, 0], plan.height - h + 1), (plan.height - height) // 2)
+        left = torch.where(found, whole_numbers(corners[:, 1], plan.width - w + 1), (plan.width - width) // 2)
         return top, left, h, w
 
     def _fallback(self, height: int, width: int) -> tuple[int, int]:
-        """The largest centred window within the ratios, as torchvision falls back to."""
+        """The largest centered window within the ratios, as torchvision falls back to."""
         least, greatest = self.ratio
+        rows, cols = height, width
         if width / height < least:
-            return int(round(width / least)), width
-        if width / height > greatest:
-            return height, int(round(height * greatest))
-        return height, width
+            rows = int(round(width / least))
+        elif width / height > greatest:
+            cols = int(round(height * greatest))
+        if min(rows, cols) == 0:
+            raise ValueError(
+                f"ratio {self.ratio} leaves {rows} x {cols} pixels of images of {height} x {width}: allow squarer crops"
+            )
+        return rows, cols
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""
@@ -87,7 +91,7 @@ class RandomResizedCrop(Step):
 
 
 class Resize(Step):
-    """The whole image in another size.
+    """The whole image in another size; masks by ``nearest``, or ``nearest-exact`` if that is the interpolation.
 
     Args:
         size: (height, width) exactly; or one number for the shorter side, the other keeping the aspect ratio; or None:
@@ -97,7 +101,8 @@ class Resize(Step):
         antialias: whether shrinking averages over all source pixels.
 
     Raises:
-        ValueError: if an argument is out of range, or ``max_size`` contradicts ``size``.
+        ValueError: if an argument is out of range, ``max_size`` contradicts ``size``, or (when run) it leaves no pixel
+            of the shorter side.
     """
 
     def __init__(
@@ -110,27 +115,39 @@ class Resize(Step):
         super().__init__()
         if size is None and max_size is None:
             raise ValueError("size and max_size are both None, expected one of them")
-        single = size is None or isinstance(size, int) or len(size) == 1
-        if max_size is not None and not single:
-            raise ValueError(f"max_size is {max_size} beside size {size!r}, which already decides both sides")
-        if max_size is not None and isinstance(size, int) and max_size <= size:
-            raise ValueError(f"max_size is {max_size}, expected more than size, {size}")
-        self.short = None if size is None else pair(size)[0] if single else None
-        self.size = None if single or size is None else pair(size)
-        self.max_size = max_size
+        sides = None if size is None else pair(size)
+        single = sides is None or len(elements(size) or (size,)) == 1
+        self.short = None if sides is None or not single else sides[0]
+        self.size = None if single else sides
+        self.max_size = None if max_size is None else self._longest(max_size)
         self.mode = mode_of(interpolation)
-        self.antialias = bool(antialias)
+        self.antialias = antialias is not None and flag("antialias", antialias)
+
+    def _longest(self, max_size: object) -> int:
+        """The greatest longer side, which must leave room for the size."""
+        longest = integer("max_size", max_size, least=1, greatest=LONGEST_SIDE, expected="a positive integer")
+        if self.size is not None:
+            raise ValueError(f"max_size is {longest} beside size {self.size}, which already decides both sides")
+        if self.short is not None and longest <= self.short:
+            raise ValueError(f"max_size is {longest}, expected more than size, {self.short}")
+        return longest
 
     def fits(self, plan: Plan) -> bool:
         """Only one resize fits into a pass."""
-        return plan.fits_resize()
+        return plan.fits_resize(self.mode)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """The same size for every sample; nothing where it is the size already."""
         size = self.size or self._keeping_aspect(plan.height, plan.width)
         if size == (plan.height, plan.width):
             return plan
-        return plan.resized(None, _resampling(size, self.mode, self.antialias))
+        if min(size) == 0:
+            raise ValueError(
+                f"max_size {self.max_size} leaves {size[0]} x {size[1]} pixels of images of {plan.height} x "
+                f"{plan.width}: make it larger, or give size as (height, width)"
+            )
+        how = _resampling(size, self.mode, self.antialias)
+        return plan.resized(None, replace(how, exact_masks=self.mode == "nearest-exact"))
 
     def _keeping_aspect(self, height: int, width: int) -> tuple[int, int]:
         """Sizes as torchvision computes them, cut to whole pixels."""
@@ -183,7 +200,4 @@ def mode_of(interpolation: Any) -> str:
     Raises:
         ValueError: if it is none of :data:`MODES`.
     """
-    name = getattr(interpolation, "value", interpolation)
-    if name not in MODES:
-        raise ValueError(f"interpolation is {interpolation!r}, expected one of {', '.join(MODES)}")
-    return str(name)
+    return choice("interpolation", getattr(interpolation, "value", interpolation), MODES)

@@ -1,24 +1,27 @@
-"""What a step of a collate is: it either joins the description of one pass, or runs on the rendered batch.
+"""The two kinds of steps of a collate: those that join the description of a pass, and those that run after it.
 
-Comes in: settings in torchvision's names. Goes out: a :class:`Step` (described, then rendered with its neighbours) or
-an :class:`AfterStep` (runs on what was rendered). Both work alone on a batch and inside ``nn.Sequential``.
+Both work alone on a batch and inside ``nn.Sequential``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.draws import Draws, fresh_seeds
-from mmload.augment.plan import Plan
-from mmload.augment.render import Rendering
+from mmload.batch import Batch
+from mmload.render.plan import Plan
+from mmload.render.rendering import Rendering
+
+if TYPE_CHECKING:
+    from mmload.augment.boxes import BoxRule
 
 
 class Step(nn.Module):
-    """A step that can be described: geometry, linear colour, holes.
+    """A step that can be described: geometry, linear color, holes.
 
     A subclass says whether it still fits into a description (``fits``) and adds itself to it (``describe``).
     """
@@ -46,13 +49,11 @@ class Step(nn.Module):
         Raises:
             ValueError: if ``images`` has another shape, or the step cannot be done at its size.
         """
-        if images.dim() != 4:
-            raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
-        seeds = fresh_seeds(len(images), images.device, generator) if seeds is None else seeds
+        seeds = _seeds_for(images, seeds, generator)
         plan = self.describe(plan_for(images), Draws(seeds, 0))
         dtype = torch.float32 if images.dtype == torch.uint8 and plan.shift is not None else images.dtype
         out = torch.empty(plan.shape, dtype=dtype, device=images.device)
-        Rendering(plan, dtype).whole(images, out)
+        Rendering(plan, dtype).render_batch(images, out)
         return out
 
 
@@ -68,6 +69,21 @@ class AfterStep(nn.Module):
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         """The images [B, C, H, W] and targets after this step; draws in the same order for every batch."""
         raise NotImplementedError
+
+    def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
+        """The batch after this step; to be overridden where more than images and targets change.
+
+        Args:
+            batch: with all its fields.
+            draws: the step's.
+            box_rule: the collate's, for steps that move boxes.
+        """
+        images, targets = self.change(batch.images, batch.targets, draws)
+        changed: Batch = batch.replace(images=images, targets=targets)
+        return changed
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""
 
     @overload
     def forward(
@@ -109,13 +125,49 @@ class AfterStep(nn.Module):
         Raises:
             ValueError: if ``images`` has another shape or dtype.
         """
-        if images.dim() != 4:
-            raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
+        seeds = _seeds_for(images, seeds, generator)
         if images.dtype == torch.uint8 and not self.takes_uint8:
             raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
-        seeds = fresh_seeds(len(images), images.device, generator) if seeds is None else seeds
         changed, mixed = self.change(images, targets, Draws(seeds, 0))
         return changed if targets is None else (changed, mixed)
+
+
+def sees_fields(step: nn.Module) -> bool:
+    """Whether a step is given the whole batch, boxes and masks included, and not images and targets alone."""
+    return isinstance(step, AfterStep) and type(step).changed is not AfterStep.changed
+
+
+def _seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Tensor:
+    """The seeds of a batch that a step renders alone, both checked."""
+    if images.dim() != 4:
+        raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
+    refuse_dtype(images.dtype)
+    refuse_shape(images.shape[1:])
+    if seeds is None:
+        return fresh_seeds(len(images), images.device, generator)
+    if seeds.shape != (len(images),):
+        raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(images)},): one per image")
+    return seeds
+
+
+def refuse_dtype(dtype: torch.dtype) -> None:
+    """Refuses images that are neither uint8 nor floats.
+
+    Raises:
+        TypeError: if they have another dtype, which does not say what white is.
+    """
+    if dtype != torch.uint8 and not dtype.is_floating_point:
+        raise TypeError(f"images are {dtype}, expected torch.uint8 (0 to 255) or a floating dtype (0 to 1)")
+
+
+def refuse_shape(shape: Sequence[int]) -> None:
+    """Refuses images [C, H, W] without pixels.
+
+    Raises:
+        ValueError: if a side or the number of channels is 0.
+    """
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"images have the shape {tuple(shape)}, expected [C, H, W] with a pixel at least")
 
 
 def plan_for(images: Tensor) -> Plan:
@@ -127,41 +179,3 @@ def plan_for(images: Tensor) -> Plan:
 def white(dtype: torch.dtype) -> float:
     """The value of white: 255 for uint8, 1 for floating dtypes."""
     return 255.0 if dtype == torch.uint8 else 1.0
-
-
-def pair(size: int | Sequence[int]) -> tuple[int, int]:
-    """A size as (height, width), from one number or two.
-
-    Raises:
-        ValueError: if it is neither, or not positive.
-    """
-    sizes = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sizes) == 1:
-        sizes = sizes * 2
-    if len(sizes) != 2 or any(type(one) is not int or one < 1 for one in sizes):
-        raise ValueError(f"size is {size!r}, expected a positive whole number or (height, width)")
-    return sizes[0], sizes[1]
-
-
-def chance(p: float) -> float:
-    """A probability, checked.
-
-    Raises:
-        ValueError: if it is not within [0, 1].
-    """
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p is {p!r}, expected a probability from 0 to 1")
-    return float(p)
-
-
-def span(name: str, values: Sequence[float], *, above: float | None = None) -> tuple[float, float]:
-    """A range (least, greatest), checked; ``above``: what both must exceed, else they are at least 0.
-
-    Raises:
-        ValueError: if it is not two numbers in order and in range.
-    """
-    ends = tuple(float(value) for value in values)
-    if len(ends) != 2 or not ends[0] <= ends[1] or (ends[0] < 0 if above is None else ends[0] <= above):
-        bound = "from 0" if above is None else f"above {above:g}"
-        raise ValueError(f"{name} is {values!r}, expected (least, greatest), {bound}")
-    return ends[0], ends[1]

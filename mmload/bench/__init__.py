@@ -2,7 +2,7 @@
 
     options -> task -> contenders, ceilings -> measure (process, child) -> record -> verdict, report, chart, compare
 
-Every contender delivers the same: the same images, the same crop, flip and normalise, float32 batches and labels,
+Every contender delivers the same: the same images, the same crop, flip and normalize, float32 batches and labels,
 shuffled, on the same device. What differs is said in the table.
 """
 

@@ -1,7 +1,7 @@
-"""How fast a build is: the same photographs made into square rows in several ways, in rounds, each begun by another.
+"""Measures building: the same photographs decoded, resized and cut to squares in several ways, in alternating rounds.
 
-Comes in: a folder of photographs. Goes out: a :class:`BuildingRecord`. Every way decodes, resizes the short side and
-cuts the middle out; all but the bare loops store the rows. Never prints, and leaves nothing behind.
+Takes a folder of photographs and returns a :class:`BuildingRecord`. All ways but the bare loops store their rows.
+Never prints, and leaves no file behind.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from mmload.bench.contenders.entry import counted, not_installed
+from mmload.bench.contenders.entry import not_installed
+from mmload.bench.contenders.source import check_image
 from mmload.bench.contenders.tutorial import ImageNetData
 from mmload.bench.machine import machine
-from mmload.build import build
-from mmload.errors import SourceError, UsageError
-from mmload.recipe import BuildRecipe, square
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.errors import SourceError, UsageError, counted
+from mmload.runtime.regular_files import open_regular
+from mmload.runtime.thread_pools import available_cores, single_op_pool
 from mmload.sources.files import EXTENSIONS
-from mmload.threads import available_cores, single_op_pool
 
 _BATCH = 64  # the tutorial's
 _OURS = "mmload build"
@@ -96,7 +98,7 @@ class BuildingRecord:
 
 
 def run(
-    root: Path,
+    root: str | Path,
     *,
     size: int = 256,
     images: int = 1200,
@@ -112,7 +114,7 @@ def run(
         images: how many; fewer photographs are repeated, of more an even part is taken.
         rounds: measured rounds of each way, after one to warm up.
         threads: of mmload, and processes of the others; None: the cores available.
-        progress: told what runs next.
+        progress: called with what runs next.
 
     Raises:
         UsageError: if a number is too small.
@@ -125,7 +127,7 @@ def run(
     ways = _ways(count)
     settings = {"images": images, "size": size, "rounds": rounds, "threads": count, "cache": "warm"}
     with tempfile.TemporaryDirectory(prefix="mmload-bench-") as folder:
-        train = linked(root, images, Path(folder) / "photos" / "train")
+        train = linked(Path(root), images, Path(folder) / "photos" / "train")
         work = Work(train=train, out=Path(folder) / "out", size=size, threads=count)
         for turn in range(rounds + 1):
             first = turn % len(ways)  # none is always behind the same other one
@@ -144,13 +146,14 @@ def linked(root: Path, images: int, train: Path) -> Path:
     """An ImageFolder of links to ``images`` photographs below ``root``, in the class folders that they are in.
 
     Raises:
-        SourceError: if there are no photographs.
+        SourceError: if there are no photographs, or one is not a regular file.
     """
-    files = sorted(path for path in root.rglob("*") if path.suffix.lower() in EXTENSIONS)
+    files = sorted(path for path in root.rglob("*") if path.suffix.lower() in EXTENSIONS and not path.is_dir())
     if not files:
         raise SourceError(f"no photographs below {root}; give a folder that holds some, as a build does")
     for number in range(images):
         source = files[number * len(files) // images if len(files) > images else number % len(files)]
+        check_image(source)
         folder = train / source.parent.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number:09d}{source.suffix}").symlink_to(source.resolve())
@@ -207,7 +210,13 @@ def ffcv(work: Work) -> int:
 
 def ours(work: Work) -> int:
     """This package's build, checksums, statistics and fsync included."""
-    recipe = BuildRecipe(kind="imagefolder", root=work.train.parent, out=work.out, transforms=square(work.size))
+    recipe = BuildRecipe(
+        kind="imagefolder",
+        root=work.train.parent,
+        out=work.out,
+        options={"allow_outside": True},  # it is made of links
+        transforms=square(work.size),
+    )
     return build(recipe, threads=work.threads, processes=1).built
 
 
@@ -232,7 +241,8 @@ def _files(work: Work) -> list[Path]:
 
 def _pixels(file: Path, size: int) -> Tensor:
     """What any build has to do for a photograph, by torchvision's own functions on tensors."""
-    image = decode_image(torch.from_numpy(np.fromfile(file, dtype=np.uint8)), ImageReadMode.RGB)
+    with open(file, "rb", opener=open_regular) as opened:
+        image = decode_image(torch.from_numpy(np.fromfile(opened, dtype=np.uint8)), ImageReadMode.RGB)
     middle: Tensor = F.center_crop(F.resize(image, [size], antialias=True), [size])
     return middle
 

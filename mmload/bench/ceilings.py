@@ -1,7 +1,7 @@
-"""What the machine itself can do: the rates that no loader of these batches can pass.
+"""The limits of the machine: rates that no loader of these batches can exceed.
 
-Comes in: a task. Goes out: entries like those of contenders, measured in the same rounds, each in its own process, that
-count images as well: the task's output filled, its stored rows copied, sent to the device, read from a cold disk.
+They are entries like the contenders and run in the same rounds, each in its own process: filling the task's output,
+copying its stored rows, sending them to the device, reading them from a cold disk.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch import Tensor
 from mmload.bench.cold import evict, resident_bytes
 from mmload.bench.contenders import Contender, Entry
 from mmload.bench.task import Task
-from mmload.errors import MmloadError
-from mmload.pool import past_caches
-from mmload.threads import single_op_pool
+from mmload.errors import MmloadError, counted
+from mmload.runtime.memory_pool import past_caches
+from mmload.runtime.regular_files import open_regular
+from mmload.runtime.thread_pools import single_op_pool
 
 FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"
 
@@ -33,7 +34,7 @@ _DISK_REQUESTS = 8  # at once: more than most disks need to be busy
 
 def ceiling_entries(task: Task) -> dict[str, Entry]:
     """The ceilings of a task by their short names."""
-    threads = f"{task.threads} thread{'s' * (task.threads != 1)}"
+    threads = counted(task.threads, "thread")
     filled = "uncached fill of output" if _past_caches(task) else "fill_ of the output"
     made: dict[str, tuple[str, type[Contender]]] = {
         FILL: (f"{filled}, {threads}" if task.device == "cpu" else f"{filled} on cuda", Fill),
@@ -42,11 +43,15 @@ def ceiling_entries(task: Task) -> dict[str, Entry]:
     }
     if task.device == "cuda":
         made[PINNED] = ("pinned copy of the rows to cuda", Pinned)
-    return {short: Entry(name=name, group="ceiling", make=make) for short, (name, make) in made.items()}
+    limits = {FILL, PINNED} | ({COPY} if task.augment == "none" else set())  # without --cold the disk limits nobody
+    return {
+        short: Entry(name=name, group="ceiling", need=0 if short in limits else 2, make=make)
+        for short, (name, make) in made.items()
+    }
 
 
 def cached_entry() -> Entry:
-    """One batch given again and again: what training comes to when loading takes no time."""
+    """One batch, repeated: the rate of training if loading took no time."""
     return Entry(name="one cached batch: no loading at all", group="cached", make=Cached)
 
 
@@ -156,7 +161,7 @@ class Disk:
     def _read(self, path: Path, offset: int, size: int) -> int:
         if not hasattr(self._local, "memory"):
             self._local.memory = memoryview(bytearray(self._block))
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             done = 0
             while done < size:
                 got = os.preadv(file.fileno(), [self._local.memory[: size - done]], offset + done)
@@ -213,14 +218,14 @@ class _Threads:
 
 
 def _past_caches(task: Task) -> bool:
-    """Whether mmload writes the output past the caches, and so passes what ``fill_`` comes to."""
+    """Whether mmload writes the output past the caches, which is faster than ``fill_``."""
     count, *sample = task.shape
     plain = task.device == "cpu" and task.dtype == torch.float32 and 4 * prod(task.shape) % 64 == 0
     return plain and past_caches(count, 4 * prod(sample))
 
 
 def _filled(buffer: Tensor) -> Tensor:
-    from mmload.augment import kernels  # numba: processes that measure something else do without
+    from mmload.render import cpu_kernels as kernels  # numba: processes that measure something else do without
 
     kernels.fill(buffer.view(-1).numpy(), 1.0)
     return buffer

@@ -1,7 +1,7 @@
-"""A record as a picture: one bar a contender, its spread as a whisker, the ceiling as a line.
+"""Draws a record as a PNG: one bar a contender, its spread as a whisker, the limit as a line.
 
-Comes in: a record. Goes out: a PNG whose background is transparent and whose colours stand out from white and from
-black alike. matplotlib is imported when it is needed: ``pip install mmload[plot]``.
+The background is transparent, and the colors are readable on white and on black. matplotlib is imported on first use:
+``pip install mmload[plot]``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mmload.errors import MmloadError, UsageError
 # Contrast with white / with #0d1117 (WCAG), all at least 3: ink 4.3 / 4.4, mmload 3.9 / 4.8, stock 3.5 / 5.4,
 # peer 3.4 / 5.6, ceiling 4.0 / 4.8.
 INK = "#7a7a7a"
-COLOURS = {"mmload": "#2d80e8", "stock": "#8a8a8a", "peer": "#c07a1e", "ceiling": "#e0524a"}
+COLORS = {"mmload": "#2d80e8", "stock": "#8a8a8a", "peer": "#c07a1e", "ceiling": "#e0524a"}
 
 _OFF_SCALE = 5  # times the fastest bar: a ceiling above that would leave the bars no room
 _DOTS = 160
@@ -66,12 +66,12 @@ def _bars(axes: Any, rows: list[Row]) -> None:
     places = range(len(rows))
     below = [row.rate - min(row.epochs) for row in rows]
     above = [max(row.epochs) - row.rate for row in rows]
-    axes.barh(places, [row.rate for row in rows], color=[COLOURS[row.group] for row in rows], height=0.68)
+    axes.barh(places, [row.rate for row in rows], color=[COLORS[row.group] for row in rows], height=0.68)
     nothing = [0.0] * len(rows)
-    for spread, colour in (((below, nothing), "white"), ((nothing, above), INK)):  # in the bar, and beyond it
+    for spread, color in (((below, nothing), "white"), ((nothing, above), INK)):  # in the bar, and beyond it
         medians = [row.rate for row in rows]
-        bars = axes.errorbar(medians, places, xerr=spread, fmt="none", ecolor=colour, capsize=3, lw=1.6)
-        for cap in bars.lines[1][0 if colour == INK else 1 :: 2]:
+        bars = axes.errorbar(medians, places, xerr=spread, fmt="none", ecolor=color, capsize=3, lw=1.6)
+        for cap in bars.lines[1][0 if color == INK else 1 :: 2]:
             cap.set_visible(False)  # that at the median
     for place, row in zip(places, rows, strict=True):
         at = (max(row.epochs), place)
@@ -88,19 +88,19 @@ def _ceilings(axes: Any, record: Record, rows: list[Row]) -> None:
     near = [row for row in limits if row.rate <= _OFF_SCALE * most]
     axes.set_xlim(0, 1.12 * max([most, *(row.rate for row in near)]))
     for row in near:
-        axes.axvline(row.rate, color=COLOURS["ceiling"], lw=1.6, ls=(0, (5, 3)))
+        axes.axvline(row.rate, color=COLORS["ceiling"], lw=1.6, ls=(0, (5, 3)))
     for line, row in enumerate(sorted(limits, key=lambda row: row.rate, reverse=True)):  # each label on its own line
         there = row in near
-        told = f"{row.name}, {number(row.rate)}"
-        label = f"limit: {told} " if there else f"limit, off the scale: {told} \u2192"
+        text = f"{row.name}, {number(row.rate)}"
+        label = f"limit: {text} " if there else f"limit, off the scale: {text} \u2192"
         at = (row.rate if there else axes.get_xlim()[1], 1.0)
-        style = {"fontsize": 10, "va": "bottom", "ha": "right", "color": COLOURS["ceiling"]}
+        style = {"fontsize": 10, "va": "bottom", "ha": "right", "color": COLORS["ceiling"]}
         place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
         axes.annotate(label, at, (0, 2 + 14 * line), **place, **style)
 
 
 def _plain(axes: Any, record: Record) -> None:
-    """Everything else in one quiet colour."""
+    """Everything else in one quiet color."""
     cache, device = record.settings.get("cache", "warm"), record.settings.get("device", "cpu")
     text = f"images/s (median, whiskers: lowest to highest epoch; {cache} cache, {device})"
     if any(row.differs and row.rate for row in record.rows):

@@ -1,8 +1,7 @@
-"""Files out of the page cache, and the proof of it: what is called cold has no page of its files in memory.
+"""Evicts files from the page cache and proves it.
 
-Comes in: paths. Goes out: a :class:`Coldness`. Files are written back and given up with ``posix_fadvise(DONTNEED)``,
-and then ``mincore`` counts the pages that are still there. It speaks of this system's page cache: a disk's own cache,
-or that of a virtual machine's host, is out of its reach. Never reads a file's bytes.
+Files are written back and evicted with ``posix_fadvise(DONTNEED)``; then ``mincore`` counts the pages that are still
+in memory. The caches of a disk, or of a virtual machine's host, cannot be seen. Never reads a file's bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from mmload.runtime.regular_files import open_regular
+
 _TRIES = 3  # pages that are in a processor's own queues go with the second call
 
 
@@ -28,7 +29,7 @@ class Coldness:
     Attributes:
         files: how many there were.
         bytes: in them.
-        resident: bytes that are still in the page cache; None where that cannot be told.
+        resident: bytes that are still in the page cache; None if the system does not report it.
         reason: why it is not proven, "" if it is.
     """
 
@@ -68,7 +69,7 @@ def make_cold(paths: Iterable[Path]) -> Coldness:
 
 def evict(path: Path, length: int = 0) -> None:
     """Write a file's pages back to the disk and ask the system to give up those of its first bytes; 0: of all."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = open_regular(path)
     try:
         os.fsync(handle)  # a page that was not written back cannot be given up
         os.posix_fadvise(handle, 0, length, os.POSIX_FADV_DONTNEED)
@@ -79,16 +80,19 @@ def evict(path: Path, length: int = 0) -> None:
 def resident_bytes(path: Path, length: int = 0) -> int:
     """Of a file's first bytes (0: of all), those that are in the page cache, in whole pages.
 
-    ``mincore(2)`` tells it of a mapping, which by itself brings no page in. Of files that this user neither owns nor
+    ``mincore(2)`` reports it for a mapping, which by itself loads no page. Of files that this user neither owns nor
     may write, Linux says that every page is there: never less than the truth.
 
     Raises:
-        OSError: if the system does not tell.
+        OSError: if the system does not report it.
     """
     size = min(length or path.stat().st_size, path.stat().st_size)
     if size == 0:
         return 0
-    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as pages:
+    with (
+        open(path, "rb", opener=open_regular) as file,
+        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as pages,
+    ):
         memory = np.frombuffer(pages, dtype=np.uint8)
         states = np.zeros(-(-size // mmap.PAGESIZE), dtype=np.uint8)
         failed = _mincore()(memory.ctypes.data, size, states.ctypes.data)

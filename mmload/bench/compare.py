@@ -1,7 +1,4 @@
-"""Two records side by side, as text of at most 80 columns: the same rows, what changed, and what was not the same.
-
-Comes in: two records, as of before and after, or of two machines. Goes out: lines. Never measures and never prints.
-"""
+"""Compares two records as text of at most 80 columns: the rows of both, and what differs in their settings."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from typing import Any
 
 from mmload.bench.record import Record, Row
 from mmload.bench.report import number, wrapped
+from mmload.errors import one_line
 
 _NAME = 39
 
@@ -22,7 +20,7 @@ def compare(a: Record, b: Record, names: tuple[str, str] = ("a", "b")) -> str:
         b: the second; ratios say how it compares to the first.
         names: what to call them, as their files are called.
     """
-    lines = [f"a: {names[0]}", f"b: {names[1]}", ""]
+    lines = [one_line(f"a: {names[0]}"), one_line(f"b: {names[1]}"), ""]
     lines.append(f"{'images/s':<{_NAME}}{'a':>9}{'b':>9}{'b / a':>8}  {'spread':<13}")
     first, second = {row.name: row for row in a.rows}, {row.name: row for row in b.rows}
     for name in dict.fromkeys([*first, *second]):
@@ -38,7 +36,7 @@ def _line(name: str, a: Row | None, b: Row | None) -> list[str]:
     if not (a and a.rate) and not (b and b.rate):
         return []
     shown = [number(row.rate) if row and row.rate else "-" for row in (a, b)]
-    line = f"{name[: _NAME - 1]:<{_NAME}}{shown[0]:>9}{shown[1]:>9}"
+    line = f"{one_line(name)[: _NAME - 1]:<{_NAME}}{shown[0]:>9}{shown[1]:>9}"
     if a and b and a.rate and b.rate:
         apart = min(b.epochs) > max(a.epochs) or min(a.epochs) > max(b.epochs)
         line += f"{b.rate / a.rate:>7.2f}x  {'apart' if apart else 'overlaps'}"

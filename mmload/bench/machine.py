@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import mmload
-from mmload.threads import available_cores
+from mmload.runtime.thread_pools import available_cores
 
 PACKAGES = (
     "torchvision",
@@ -61,7 +61,7 @@ def _processor() -> str:
 
 
 def _memory() -> int | None:
-    """Bytes of physical memory, None where the system does not tell."""
+    """Bytes of physical memory, None if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -1,7 +1,7 @@
-"""Rounds of turns, contenders interleaved, so that a drifting machine drifts for all of them alike.
+"""Measures contenders in interleaved rounds, so that a drift of the machine affects all of them alike.
 
-Comes in: entries and a :class:`Plan`. Goes out: a :class:`Measurement` of each, of those that failed as well. A
-contender that fails, crashes or hangs is taken out, and the others go on. Never prints.
+Takes entries and a :class:`Plan`, and returns a :class:`Measurement` for each. A contender that fails, crashes or
+hangs is left out, and the others continue. Never prints.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from mmload.bench import usage
+from mmload.bench.budget import Budget, no_room, start_order
 from mmload.bench.ceilings import CACHED
-from mmload.bench.child import Sample
 from mmload.bench.cold import Coldness, files_below, make_cold
+from mmload.bench.contender_server import CEILINGS, LoadSample
+from mmload.bench.contender_worker import Fault, Worker
 from mmload.bench.contenders import Entry
-from mmload.bench.process import Fault, Worker
 from mmload.bench.task import Task
 from mmload.bench.train import TrainSample
-from mmload.threads import available_cores
+from mmload.runtime.thread_pools import available_cores
 
-_LEAST_TURN = 1.0  # seconds that a turn gets in any case, or half its fair share of a budget that is smaller
 _LONG_ENOUGH = 1.0  # seconds after which a turn need not go through a further epoch
-_TO_MAKE = 60.0  # seconds that a contender may take to be made, at least
+_TO_MAKE_AGAIN = 60.0  # seconds that a contender may take to be created again, with its files evicted
+_LEAVE = 5.0  # seconds that all processes together have to exit by themselves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,9 @@ class Plan:
 
     Attributes:
         epochs: measured turns of each contender, after one to warm up.
-        budget: seconds for all turns; they are cut short, and rounds left out, to keep it. Starting the processes comes
-            on top.
-        cold: evict all files before each measured epoch. The contender is made anew for it and no other is there
+        budget: seconds for all of it, starting and ending the processes included; turns are cut short, and rounds and
+            contenders left out, to keep it.
+        cold: evict all files before each measured epoch. The contender is created again for it and no other is there
             meanwhile: what a process has mapped cannot be evicted.
         train: a torchvision model to train with each contender's batches, two steps at least; None: no training. For
             whom the budget has no room for two steps is not trained with.
@@ -58,7 +59,7 @@ class Measurement:
     Attributes:
         entry: which.
         failure: why there are no samples, or not all; "" if nothing went wrong.
-        warmed: whether the epoch that warms up was gone through to its end.
+        warmed: whether the epoch that warms up came to its end; None before it.
         samples: the measured turns.
         memory: bytes of its process tree at most, sampled in the epoch that warms up; None where it is not known.
         training: the measured turns of training.
@@ -68,8 +69,8 @@ class Measurement:
 
     entry: Entry
     failure: str = ""
-    warmed: bool = True
-    samples: list[Sample] = field(default_factory=list)
+    warmed: bool | None = None
+    samples: list[LoadSample] = field(default_factory=list)
     memory: int | None = None
     training: list[TrainSample] = field(default_factory=list)
     untrained: float = 0.0
@@ -86,9 +87,10 @@ class Measurement:
         return [sample.rate for sample in self.samples]
 
     @property
-    def median(self) -> float:
-        """Images per second, the median over the samples; 0 without any."""
-        return median(self.rates) if self.samples else 0.0
+    def rate(self) -> float:
+        """Images per second, the median over the samples, of a ceiling the highest; 0 without any."""
+        summary = max if self.entry.group == "ceiling" else median
+        return summary(self.rates) if self.samples else 0.0
 
     @property
     def cpu(self) -> float | None:
@@ -107,12 +109,16 @@ class Measurement:
         return median(sample.share for sample in self.training) if self.training else None
 
     def note_memory(self, process: int) -> None:
-        """Sample what the process tree takes now."""
+        """LoadSample what the process tree takes now."""
         self.memory = max(filter(None, (self.memory, usage.memory(process))), default=None)
 
 
 def measure(
-    task: Task, entries: Sequence[Entry], plan: Plan, progress: Callable[[str], None] | None = None
+    task: Task,
+    entries: Sequence[Entry],
+    plan: Plan,
+    progress: Callable[[str], None] | None = None,
+    budget: Budget | None = None,
 ) -> list[Measurement]:
     """Measure all entries, each in its own process.
 
@@ -120,13 +126,16 @@ def measure(
         task: what they have to deliver.
         entries: contenders and ceilings, in the order of the table.
         plan: how.
-        progress: told what runs next.
+        progress: called with what runs next.
+        budget: the plan's, of which some is spent already; None: it begins now.
 
     Returns:
         One measurement an entry, in their order.
     """
     with tempfile.TemporaryDirectory(prefix="mmload-bench-", ignore_cleanup_errors=True) as work:
-        rounds = _Rounds(task, entries, plan, Path(work), progress or (lambda text: None))
+        rounds = _Rounds(
+            task, entries, plan, Path(work), progress or (lambda text: None), budget or Budget(seconds=plan.budget)
+        )
         try:
             rounds.run()
         finally:
@@ -138,12 +147,21 @@ class _Rounds:
     """The processes, what was seen of them, and the clock."""
 
     def __init__(
-        self, task: Task, entries: Sequence[Entry], plan: Plan, work: Path, progress: Callable[[str], None]
+        self,
+        task: Task,
+        entries: Sequence[Entry],
+        plan: Plan,
+        work: Path,
+        progress: Callable[[str], None],
+        budget: Budget,
     ) -> None:
         self._task, self._plan, self._work, self._progress = task, plan, work, progress
         self.measurements = [Measurement(entry=entry, failure=entry.missing) for entry in entries]
         self._workers: dict[int, Worker] = {}
-        self._deadline = self._least = self._two_steps = 0.0
+        self._budget = budget
+        self._least = self._two_steps = 0.0
+        self._turns: list[float] = []  # seconds that each took,
+        self._beyond: list[float] = []  # and those of them that were more than it was given
         self._files: list[Path] = []
         scratch = work / "scratch"
         scratch.mkdir()
@@ -153,47 +171,60 @@ class _Rounds:
 
     def run(self) -> None:
         """All phases; the train phase last, so that a model's memory is in no other number."""
+        self._make()
         loading = [n for n in self._workers if self.measurements[n].entry.group != CACHED]
         training = [n for n in self._workers if self.measurements[n].entry.group != "ceiling"]
-        self._make()
-        self._deadline = time.monotonic() + self._plan.budget
         if self._plan.cold:
             roots = [self._task.dataset / self._task.split, self._work / "scratch"]
             self._files = files_below(roots + ([self._task.source] if self._task.source else []))
         later = self._plan.epochs * len(training) if self._plan.train else 0
         turns = later + (self._plan.epochs + 1) * len(loading)
-        self._least = min(_LEAST_TURN, self._plan.budget / 2 / max(1, turns))
+        self._least = self._budget.least_turn(turns)
         self._round(loading, "warm-up", self._warm_up, self._plan.epochs * len(loading) + later)
         for turn in range(1, self._plan.epochs + 1):
-            if turn == 1 or time.monotonic() < self._deadline:
+            if turn == 1 or self._budget.left > 0:
                 left = (self._plan.epochs - turn) * len(loading) + later
                 self._round(loading, f"epoch {turn} of {self._plan.epochs}", self._epoch, left)
+        passed = self._passed_limits()
+        if self._budget.left > 0:
+            self._round(passed, "once more, as it was passed", self._epoch, later)
         if self._plan.train:
             self._train_rounds(training)
-        self._progress("closing")
-        for worker in self._workers.values():
-            worker.leave()
-        for worker in self._workers.values():
-            worker.wait()
+        self._close()
+
+    def _passed_limits(self) -> list[int]:
+        """The limits below the fastest contender: the machine was busier while they were measured."""
+        fastest = max((result.rate for result in self.measurements if result.entry.group not in CEILINGS), default=0.0)
+        limits = [n for n in self._workers if self.measurements[n].entry.group == "ceiling"]
+        return [n for n in limits if not self.measurements[n].entry.need and self.measurements[n].rate < fastest]
 
     def _train_rounds(self, numbers: list[int]) -> None:
         """Rounds of training, as far as the budget goes; the fastest of each group first, which the verdict is of."""
         there = [n for n in numbers if n in self._workers]
         best: dict[str, int] = {}
-        for number in sorted(there, key=lambda n: self.measurements[n].median):
+        for number in sorted(there, key=lambda n: self.measurements[n].rate):
             best[self.measurements[number].entry.group] = number
         numbers = sorted(there, key=lambda n: n not in best.values())
         self._two_steps = self._try_steps(best.get(CACHED, numbers[0])) if numbers else 0.0
         for turn in range(1, self._plan.epochs + 1):
-            if turn == 1 or time.monotonic() < self._deadline:
+            if turn == 1 or self._budget.left > 0:
                 left = (self._plan.epochs - turn) * len(numbers)
                 self._round(numbers, f"training, {turn} of {self._plan.epochs}", self._train, left)
+
+    def _close(self) -> None:
+        """Let all processes exit by themselves, at the same time, and end those that take too long."""
+        self._progress("closing")
+        for worker in self._workers.values():
+            worker.leave()
+        last = time.monotonic() + _LEAVE
+        for worker in self._workers.values():
+            worker.wait(last - time.monotonic())
 
     def _try_steps(self, number: int) -> float:
         """Seconds that a turn of training takes at least, by steps that count for nothing else."""
         began = time.monotonic()
         self._progress("the first steps of training")
-        limit = max(self._least, self._deadline - began) + self._plan.patience
+        limit = max(self._least, self._budget.left) + self._plan.patience
         seconds: float | None = None
         with self._fault_of(number):
             seconds = self._workers[number].ask("try_steps", limit, model=self._plan.train)
@@ -205,18 +236,30 @@ class _Rounds:
             worker.kill()
 
     def _make(self) -> None:
-        """Start and make all, their imports overlapping, their conversions one after the other."""
-        numbers = list(self._workers)
-        ahead = max(1, available_cores())
-        for place, number in enumerate(numbers):
-            for later in numbers[place : place + ahead + 1]:
-                if later in self._workers and self._workers[later].pid is None:
-                    with self._fault_of(later):
-                        self._workers[later].start()
-            if number in self._workers:
-                self._progress(f"{self.measurements[number].name}: getting ready")
+        """Start and make what there is time for, the needed first: imports overlap, conversions follow each other."""
+        waiting = start_order([result.entry for result in self.measurements])
+        starting: list[int] = []
+        made = 0
+        while waiting or starting:
+            while waiting and len(starting) <= available_cores() and self._may_start(waiting[0], made, len(starting)):
+                number = waiting.pop(0)
                 with self._fault_of(number):
-                    self._workers[number].ask("make", max(_TO_MAKE, self._plan.budget))
+                    self._workers[number].start()
+                    starting.append(number)
+            if not starting:
+                break
+            number = starting.pop(0)
+            entry = self.measurements[number].entry
+            self._progress(f"{entry.name}: getting ready")
+            with self._fault_of(number):
+                self._workers[number].ask("make", self._budget.to_make(needed=not entry.need))
+            made += 1
+        for number in waiting:
+            self.measurements[number].failure = no_room(self._plan.budget)
+            del self._workers[number]
+
+    def _may_start(self, number: int, made: int, starting: int) -> bool:
+        return not self.measurements[number].entry.need or self._budget.room_to_start(made, starting)
 
     def _round(
         self, numbers: list[int], name: str, turn: Callable[[Worker, Measurement, float], None], left: int
@@ -226,13 +269,33 @@ class _Rounds:
             if number not in self._workers:
                 continue
             turns = left + len([n for n in numbers[place:] if n in self._workers])
-            most = max(self._least, (self._deadline - time.monotonic()) / turns)
+            most = self._budget.turn(turns, self._least, mean(self._beyond or [0.0]))
             self._progress(f"{self.measurements[number].name}: {name}")
+            began = self._budget.spent
             with self._fault_of(number):
+                if turn != self._train and self._is_over(self.measurements[number]):
+                    continue
                 turn(self._workers[number], self.measurements[number], most)
+                self._turns.append(self._budget.spent - began)
+                self._beyond.append(max(0.0, self._turns[-1] - most))
+
+    def _is_over(self, result: Measurement) -> bool:
+        """Whether the rest of the time is for what the verdict needs, which this result is not.
+
+        Raises:
+            Fault: if so, and nothing was measured yet.
+        """
+        needed = [self.measurements[n] for n in self._workers if not self.measurements[n].entry.need]
+        turns = sum(1 if each.warmed is not None else 2 for each in needed if not each.samples)
+        if not result.entry.need or self._budget.left > turns * mean(self._turns or [0.0]):
+            return False
+        if not result.samples:
+            raise Fault(no_room(self._plan.budget))
+        return True
 
     def _warm_up(self, worker: Worker, result: Measurement, most: float) -> None:
-        limit = most + 2 * self._plan.patience  # some compile their loops in the first epoch
+        patience = 2 * self._plan.patience  # some compile their loops in the first epoch
+        limit = most + self._budget.patience(patience, not result.entry.need)
         result.warmed = worker.ask("epoch", limit, result.note_memory, least=0.0, most=most, check=True).whole
         if worker.pid is not None:
             result.note_memory(worker.pid)
@@ -240,18 +303,19 @@ class _Rounds:
             worker.ask("close", self._plan.patience)
 
     def _epoch(self, worker: Worker, result: Measurement, most: float) -> None:
+        limit = most + self._budget.patience(self._plan.patience, not result.entry.need)
         if not self._plan.cold:
-            limit, least = most + self._plan.patience, min(_LONG_ENOUGH, most / 2)
+            least = min(_LONG_ENOUGH, most / 2)
             result.samples.append(worker.ask("epoch", limit, least=least, most=most))
             return
-        worker.ask("make", _TO_MAKE)
+        worker.ask("make", _TO_MAKE_AGAIN)
         if result.entry.group != "ceiling":  # made already, as what that has read is not to be in memory either
             result.coldness.append(make_cold(self._files))
-        result.samples.append(worker.ask("epoch", most + self._plan.patience, least=0.0, most=most))
+        result.samples.append(worker.ask("epoch", limit, least=0.0, most=most))
         worker.ask("close", self._plan.patience)
 
     def _train(self, worker: Worker, result: Measurement, most: float) -> None:
-        if self._two_steps > max(_LEAST_TURN, self._deadline - time.monotonic()):
+        if self._two_steps > max(1.0, self._budget.left):
             result.untrained = 0.0 if result.training else self._two_steps
             return
         limit = max(most, self._two_steps) + 2 * self._plan.patience

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from mmload.bench.measure import Plan
 from mmload.bench.task import AUGMENTS, Task
-from mmload.dataset import open as open_dataset
 from mmload.errors import UsageError
-from mmload.threads import MOST_THREADS, available_cores, check_threads
+from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads
+from mmload.store.dataset import open as open_dataset
 
 DEVICES = ("cpu", "cuda")
 
 MOST = {"--images": 10_000_000, "--epochs": 1000, "--rounds": 1000, "--size": 16_384}
-"""The greatest numbers that can be meant; beyond, memory or patience would come to an end first."""
+"""Upper bounds that catch typing errors."""
 
 
 def check_count(name: str, value: int | None, most: int | None = None) -> None:
-    """Whether a number of things can be meant; None, the choice left to the bench, can.
+    """Check a count; None leaves the choice to the bench.
 
     Args:
         name: the option's.
@@ -26,7 +26,7 @@ def check_count(name: str, value: int | None, most: int | None = None) -> None:
         most: the greatest; None: :data:`MOST` of that option, or any.
 
     Raises:
-        UsageError: if it cannot.
+        UsageError: if it is invalid.
     """
     most = MOST.get(name) if most is None else most
     if value is not None and value < 1:
@@ -52,11 +52,11 @@ class Options:
         device: "cpu" or "cuda"; None: cuda where there is one.
         cold: evict all files before each measured epoch.
         train: a torchvision model to train with each contender's batches.
-        time_budget: seconds for measuring, beside those for starting; None: 300, quick 60.
+        time_budget: seconds for all of it, starting the contenders' processes included; None: 300, quick 60.
         quick: fewer images, one epoch, a smaller budget.
 
     Raises:
-        UsageError: if a setting cannot be meant.
+        UsageError: if a setting is invalid.
     """
 
     split: str | None = None
@@ -91,7 +91,7 @@ class Options:
                 )
         if not self.workers or min(self.workers) < 0 or max(self.workers) > MOST_THREADS:
             given = ",".join(map(str, self.workers))
-            raise UsageError(f"--workers is {given}; give whole numbers from 0 to {MOST_THREADS}, as in 0,2,4")
+            raise UsageError(f"--workers is {given}; give integers from 0 to {MOST_THREADS}, as in 0,2,4")
         if self.time_budget is not None and not 0 < self.time_budget < float("inf"):
             raise UsageError(f"--time-budget is {self.time_budget:g}; use seconds above 0")
         if self.device is not None and self.device not in DEVICES:

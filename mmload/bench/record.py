@@ -1,7 +1,6 @@
-"""A bench's result as plain data: what is shown, drawn, compared and kept as JSON.
+"""The result of a bench as plain data: a :class:`Record` with one row a contender, which JSON files keep.
 
-Comes in: measurements, or a file that an earlier bench wrote. Goes out: a :class:`Record` of rows, one a
-contender. Never measures and never prints.
+It is made from measurements or read from a file. Never measures and never prints.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mmload.bench.ceilings import COPY, DISK, FILL, PINNED
-from mmload.bench.child import CEILINGS
+from mmload.bench.contender_server import CEILINGS
 from mmload.bench.measure import Measurement
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, UsageError
+from mmload.runtime.regular_files import open_regular
 
 FORMAT = "mmload bench"
 VERSION = 1
@@ -31,7 +31,7 @@ class Row:
         group: "stock", "peer", "mmload", "ceiling" or "cached".
         differs: what is not equal to the task, "" if all is.
         failure: why it was not measured, or not to the end; "" if nothing went wrong.
-        images_per_second: the median over the epochs; None if it was not measured.
+        images_per_second: the median over the epochs, of a ceiling the highest; None if it was not measured.
         epochs: images per second of each measured epoch.
         ceiling: the ceiling that limits it, "" for ceilings themselves and where none was measured.
         of_ceiling: the share of that ceiling's rate.
@@ -128,14 +128,14 @@ _MOST = 2**24
 """Characters of a record: a larger file, or a device that never ends, is something else."""
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: str | Path) -> Record:
     """A record from its file.
 
     Raises:
         UsageError: if there is none at that path, or it is of another format.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=open_regular) as file:
             text = file.read(_MOST + 1)
         if len(text) > _MOST:
             raise UsageError(f"{path} is not a record of mmload bench: it is longer than {_MOST:,} characters")
@@ -155,13 +155,13 @@ def read_record(path: Path) -> Record:
         raise UsageError(f"{path} is a damaged record ({error}); run the bench again") from error
 
 
-def write_record(record: Record, path: Path) -> None:
+def write_record(record: Record, path: str | Path) -> None:
     """The record into a file.
 
     Raises:
         MmloadError: if it cannot be written.
     """
-    write_json(record.as_json(), path)
+    write_json(record.as_json(), Path(path))
 
 
 def write_json(body: Mapping[str, Any], path: Path) -> None:
@@ -189,7 +189,7 @@ def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[s
         ceilings: short name -> row name of the ceilings.
         cold: whether files were evicted before each epoch.
     """
-    rates = {result.name: result.median for result in measurements}
+    rates = {result.name: result.rate for result in measurements}
     tops = {short: rates[name] for short, name in ceilings.items() if rates.get(name)}
     return [_row(task, result, tops, ceilings, cold) for result in measurements]
 
@@ -202,10 +202,10 @@ def _row(task: Task, result: Measurement, tops: Mapping[str, float], names: Mapp
         group=result.entry.group,
         differs=result.entry.differs,
         failure=result.failure,
-        images_per_second=result.median or None,
+        images_per_second=result.rate or None,
         epochs=result.rates,
         ceiling=names[short] if short else "",
-        of_ceiling=result.median / tops[short] if short and result.samples else None,
+        of_ceiling=result.rate / tops[short] if short and result.samples else None,
         cpu_seconds_per_1000=result.cpu,
         peak_bytes=result.memory,
         trained_per_second=result.train_rate,

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from mmload.bench.record import Record, Row, best
+from mmload.errors import one_line
 
 WIDTH = 80
 _NAME = 39
@@ -61,12 +62,14 @@ def remarks(record: Record) -> list[str]:
     if limits:
         lines += wrapped(f"of limit: the share of {', '.join(sorted(limits))}", "")
     for row in record.rows:
-        if row.differs:
+        if row.differs and _measured(row):
             lines += wrapped(f"* {row.name}: {row.differs}", "  ")
+    failures: dict[tuple[str, str], list[str]] = {}
     for row in record.rows:
         if row.failure:
-            what = "failed later" if row.rate else "not measured"
-            lines += wrapped(f"{what}: {row.name}: {row.failure}", "  ")
+            failures.setdefault(("failed later" if row.rate else "not measured", row.failure), []).append(row.name)
+    for (what, failure), names in failures.items():
+        lines += wrapped(f"{what}: {'; '.join(names)}: {failure}", "  ")
     for note in record.notes:
         lines += wrapped(note, "  ")
     return lines
@@ -87,10 +90,14 @@ def _ratio(times: float) -> str:
 
 
 def wrapped(text: str, indent: str) -> Iterable[str]:
-    """Lines of at most 80 columns; all but the first begin with ``indent``."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    """Lines of at most 80 columns; all but the first begin with ``indent``. Line ends in names are escaped."""
+    return textwrap.wrap(one_line(text), WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _called(row: Row) -> str:
     """The row's name, with a star where it is not equal to the others."""
-    return row.name[: _NAME - 1] + ("*" if row.differs else "")
+    return one_line(row.name)[: _NAME - 1] + ("*" if row.differs and _measured(row) else "")
+
+
+def _measured(row: Row) -> bool:
+    return bool(row.rate or row.training)

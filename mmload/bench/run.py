@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mmload.bench import contenders
+from mmload.bench.budget import Budget, overrun
 from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contenders import Entry
-from mmload.bench.contenders.entry import counted
 from mmload.bench.machine import machine, versions
 from mmload.bench.measure import Measurement, Plan, measure
 from mmload.bench.options import Options
-from mmload.bench.record import Record, rows_of
+from mmload.bench.record import Record, Row, rows_of
 from mmload.bench.sample import build_sample
 from mmload.bench.task import Task
 from mmload.bench.train import check_model
 from mmload.bench.verdict import verdict
-from mmload.threads import available_cores
+from mmload.errors import counted
+from mmload.runtime.thread_pools import available_cores
 
 Progress = Callable[[str], None]
 
 
 def run(
-    dataset: Path,
-    source: Path | None,
+    dataset: str | Path,
+    source: str | Path | None,
     options: Options,
     *,
     entries: Callable[[Task], Sequence[Entry]] = contenders.entries,
     progress: Progress | None = None,
+    began: float | None = None,
 ) -> Record:
     """Measure every contender and every ceiling.
 
@@ -40,60 +43,65 @@ def run(
         source: the folder that it was built from; None: contenders that need it are rows that say so.
         options: the settings.
         entries: which contenders there are for a task.
-        progress: told what runs next.
+        progress: called with what runs next.
+        began: the ``time.monotonic()`` at which the time budget began; None: now.
 
     Raises:
-        UsageError: if a setting cannot be meant for this dataset.
+        UsageError: if a setting is invalid for this dataset.
         SourceError: if the source is missing or is another.
         StoreError: if there is no dataset.
     """
-    task = options.task(dataset, source)
     plan = options.plan()
+    budget = Budget(seconds=plan.budget, began=began)
+    task = options.task(Path(dataset), None if source is None else Path(source))
     if plan.train is not None:
         check_model(plan.train, task)
     ceilings = ceiling_entries(task)
     all_entries = [*entries(task), *ceilings.values(), *([cached_entry()] if plan.train else [])]
-    measurements = measure(task, all_entries, plan, progress)
+    measurements = measure(task, all_entries, plan, progress, budget)
     rows = rows_of(task, measurements, {short: entry.name for short, entry in ceilings.items()}, plan.cold)
     return Record(
         settings=settings_of(task, plan) | {"cache": cache_of(measurements, plan)},
         machine=machine(),
         versions=versions(),
         rows=rows,
-        notes=notes_of(measurements, plan),
+        notes=[*notes_of(measurements, plan), *filter(None, [above_limit(rows), overrun(budget)])],
         verdict=verdict(rows, cores=available_cores(), device=task.device),
     )
 
 
 def run_on_sample(
-    source: Path,
+    source: str | Path,
     options: Options,
     *,
     side: int | None = None,
     entries: Callable[[Task], Sequence[Entry]] = contenders.entries,
     progress: Progress | None = None,
+    began: float | None = None,
 ) -> Record:
-    """Build a sample of a source in a temporary place and measure that: what would a build gain?
+    """Build a sample of a source in a temporary folder and measure that: what would a build gain?
 
     Args:
         source: an ImageFolder, or where CIFAR's batches are.
         options: the settings; as many images are sampled as an epoch has.
         side: pixels of the stored square; None: 256 for an ImageFolder.
         entries: which contenders there are for a task.
-        progress: told what runs next.
+        progress: called with what runs next.
+        began: the ``time.monotonic()`` at which the time budget began; None: now.
 
     Returns:
         The record; its verdict ends with what building all of the source would take.
 
     Raises:
-        UsageError: if a setting cannot be meant for this source.
+        UsageError: if a setting is invalid for this source.
         SourceError: if the folder is not a source.
     """
+    began = time.monotonic() if began is None else began
     if progress is not None:
         progress(f"building a sample of {source}")
     with tempfile.TemporaryDirectory(prefix="mmload-sample-", ignore_cleanup_errors=True) as work:
         sample = build_sample(
-            source,
+            Path(source),
             Path(work),
             split=options.split,
             images=options.epoch_images(),
@@ -101,7 +109,7 @@ def run_on_sample(
             threads=options.threads,
             cold=options.cold,
         )
-        record = run(sample.dataset, sample.source, options, entries=entries, progress=progress)
+        record = run(sample.dataset, sample.source, options, entries=entries, progress=progress, began=began)
     settings = record.settings | {"sample": asdict(sample.estimate)}
     return replace(record, settings=settings, verdict=f"{record.verdict} {sample.estimate.sentence()}")
 
@@ -122,7 +130,7 @@ def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
         "threads": task.threads,
         "workers": list(task.workers),
         "device": task.device,
-        "output": "uint8 as stored, shuffled" if none else "float32 contiguous, flip + normalise, shuffled",
+        "output": "uint8 as stored, shuffled" if none else "float32 contiguous, flip + normalize, shuffled",
         "train": plan.train,
         "time_budget": plan.budget,
     }
@@ -136,6 +144,18 @@ def cache_of(measurements: Sequence[Measurement], plan: Plan) -> str:
     return "cold" if coldness and all(each.proven for each in coldness) else "not proven cold"
 
 
+def above_limit(rows: Sequence[Row]) -> str:
+    """A note on rows that are faster than their limit, "" if none is."""
+    above = [row for row in rows if (row.of_ceiling or 0) > 1]
+    if not above:
+        return ""
+    fastest = max(above, key=lambda row: row.of_ceiling or 0)
+    return (
+        f"{fastest.name} makes {fastest.of_ceiling:.0%} of its limit: the machine was busier while the limit was "
+        "measured; run the bench again on an idle machine"
+    )
+
+
 def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
     """What has to be known to read the numbers."""
     notes = []
@@ -143,23 +163,21 @@ def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
     unproven = [each for each in coldness if not each.proven]
     if coldness and not unproven:
         notes.append(
-            f"cold: before every epoch the contender was made anew and {coldness[0].files:,} files "
+            f"cold: before every epoch the contender was created again and {counted(coldness[0].files, 'file')} "
             f"({coldness[0].bytes / 2**20:,.1f} MiB) were evicted; mincore found no page of them in memory"
         )
     elif coldness:
         notes.append(
-            f"NOT cold: {len(unproven)} of {len(coldness)} epochs may have read from memory: {unproven[0].reason}"
+            f"NOT cold: {len(unproven)} of {counted(len(coldness), 'epoch')} may have read from memory: "
+            f"{unproven[0].reason}"
         )
     cut = [result.name for result in measurements if any(not sample.whole for sample in result.samples)]
     if cut:
         are = "1 row is" if len(cut) == 1 else f"{len(cut)} rows are"
         notes.append(f"{are} of epochs that were cut short to keep the time budget of {plan.budget:g} s")
-    fresh = [result.name for result in measurements if result.samples and not result.warmed]
+    fresh = [result.name for result in measurements if result.samples and result.warmed is False]
     if fresh and not plan.cold:
-        notes.append(
-            f"{counted(len(fresh), 'row')} did not come to the end of the epoch that warms up: some files may have "
-            "been cold"
-        )
+        notes.append(f"{counted(len(fresh), 'row')} did not finish the warm-up epoch: some files may have been cold")
     untrained = [result for result in measurements if result.untrained]
     if untrained:
         some = any(result.training for result in measurements)

@@ -1,7 +1,7 @@
-"""What a build would gain, before there is one: a sample of a folder's images, built in a temporary place.
+"""Builds a sample of a source's images in a temporary folder, to tell what a build would gain.
 
-Comes in: a source folder. Goes out: a folder of links to some of its images, the same number of every class as far as
-there are as many, the dataset built of them, and an :class:`Estimate` of the whole. The source is only read.
+Returns the folder of links to the chosen images, equally many of each class if there are as many, the dataset built
+from them, and an :class:`Estimate` for all images. The source is only read.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmload.bench.cold import Coldness, files_below, make_cold
-from mmload.build import build, splits_of
-from mmload.errors import UsageError
-from mmload.recipe import BuildRecipe, square
+from mmload.builder.pipeline import build, splits_of
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.errors import UsageError, counted
 from mmload.sources import SourceSplit
 from mmload.sources.imagefolder import ImageFolderSplit
 
@@ -45,8 +45,8 @@ class Estimate:
         cache = "read cold" if self.cold is not None and self.cold.proven else "with their files in memory"
         rate = self.images / self.seconds
         return (
-            f"Building all {self.images:,} images would take about {span(self.seconds)} and {size(self.bytes)}: "
-            f"{self.sampled:,} of them were built at {rate:,.0f} images/s, {cache}."
+            f"Building all {counted(self.images, 'image')} would take about {span(self.seconds)} and "
+            f"{size(self.bytes)}: {self.sampled:,} of them were built at {rate:,.0f} images/s, {cache}."
         )
 
 
@@ -87,7 +87,8 @@ def build_sample(
     if kind == "imagefolder":
         side = side or SIZE
     transforms = square(side) if side else ()
-    splits = splits_of(BuildRecipe(kind=kind, root=root, out=work, transforms=transforms))
+    options = {"allow_outside": True}  # what is made of the links here is removed again
+    splits = splits_of(BuildRecipe(kind=kind, root=root, out=work, options=options, transforms=transforms))
     name = split or next(iter(splits))
     if name not in splits:
         raise UsageError(f"{root} has no split {name!r}; it has {', '.join(splits)}")
@@ -96,7 +97,7 @@ def build_sample(
         source = work / "source"
         linked(splits[name], name, images, source)
     coldness = make_cold(files_below([source])) if cold else None
-    recipe = BuildRecipe(kind=kind, root=source, out=work / "dataset", transforms=transforms)
+    recipe = BuildRecipe(kind=kind, root=source, out=work / "dataset", options=options, transforms=transforms)
     report = build(recipe, threads=threads)
     record = next(iter(report.manifest.splits.values()))
     row_bytes = sum(spec.row_bytes for spec in record.fields.values())
@@ -112,7 +113,7 @@ def build_sample(
 
 
 def kind_of(root: Path) -> str:
-    """What kind of source a folder is: CIFAR's batches tell themselves, all else is taken for an ImageFolder."""
+    """The kind of a folder's source: CIFAR if it holds CIFAR's batches, else an ImageFolder."""
     return next((kind for folder, kind in _CIFAR.items() if (root / folder).is_dir()), "imagefolder")
 
 

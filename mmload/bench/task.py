@@ -1,7 +1,6 @@
-"""What every contender of a bench has to deliver: a :class:`Task`.
+"""What every contender has to deliver: a :class:`Task` with the rows, output shape, dtype and statistics.
 
-Comes in: a store's path and the bench's settings. Goes out: the same facts for every contender: rows, output shape and
-dtype, statistics. Picklable, as each contender lives in a process of its own. Never loads an image.
+It is picklable, as each contender runs in its own process. Never loads an image.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from typing import Any
 
 import torch
 
-from mmload.dataset import Dataset, Split
-from mmload.dataset import open as open_dataset
+from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError
-from mmload.threads import available_cores
-from mmload.tiers import free_memory
+from mmload.loader.tiers import free_memory
+from mmload.runtime.thread_pools import available_cores
+from mmload.store.dataset import Dataset, Split
+from mmload.store.dataset import open as open_dataset
 
 AUGMENTS = ("crop", "resized-crop", "none")
 _BATCHES = 8  # in memory at once, in all the contenders' processes
@@ -31,19 +31,19 @@ class Task:
         dataset: the store.
         split: which of its splits.
         source: the folder that it was built from; None: contenders that need it are missing.
-        augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalise to float32; or
+        augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalize to float32; or
             "none": the stored uint8 rows.
         crop: pixels of the square that comes out.
         padding: pixels around the image before a random crop, as CIFAR is trained with.
         batch_size: images a batch.
-        images: images an epoch, at least; a smaller split is gone through several times, by all contenders alike.
+        images: images an epoch, at least; all contenders repeat a smaller split equally often.
         threads: of every contender that has threads; worker processes of the peers that have those.
         workers: worker processes of the stock DataLoaders, one contender for each number.
         device: "cpu" or "cuda": where batches have to arrive.
         seed: of the contenders that take one.
 
     Raises:
-        UsageError: if a setting cannot be meant.
+        UsageError: if a setting is invalid.
     """
 
     dataset: Path
@@ -99,7 +99,7 @@ class Task:
 
     @property
     def opened(self) -> Dataset:
-        """The store, opened anew: a time of milliseconds."""
+        """The store, opened again at each use, which takes milliseconds."""
         return open_dataset(self.dataset)
 
     @property
@@ -110,11 +110,11 @@ class Task:
     @property
     def recipe(self) -> dict[str, Any]:
         """What the store was built with, as its manifest has it."""
-        return dict(self.opened.manifest.recipe)
+        return checked_recipe(self.opened.manifest.recipe, self.dataset).resolved()
 
     @property
     def repeats(self) -> int:
-        """How often the split is gone through in an epoch."""
+        """Passes over the split in an epoch."""
         return max(1, -(-self.images // max(1, len(self.rows))))
 
     @property
@@ -136,7 +136,7 @@ class Task:
 
     @property
     def mean(self) -> list[float]:
-        """Of each channel in [0, 1], what images are normalised with."""
+        """Of each channel in [0, 1], what images are normalized with."""
         return list(self.rows.mean)
 
     @property
@@ -146,18 +146,18 @@ class Task:
 
     @property
     def classes(self) -> int:
-        """How many classes the labels tell apart, at least 1."""
+        """The number of classes, at least 1."""
         return max(1, len(self.rows.classes))
 
     @property
-    def labelled(self) -> bool:
+    def labeled(self) -> bool:
         """Whether every row has one class index, which is what labels are here."""
         spec = self.rows.fields.get("targets")
         return spec is not None and spec.shape == () and spec.dtype == "int64"
 
     @property
     def targets(self) -> list[int]:
-        """The class index of each row, of a split that is :attr:`labelled`."""
+        """The class index of each row, of a split that is :attr:`labeled`."""
         gathered = self.rows.reader.gather("targets", torch.arange(len(self.rows)))
         indices: list[int] = gathered.tolist()
         return indices

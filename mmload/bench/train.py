@@ -1,7 +1,7 @@
-"""A training loop fed by a contender: how much of its time does the step wait for data?
+"""Trains a model with a contender's batches and measures how long its steps wait for data.
 
-Comes in: a contender and the name of a torchvision model. Goes out: a :class:`TrainSample`. The device is waited for
-before each batch is asked for and after each step, so that what lies between is the wait for data and nothing else.
+The device is synchronized before each request of a batch and after each step, so the time between them is the wait for
+data alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TrainSample:
 
 
 class Trainer:
-    """A model with its optimiser: SGD with momentum, cross entropy; on CUDA with bfloat16 autocast, else float32.
+    """A model with its optimizer: SGD with momentum, cross entropy; on CUDA with bfloat16 autocast, else float32.
 
     Args:
         model: a torchvision classification model's name.
@@ -164,7 +164,7 @@ def check_model(name: str, task: Task) -> None:
     Raises:
         UsageError: if it does not, or the dataset has no class for each image.
     """
-    if not task.labelled:
+    if not task.labeled:
         raise UsageError(f"--train needs one class for each image, which split {task.split!r} does not have")
     with torch.device("meta"):
         try:

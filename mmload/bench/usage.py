@@ -1,7 +1,7 @@
-"""What a process and all that it started use: processor seconds and memory.
+"""Processor time and memory of a process and all its descendants.
 
-Comes in: a process number. Goes out: numbers that count its descendants, too. Linux tells them in ``/proc``; elsewhere
-processor seconds leave out children that still run, and memory is not known.
+Linux reports both in ``/proc``. On other systems, processor time leaves out children that still run, and memory is
+unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def tree(root: int) -> list[int]:
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(int(name))
     found = [root]
-    for process in found:  # it grows while it is gone through
+    for process in found:  # the loop itself appends to it
         found.extend(children.get(process, ()))
     return found
 
@@ -34,7 +34,7 @@ def own_seconds() -> float:
 
 
 def memory(root: int) -> int | None:
-    """Bytes of memory that ``root`` and its descendants take, None where that cannot be told.
+    """Bytes of memory that ``root`` and its descendants take, None if the system does not report it.
 
     A page that several of them share counts once: their proportional shares of anonymous and shared memory are added
     up. Of mapped files, the largest resident set counts: they map the same libraries.

@@ -1,6 +1,6 @@
 """Where the limit is, in a plain sentence or two, from a record's rows. Says nothing that the rows do not show.
 
-Without training it can only compare loaders; with it, it tells whether the model waits for data at all.
+Without training it only compares loaders; with training it also says whether the model waits for data.
 """
 
 from __future__ import annotations

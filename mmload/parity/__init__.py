@@ -1,7 +1,7 @@
 """``mmload parity``: proof that nothing changed but the speed.
 
 reference -> store, draws -> load, equal -> verdict -> page, record. The reference is Pillow and torchvision alone:
-:func:`mmload.equivalent.torchvision_equivalent` of the recipe and of the collate.
+:func:`mmload.interop.torchvision.torchvision_equivalent` of the recipe and of the collate.
 """
 
 from mmload.parity.page import page

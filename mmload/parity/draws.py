@@ -1,7 +1,8 @@
-"""What a step of a collate draws, and what torchvision's transform of the same settings draws, property by property.
+"""Samples what a step of a collate draws, and what torchvision's transform with the same settings draws.
 
-Comes in: a step, the shape that it gets, seeds as the loader makes them. Goes out: two samples of each property.
-torchvision's come from its own ``make_params`` or, where there is none, from what it did. Judges nothing.
+Takes a step, the shape of its input and seeds as the loader makes them, and returns two samples of each property
+(first row, area, whether it flips ...). torchvision's come from its own ``make_params`` or, where there is none, from
+its result.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch import Tensor, nn
 
 from mmload import augment
 from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.plan import Plan
 from mmload.augment.step import Step
-from mmload.equivalent import equivalent_of
+from mmload.interop.torchvision import equivalent_of
+from mmload.render.plan import Plan
 
 Shape = tuple[int, int, int]
 Sample = npt.NDArray[Any]
@@ -31,7 +32,7 @@ class Property:
 
     Attributes:
         name: what it is, as ``RandomCrop: first row``.
-        kind: "whole" for whole numbers, "real" for others, "chance" for 0 and 1; "again" for whether a draw is the
+        kind: "integer" for integers, "real" for others, "probability" for 0 and 1; "repeat" for whether a draw is the
             same an epoch later, 0 and 1 as well.
         ours: int64 or float64 [N].
         theirs: the same.
@@ -78,65 +79,80 @@ def shape_after(step: nn.Module, shape: Shape) -> Shape:
     return shape[0], plan.height, plan.width
 
 
-Found = Iterator[tuple[str, str, Sample, Sample]]
+DrawSamples = Iterator[tuple[str, str, Sample, Sample]]
 
 
-def _crop(step: augment.RandomCrop, shape: Shape, draws: Draws, count: int) -> Found:
+def _crop(step: augment.RandomCrop, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     plan = step.describe(_blank(count, shape), draws)
     theirs = _params(equivalent_of(step), shape, count)
     left, top, _, _ = theirs[0]["padding"]
     if plan.top is not None and plan.left is not None:
-        yield "first row", "whole", _whole(plan.top + top), _column(theirs, "top")
-        yield "first column", "whole", _whole(plan.left + left), _column(theirs, "left")
+        yield "first row", "integer", _int_array(plan.top + top), _column(theirs, "top")
+        yield "first column", "integer", _int_array(plan.left + left), _column(theirs, "left")
 
 
-def _resized_crop(step: augment.RandomResizedCrop, shape: Shape, draws: Draws, count: int) -> Found:
+def _resized_crop(step: augment.RandomResizedCrop, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     plan = step.describe(_blank(count, shape), draws)
     theirs = _params(equivalent_of(step), shape, count)
     if plan.top is None or plan.left is None:
         return
-    rows, cols = _whole(torch.as_tensor(plan.rows)), _whole(torch.as_tensor(plan.cols))
+    rows, cols = _int_array(torch.as_tensor(plan.rows)), _int_array(torch.as_tensor(plan.cols))
     their_rows, their_cols = _column(theirs, "height"), _column(theirs, "width")
     area = float(shape[1] * shape[2])
     yield "share of the area", "real", rows * cols / area, their_rows * their_cols / area
     yield "width over height", "real", cols / rows, their_cols / their_rows
-    yield "rows", "whole", rows, their_rows
-    yield "columns", "whole", cols, their_cols
-    yield "first row", "whole", _whole(plan.top), _column(theirs, "top")
-    yield "first column", "whole", _whole(plan.left), _column(theirs, "left")
+    yield "rows", "integer", rows, their_rows
+    yield "columns", "integer", cols, their_cols
+    yield "first row", "integer", _int_array(plan.top), _column(theirs, "top")
+    yield "first column", "integer", _int_array(plan.left), _column(theirs, "left")
 
 
-def _horizontal(step: augment.RandomHorizontalFlip, shape: Shape, draws: Draws, count: int) -> Found:
-    yield "share flipped", "chance", _whole(step.describe(_blank(count, shape), draws).flip_x), _applied(step, count)
+def _horizontal(step: augment.RandomHorizontalFlip, shape: Shape, draws: Draws, count: int) -> DrawSamples:
+    yield (
+        "share flipped",
+        "probability",
+        _int_array(step.describe(_blank(count, shape), draws).flip_x),
+        _applied(step, count),
+    )
 
 
-def _vertical(step: augment.RandomVerticalFlip, shape: Shape, draws: Draws, count: int) -> Found:
-    yield "share flipped", "chance", _whole(step.describe(_blank(count, shape), draws).flip_y), _applied(step, count)
+def _vertical(step: augment.RandomVerticalFlip, shape: Shape, draws: Draws, count: int) -> DrawSamples:
+    yield (
+        "share flipped",
+        "probability",
+        _int_array(step.describe(_blank(count, shape), draws).flip_y),
+        _applied(step, count),
+    )
 
 
-def _grey(step: augment.RandomGrayscale, shape: Shape, draws: Draws, count: int) -> Found:
-    yield "share made grey", "chance", _whole(step.describe(_blank(count, shape), draws).grey), _applied(step, count)
+def _gray(step: augment.RandomGrayscale, shape: Shape, draws: Draws, count: int) -> DrawSamples:
+    yield (
+        "share made gray",
+        "probability",
+        _int_array(step.describe(_blank(count, shape), draws).gray),
+        _applied(step, count),
+    )
 
 
-def _erasing(step: augment.RandomErasing, shape: Shape, draws: Draws, count: int) -> Found:
+def _erasing(step: augment.RandomErasing, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     (hole,) = step.describe(_blank(count, shape), draws).holes
     holed = hole.height > 0
-    yield "share erased", "chance", _whole(holed), _applied(step, count)
+    yield "share erased", "probability", _int_array(holed), _applied(step, count)
     if not holed.any():
         return
     theirs = [one for one in _params(equivalent_of(step), shape, count) if one["v"] is not None]
     if not theirs:
         return
-    rows, cols = _whole(hole.height[holed]), _whole(hole.width[holed])
+    rows, cols = _int_array(hole.height[holed]), _int_array(hole.width[holed])
     their_rows, their_cols = _column(theirs, "h"), _column(theirs, "w")
     area = float(shape[1] * shape[2])
     yield "share of the area", "real", rows * cols / area, their_rows * their_cols / area
     yield "height over width", "real", rows / cols, their_rows / their_cols
-    yield "first row", "whole", _whole(hole.top[holed]), _column(theirs, "i")
-    yield "first column", "whole", _whole(hole.left[holed]), _column(theirs, "j")
+    yield "first row", "integer", _int_array(hole.top[holed]), _column(theirs, "i")
+    yield "first column", "integer", _int_array(hole.left[holed]), _column(theirs, "j")
 
 
-def _jitter(step: augment.ColorJitter, shape: Shape, draws: Draws, count: int) -> Found:
+def _jitter(step: augment.ColorJitter, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     factors = step.draw(draws)
     theirs = _params(equivalent_of(step), shape, count)
     for which, name in enumerate(("brightness", "contrast", "saturation", "hue")):
@@ -145,15 +161,15 @@ def _jitter(step: augment.ColorJitter, shape: Shape, draws: Draws, count: int) -
             yield name, "real", ours, np.array([one[f"{name}_factor"] for one in theirs], dtype=np.float64)
     weights = torch.tensor([64, 16, 4, 1])
     orders = torch.stack([one["fn_idx"] for one in theirs])
-    yield "order", "whole", _whole((factors.order * weights).sum(1)), _whole((orders * weights).sum(1))
+    yield "order", "integer", _int_array((factors.order * weights).sum(1)), _int_array((orders * weights).sum(1))
 
 
-_READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], Found]] = {
+_READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]] = {
     augment.RandomCrop: _crop,
     augment.RandomResizedCrop: _resized_crop,
     augment.RandomHorizontalFlip: _horizontal,
     augment.RandomVerticalFlip: _vertical,
-    augment.RandomGrayscale: _grey,
+    augment.RandomGrayscale: _gray,
     augment.RandomErasing: _erasing,
     augment.ColorJitter: _jitter,
 }
@@ -178,7 +194,7 @@ def _blank(count: int, shape: Shape) -> Plan:
     return Plan.of(count, shape, 255.0, torch.device("cpu"))
 
 
-def _whole(values: Tensor | None) -> Sample:
+def _int_array(values: Tensor | None) -> Sample:
     if values is None:
         raise ValueError("the step described none of what it is for")
     return values.to(torch.int64).numpy()

@@ -1,6 +1,6 @@
-"""Are the rows those of the source, in its order, with its classes and labels?
+"""Checks that the rows are the source's samples in the source's order, with its classes and labels.
 
-Comes in: the split as stored and the source as it is. Goes out: verdicts. Decodes no image, so it looks at every row.
+It checks every row, as it decodes no image.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 from torchvision.datasets.folder import find_classes
 
-from mmload.dataset import Split
-from mmload.errors import StoreError
-from mmload.manifest import SAMPLES_NAME, SKIPPED_NAME
-from mmload.order import permute
+from mmload.errors import StoreError, counted
 from mmload.parity.verdict import Verdict
+from mmload.runtime.permutation import permute
+from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.columns import Arrays
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
+from mmload.store.dataset import Split
+from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME
 
 
 def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:
@@ -41,12 +42,14 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     found = [place.get(name, -1) for name in names]
     if found == expected:
         how = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
-        return _line(split, "rows", True, f"{len(names):,} rows are the source's samples, in {how}"), found
+        return _line(split, "rows", True, f"{counted(len(names), 'row')} made of the source's samples, in {how}"), found
     lost = sum(index < 0 for index in found)
     odd = sum(mine != theirs for mine, theirs in zip(found, expected, strict=False)) + abs(len(found) - len(expected))
-    text = f"{odd:,} of {len(names):,} rows are not of the sample in their place; {lost:,} of none in the source"
+    text = (
+        f"{odd:,} of {counted(len(names), 'row')} are not of the sample in their place; {lost:,} of none in the source"
+    )
     missing = len(set(expected) - set(found))
-    looks = f"{missing:,} samples of the source are in no row" if missing else "the same samples in another order"
+    looks = f"{counted(missing, 'sample')} of the source in no row" if missing else "the same samples in another order"
     return _line(split, "rows", False, text, looks, rows=len(names), odd=odd, lost=lost), found
 
 
@@ -56,14 +59,16 @@ def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]
     listed = source.classes if folder is None else tuple(find_classes(folder)[0])
     by = "the source's" if folder is None else "torchvision's"
     if split.classes == listed:
-        return _line(split, "classes", True, f"{len(listed):,} classes, in {by} order", classes=len(listed))
+        return _line(
+            split, "classes", True, f"{counted(len(listed), 'class', 'classes')}, in {by} order", classes=len(listed)
+        )
     odd = [name for name in dict.fromkeys((*listed, *split.classes)) if (name in listed) != (name in split.classes)]
     if odd:
-        text, looks = f"{len(odd)} classes are only in one of both: {_some(odd)}", ""
+        text, looks = f"{counted(len(odd), 'class', 'classes')} only in one of both: {_some(odd)}", ""
     else:
         wrong = [name for name, other in zip(split.classes, listed, strict=True) if name != other]
         text, looks = (
-            f"{len(wrong)} of {len(listed)} classes are at another index: {_some(wrong)}",
+            f"{len(wrong)} of {counted(len(listed), 'class', 'classes')} are at another index: {_some(wrong)}",
             "class order is permuted",
         )
     return _line(split, "classes", False, text, looks, classes=len(listed))
@@ -92,10 +97,10 @@ def labels_verdict(
         return _line(split, "labels", False, f"labels have the shape {list(stored.shape)}, not {list(right.shape)}")
     wrong = (stored != right).flatten(1).any(1) if stored.dim() > 1 else stored != right
     if not wrong.any():
-        return _line(split, "labels", True, f"{len(rows):,} labels are equal", labels=len(rows), wrong=0)
+        return _line(split, "labels", True, f"{counted(len(rows), 'label')} equal", labels=len(rows), wrong=0)
     first = int(wrong.nonzero()[0])
     text = (
-        f"{int(wrong.sum()):,} of {len(rows):,} labels are wrong; the first: row {int(rows[first])} "
+        f"{int(wrong.sum()):,} of {counted(len(rows), 'label')} are wrong; the first: row {int(rows[first])} "
         f"({source.id(found[int(rows[first])])}) is {stored[first].tolist()}, not {right[first].tolist()}"
     )
     looks = labels_look_like(stored, right, len(source.classes)) if stored.dtype == torch.int64 else ""
@@ -119,9 +124,9 @@ def labels_look_like(stored: Tensor, right: Tensor, classes: int) -> str:
     if len({a for a, _ in pairs}) == len(pairs) == len({b for _, b in pairs}):
         moved = [f"{a} is stored as {b}" for a, b in pairs if a != b]
         return f"class order is permuted: {_some(moved)}"
-    for step, neighbour in ((1, "before"), (-1, "after")):
+    for step, neighbor in ((1, "before"), (-1, "after")):
         if bool((stored == right.roll(step)).all()):
-            return f"labels are those of the row {neighbour}"
+            return f"labels are those of the row {neighbor}"
     return "all labels are the same" if bool((stored == stored[0]).all()) else ""
 
 
@@ -152,7 +157,7 @@ def class_folder(source: SourceSplit, recipe: Mapping[str, Any]) -> Path | None:
 
 def _ids(path: Path) -> list[str]:
     try:
-        return [json.loads(line)["id"] for line in path.read_text(encoding="utf-8").split("\n") if line]
+        return [json.loads(line)["id"] for line in read_regular(path).decode("utf-8").split("\n") if line]
     except OSError as error:
         raise StoreError(f"cannot read {path} ({error.strerror})") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -1,7 +1,6 @@
-"""The load side: whether what a collate draws is distributed as what torchvision draws.
+"""Checks that what a collate draws has the distribution of what torchvision draws.
 
-Comes in: a collate and the shape of a split's images. Goes out: a verdict for each property of each random step.
-Seeds are fixed, so the same check gives the same numbers.
+There is one verdict for each property of each random step. Seeds are fixed, so the same check gives the same numbers.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import numpy as np
 from torch import nn
 
 from mmload.augment import CutMix, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-from mmload.collate import Collate
-from mmload.dataset import Split
+from mmload.augment.collate import Collate
 from mmload.parity.draws import Property, Shape, properties, run_seeds, shape_after
 from mmload.parity.statistics import Test, chi_square, kolmogorov_smirnov
 from mmload.parity.verdict import Verdict
+from mmload.store.dataset import Split
 
 ALPHA = 1e-4
 """How likely a right store fails any of the tests of one check; each is held to ``ALPHA`` over their number."""
@@ -72,7 +71,7 @@ def check_draws(
 
 
 def _of_step(step: nn.Module, shape: Shape, place: int, rows: int, draws: int, seed: int) -> list[Property]:
-    """All that a step draws, and whether it draws anew in the next epoch."""
+    """All that a step draws, and whether it draws again in the next epoch."""
     seeds = run_seeds(rows, draws, seed)
     here = properties(step, shape, seeds, place, seed)
     first = next((at for at, each in enumerate(here) if each.kind != "real"), None)
@@ -84,16 +83,16 @@ def _of_step(step: nn.Module, shape: Shape, place: int, rows: int, draws: int, s
     now = here[first]
     ours = (now.ours[:count] == there.ours[:count]).astype(np.int64)
     theirs = (now.theirs[:count] == there.theirs[:count]).astype(np.int64)
-    return [*here, Property(name=f"{now.name}, the same an epoch later", kind="again", ours=ours, theirs=theirs)]
+    return [*here, Property(name=f"{now.name}, the same an epoch later", kind="repeat", ours=ours, theirs=theirs)]
 
 
 def tests_of(each: Property) -> list[Test]:
-    """The tests of one property; of whole numbers also whether both ends are drawn as often as any other."""
+    """The tests of one property; of integers also whether both ends are drawn as often as any other."""
     if each.kind == "real":
         return [kolmogorov_smirnov(each.ours, each.theirs)]
     tests = [chi_square(each.ours, each.theirs)]
     least, greatest = _ends([each.ours, each.theirs])
-    if each.kind == "whole" and greatest - least > 1:
+    if each.kind == "integer" and greatest - least > 1:
         tests += [
             chi_square(*(np.sign(np.abs(values - end)) for values in (each.ours, each.theirs)))
             for end in (least, greatest)
@@ -128,9 +127,9 @@ def _verdict(name: str, each: Property, tests: Sequence[Test], limit: float) -> 
 
 def _spread(each: Property) -> str:
     """Both samples in a few words."""
-    if each.kind in ("chance", "again"):
+    if each.kind in ("probability", "repeat"):
         return f"{each.ours.mean():.4f}, torchvision {each.theirs.mean():.4f}"
-    form = "d" if each.kind == "whole" else ".3g"
+    form = "d" if each.kind == "integer" else ".3g"
     (low, high), (least, greatest) = _ends([each.ours]), _ends([each.theirs])
     ours, theirs = f"{low:{form}} to {high:{form}}", f"{least:{form}} to {greatest:{form}}"
     return f"{ours}, as torchvision" if ours == theirs else f"{ours}, torchvision {theirs}"
@@ -143,16 +142,16 @@ def _ends(samples: Sequence[np.ndarray]) -> tuple[float | int, float | int]:
 
 def draws_look_like(each: Property) -> str:
     """The known fault that explains other draws; else in which direction they are off."""
-    if each.kind == "again":
+    if each.kind == "repeat":
         return "every epoch draws the same" if each.ours.all() else "draws depend on those of the epoch before"
-    if each.kind == "chance":
+    if each.kind == "probability":
         return _chance_looks_like(float(each.ours.mean()), float(each.theirs.mean()))
     (low, high), (least, greatest) = _ends([each.ours]), _ends([each.theirs])
-    if each.kind == "whole" and low - least == high - greatest != 0:
+    if each.kind == "integer" and low - least == high - greatest != 0:
         return f"every place is off by {low - least:+d}"
-    if each.kind == "whole" and low == high:
+    if each.kind == "integer" and low == high:
         return f"always {low}"
-    if each.kind == "whole" and (low, high) != (least, greatest):
+    if each.kind == "integer" and (low, high) != (least, greatest):
         ends = [f"the first place ({least}) is never drawn"] * (low > least)
         ends += [f"the last place ({greatest}) is never drawn"] * (high < greatest)
         ends += [f"draws reach {low}"] * (low < least) + [f"draws reach {high}"] * (high > greatest)

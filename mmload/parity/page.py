@@ -1,6 +1,6 @@
-"""A report as one HTML page that needs nothing else: the verdicts, and the worst rows with their difference.
+"""Writes a report as one self-contained HTML page: the verdicts, and the worst rows with their difference.
 
-Comes in: a report. Goes out: text. Every name is escaped, pictures are PNGs inside the page. Reads no file.
+Every name is escaped, and images are PNGs inside the page. It reads no file.
 """
 
 from __future__ import annotations

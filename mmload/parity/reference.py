@@ -1,7 +1,7 @@
-"""The reference: a sample as Pillow opens it and torchvision transforms it, with no code of the build in between.
+"""Makes the reference: a sample as Pillow opens it and torchvision transforms it, without any code of the build.
 
-Comes in: a source's split and the recipe. Goes out: for one sample the pixels, boxes and masks that a row has to hold.
-Only fields that no image library knows (labels, box coordinates as annotated) are taken from the source's own reader.
+For one sample of a source it returns the pixels, boxes and masks that the stored row must hold. Only fields that no
+image library knows (labels, box coordinates as annotated) are taken from the source's own reader.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from mmload.equivalent import torchvision_equivalent
 from mmload.errors import SampleError
+from mmload.interop.torchvision import torchvision_equivalent
+from mmload.runtime.regular_files import open_regular
 from mmload.sources import SourceSplit
+from mmload.sources.decode import FORMATS
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.sources.manifest import ManifestSplit
 from mmload.sources.voc import VocSplit
@@ -56,7 +58,7 @@ class Reference:
     fields: dict[str, Tensor]
 
 
-class Referee:
+class ReferenceMaker:
     """Makes references. Thread-safe where the source is.
 
     Attributes:
@@ -113,12 +115,12 @@ class Referee:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                with PIL.Image.open(path) as image:
+                with open(path, "rb", opener=open_regular) as file, PIL.Image.open(file, formats=FORMATS) as image:
                     kind = kind_of(image)
                     opened = self.decoded(image)
                     return kind, opened, self._differs(image)
         except PIL.UnidentifiedImageError as error:
-            raise SampleError(sample, "not an image in any format that Pillow reads") from error
+            raise SampleError(sample, "not an image in any format that mmload reads") from error
         except Exception as error:  # Pillow's readers raise nearly anything on a broken file
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise SampleError(sample, f"Pillow cannot read it ({reason})") from error
@@ -180,7 +182,7 @@ def kind_of(image: PIL.Image.Image) -> str:
 
 
 def _picture(pixels: Tensor) -> PIL.Image.Image | None:
-    """A gray or colour tensor as Pillow holds it; None where it cannot."""
+    """A gray or color tensor as Pillow holds it; None where it cannot."""
     return F.to_pil_image(pixels) if len(pixels) in (1, 3) else None
 
 

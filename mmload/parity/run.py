@@ -1,6 +1,6 @@
-"""The whole check: a store beside its source, and its loader beside torchvision.
+"""Runs the whole check: the store against its source, and the loader against torchvision.
 
-Comes in: a dataset, the folder that it was built from, and perhaps a collate. Goes out: a report. Never prints, and
+Takes a dataset, the folder that it was built from, and optionally a collate, and returns a report. It never prints, and
 changes nothing.
 """
 
@@ -11,19 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mmload.build import splits_of
-from mmload.collate import Collate
-from mmload.dataset import Dataset, Split
-from mmload.dataset import open as open_dataset
+from mmload.augment.collate import Collate
+from mmload.builder.pipeline import splits_of
+from mmload.builder.trust import recipe_of
 from mmload.errors import SourceError, UsageError, choices
+from mmload.parity.aggregate import WORST
 from mmload.parity.equal import ROWS, check_equal
 from mmload.parity.load import ALPHA, DRAWS, check_draws, usual_collates
 from mmload.parity.store import Progress, check_store
-from mmload.parity.tally import WORST
 from mmload.parity.verdict import Report, Verdict, WorstRow
-from mmload.recipe import from_mapping
+from mmload.runtime.thread_pools import check_threads
 from mmload.sources import SourceSplit
-from mmload.threads import check_threads
+from mmload.store.dataset import Dataset, Split
+from mmload.store.dataset import open as open_dataset
 
 DEFAULT_ROWS = 256
 """Rows of each split that are decoded again, unless another number is asked for."""
@@ -33,6 +33,7 @@ def run(
     dataset: Dataset | str | Path,
     source: str | Path,
     *,
+    trust: bool = False,
     split: str | None = None,
     rows: int | None = DEFAULT_ROWS,
     seed: int = 0,
@@ -47,6 +48,7 @@ def run(
     Args:
         dataset: the store, or its folder.
         source: the root of what it was built from.
+        trust: let the dataset's own recipe run code, download, or read outside of the source.
         split: only this one; None: all, and the load side of the first with images.
         rows: rows of each split to decode; None: all. Labels and order are checked of every row either way.
         seed: which rows, and what the draws are made of.
@@ -54,14 +56,14 @@ def run(
         draws: how many draws of each property.
         alpha: how likely all tests together fail a right store.
         threads: decoding threads; None takes the cores available.
-        progress: told how many rows of a split are done.
+        progress: called with how many rows of a split are done.
 
     Returns:
         A verdict for each property, and the rows that differ most.
 
     Raises:
-        UsageError: if the split does not exist, a number cannot be meant, or the recipe or collate has no torchvision
-            equivalent.
+        UsageError: if the dataset asks for what only ``trust`` allows, the split does not exist, a number cannot be
+            meant, or the recipe or collate has no torchvision equivalent.
         SourceError: if the source is missing or lacks a split.
         StoreError: if the dataset cannot be read.
     """
@@ -69,12 +71,13 @@ def run(
     root = Path(source)
     for name, value in (("rows", rows), ("draws", draws)):
         if value is not None and (type(value) is not int or value < 1):
-            raise UsageError(f"{name} is {value!r}; use a whole number from 1")
+            raise UsageError(f"{name} is {value!r}; use an integer from 1")
     check_threads(threads)
     chosen = [opened[split]] if split is not None else list(opened.values())
-    recipe = opened.manifest.recipe
+    checked = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
+    recipe = checked.resolved()
     decode = {key: value for key, value in recipe["decode"].items() if key != "device"}  # what can be said without one
-    sources = splits_of(replace(from_mapping(recipe), root=root, decode=decode))
+    sources = splits_of(replace(checked, root=root, decode=decode))
     verdicts: list[Verdict] = []
     worst: list[WorstRow] = []
     for each in chosen:
@@ -103,7 +106,9 @@ def run(
         "alpha": alpha,
         "collate": "usual" if collate is None else repr(collate),
     }
-    return Report(settings=settings, verdicts=tuple(verdicts), worst=tuple(worst[:WORST]))
+    return Report(
+        settings=settings, verdicts=tuple(verdicts), worst=tuple(worst[:WORST]), contents=opened.manifest.contents
+    )
 
 
 def _load_side(splits: list[Split], collate: Collate | None, *, seed: int, draws: int, alpha: float) -> list[Verdict]:

@@ -1,7 +1,6 @@
-"""Are two sets of draws of one distribution? Chi-square and Kolmogorov-Smirnov tests of two samples, in numpy.
+"""Two-sample chi-square and Kolmogorov-Smirnov tests, in numpy: do two sets of draws have one distribution?
 
-Comes in: draws of both. Goes out: the statistic and its p-value: how often equal distributions differ as much by
-chance. Draws nothing.
+A test returns its statistic and p-value: how often samples of equal distributions differ as much by chance.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from mmload.errors import counted
 
 Numbers = npt.NDArray[np.float64]
 
@@ -37,10 +38,10 @@ class Test:
 
 
 def chi_square(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> Test:
-    """Pearson's test that two samples of whole numbers have one distribution.
+    """Pearson's test that two samples of integers have one distribution.
 
     The statistic is the sum over the values of (a sqrt(B/A) - b sqrt(A/B))^2 / (a + b), with a and b counted in samples
-    of A and B (Press et al., Numerical Recipes, 14.3). Neighbouring values are counted together where fewer than 5 are
+    of A and B (Press et al., Numerical Recipes, 14.3). Neighboring values are counted together where fewer than 5 are
     expected.
 
     Args:
@@ -104,7 +105,7 @@ def kolmogorov_tail(x: float) -> float:
 
 
 def _grouped(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64], size: int) -> Numbers:
-    """Counts [2, groups] of values 0 to size - 1, neighbours joined until 5 are expected of the smaller sample."""
+    """Counts [2, groups] of values 0 to size - 1, neighbors joined until 5 are expected of the smaller sample."""
     counts = np.stack([np.bincount(ours, minlength=size), np.bincount(theirs, minlength=size)]).astype(np.float64)
     least = min(len(ours), len(theirs)) / (len(ours) + len(theirs))
     groups: list[Numbers] = []
@@ -123,4 +124,4 @@ def _grouped(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64], size: i
 
 def _need_draws(ours: npt.NDArray[np.generic], theirs: npt.NDArray[np.generic]) -> None:
     if not len(ours) or not len(theirs):
-        raise ValueError(f"{len(ours)} draws against {len(theirs)}, expected some of both")
+        raise ValueError(f"{counted(len(ours), 'draw')} against {len(theirs)}, expected some of both")

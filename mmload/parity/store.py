@@ -1,7 +1,7 @@
-"""The store beside its source: for a sample of the rows, every value against the reference.
+"""Checks the store against its source: for some or all rows, every value against the reference.
 
-Comes in: a split, its source, the recipe. Goes out: verdicts by kind of file, and the rows that differ most with the
-pixels of both. Rows are decoded by several threads; only the worst are kept.
+It returns verdicts by kind of file, and the rows that differ most with the pixels of both. Several threads decode;
+only the worst rows are kept.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.dataset import Split
 from mmload.errors import SampleError
+from mmload.parity.aggregate import RowAggregate, RowComparison
+from mmload.parity.known_faults import signature
 from mmload.parity.labels import classes_verdict, labels_verdict, rows_verdict
-from mmload.parity.pixels import Difference
-from mmload.parity.reference import Referee, Reference
-from mmload.parity.tally import Look, Tally
-from mmload.parity.variants import signature
+from mmload.parity.pixel_differences import Difference
+from mmload.parity.reference import Reference, ReferenceMaker
 from mmload.parity.verdict import Verdict, WorstRow
+from mmload.runtime.thread_pools import available_cores, single_op_pool
 from mmload.sources import SourceSplit
-from mmload.threads import available_cores, single_op_pool
+from mmload.store.dataset import Split
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, all of them)."""
@@ -42,7 +42,7 @@ def check_store(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Verdict], list[WorstRow]]:
-    """Hold a split against its source.
+    """Compare a split with its source.
 
     Args:
         split: as it is stored.
@@ -51,7 +51,7 @@ def check_store(
         rows: how many rows to decode; None: all.
         seed: which.
         threads: decoding threads; None takes the cores available.
-        progress: told how many rows are done.
+        progress: called with the rows done and all rows.
 
     Raises:
         UsageError: if the recipe has no torchvision equivalent.
@@ -62,19 +62,19 @@ def check_store(
     verdicts = [ordered, classes_verdict(split, source, recipe), *([labels] if labels else [])]
     known = [row for row, index in enumerate(found) if index >= 0]
     chosen = _chosen(known, [PurePath(source.id(found[row])).suffix.lower() for row in known], rows, seed)
-    referee = Referee(source, recipe)
+    references = ReferenceMaker(source, recipe)
     size = threads or available_cores()
     pool = single_op_pool(size, "mmload-parity")
-    tally = Tally(split, referee)
+    rows_seen = RowAggregate(split, references)
     try:
-        for done, look in enumerate(_looks(pool, size, split, referee, chosen, found), 1):
-            tally.add(look)
+        for done, compared in enumerate(_compared(pool, size, split, references, chosen, found), 1):
+            rows_seen.add(compared)
             if progress is not None:
                 progress(done, len(chosen))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    worst = tally.worst()
-    return verdicts + tally.verdicts(worst), worst
+    worst = rows_seen.worst()
+    return verdicts + rows_seen.verdicts(worst), worst
 
 
 def _chosen(known: Sequence[int], endings: Sequence[str], rows: int | None, seed: int) -> list[int]:
@@ -91,31 +91,36 @@ def _chosen(known: Sequence[int], endings: Sequence[str], rows: int | None, seed
     return sorted(known[at] for at in chosen)
 
 
-def _looks(
-    pool: ThreadPoolExecutor, size: int, split: Split, referee: Referee, chosen: Sequence[int], found: Sequence[int]
-) -> Iterator[Look]:
-    """Looks at rows by the pool, a few ahead, in their order."""
+def _compared(
+    pool: ThreadPoolExecutor,
+    size: int,
+    split: Split,
+    references: ReferenceMaker,
+    chosen: Sequence[int],
+    found: Sequence[int],
+) -> Iterator[RowComparison]:
+    """Compares rows in the pool, a few ahead, and yields them in order."""
     for start in range(0, len(chosen), 4 * size):
         part = chosen[start : start + 4 * size]
-        yield from pool.map(lambda row: _look(split, referee, row, found[row]), part)
+        yield from pool.map(lambda row: _compare_row(split, references, row, found[row]), part)
 
 
-def _look(split: Split, referee: Referee, row: int, index: int) -> Look:
-    """One row beside its reference."""
+def _compare_row(split: Split, references: ReferenceMaker, row: int, index: int) -> RowComparison:
+    """Compare one row with its reference."""
     stored = {name: split.reader.gather(name, torch.tensor([row]))[0] for name in split.fields}
-    sample = referee.split.id(index)
+    sample = references.split.id(index)
     try:
-        reference = referee.of(index)
+        reference = references.of(index)
     except SampleError as error:
-        return Look(row=row, sample=sample, stored=stored, reference=None, reason=str(error))
+        return RowComparison(row=row, sample=sample, stored=stored, reference=None, reason=str(error))
     faults = tuple(_fields_apart(stored, reference))
     mine, right = stored.get("images"), reference.images
     if mine is None or right is None:
-        return Look(row=row, sample=sample, stored=stored, reference=reference, faults=faults)
+        return RowComparison(row=row, sample=sample, stored=stored, reference=reference, faults=faults)
     if mine.shape != right.shape:
         reason = f"{sample}: stored as {list(mine.shape)}, the recipe gives {list(right.shape)}"
-        return Look(row=row, sample=sample, stored=stored, reference=reference, reason=reason, faults=faults)
-    return Look(
+        return RowComparison(row=row, sample=sample, stored=stored, reference=reference, reason=reason, faults=faults)
+    return RowComparison(
         row=row,
         sample=sample,
         stored=stored,

@@ -1,6 +1,6 @@
 """What a parity check found: one verdict a line, and the rows that differ most.
 
-Comes in: findings. Goes out: plain objects, the same as a table for people and as data for JSON. Never prints.
+A report is plain objects, which become a table for people or data for JSON. It never prints.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import platform
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ import torchvision
 from torch import Tensor
 
 import mmload
+from mmload.errors import one_line
 
 _WIDTH = 100
 _NAME = 42  # columns of a name at most; a longer one has its text below
@@ -90,12 +91,14 @@ class Report:
         verdicts: in the order they were found.
         worst: the rows that differ most, the worst first.
         date: when, in UTC, ISO 8601.
+        contents: the :attr:`~mmload.store.manifest.Manifest.contents` of the dataset that was checked.
     """
 
     settings: dict[str, Any]
     verdicts: tuple[Verdict, ...]
     worst: tuple[WorstRow, ...] = ()
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    contents: str = ""
 
     @property
     def passed(self) -> bool:
@@ -133,17 +136,26 @@ def versions() -> dict[str, str]:
 
 
 def table(report: Report) -> str:
-    """The verdicts as lines of 100 columns, failures with what they look like, and a last line that sums up."""
-    part = max([len(verdict.part) for verdict in report.verdicts], default=0)
+    """The verdicts as lines of 100 columns, failures with what they look like, and a last line that sums up.
+
+    Line ends and control characters in names are escaped.
+    """
+    verdicts = [_printable(verdict) for verdict in report.verdicts]
+    part = max([len(verdict.part) for verdict in verdicts], default=0)
     names: dict[str, int] = {}
-    for verdict in report.verdicts:
+    for verdict in verdicts:
         names[verdict.part] = max(names.get(verdict.part, 0), min(len(verdict.name), _NAME))
-    lines = [line for verdict in report.verdicts for line in _lines(verdict, part, names[verdict.part])]
-    judged = [verdict for verdict in report.verdicts if verdict.state != "note"]
+    lines = [line for verdict in verdicts for line in _lines(verdict, part, names[verdict.part])]
+    judged = [verdict for verdict in verdicts if verdict.state != "note"]
     failed = len(report.failures)
     lines += _about_draws(judged)
     lines.append(f"{len(judged) - failed} of {len(judged)} hold" + (f", {failed} FAIL" if failed else ""))
     return "\n".join(lines)
+
+
+def _printable(verdict: Verdict) -> Verdict:
+    part, name = one_line(verdict.part), one_line(verdict.name)
+    return replace(verdict, part=part, name=name, text=one_line(verdict.text), diagnosis=one_line(verdict.diagnosis))
 
 
 def _lines(verdict: Verdict, part: int, name: int) -> list[str]:

@@ -1,7 +1,7 @@
-"""Where samples come from. A source finds its splits once and then reads any sample of them, in any order.
+"""Where samples come from: a source finds its splits once and then reads any of their samples, in any order.
 
-Sources meet the build only through the contracts below, and :data:`SOURCES` is the one list of them by name. Others add
-theirs with :func:`register`, or with an entry point of the group ``mmload.sources`` in their own package.
+The build knows sources only by the contracts below. :data:`SOURCES` lists them by name; other packages add theirs with
+:func:`register`, or with an entry point of the group ``mmload.sources``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import Tensor
 
-from mmload.decode import Decoder
 from mmload.errors import RecipeError, choices
 from mmload.records import Sample
+from mmload.sources.decode import Decoder
 
 ENTRY_POINTS = "mmload.sources"
 """The entry point group that other packages name their sources in: ``mykind = "my_package.my_module:MySource"``."""
@@ -40,7 +40,7 @@ class SourceSplit(Protocol):
     def id(self, index: int) -> str:
         """What sample ``index`` is called, the same wherever the source's root is; cheap."""
 
-    def stamp(self, index: int) -> str:
+    def revision(self, index: int) -> str:
         """Text that changes when the sample does (sizes, times, labels), for the source's fingerprint; cheap."""
 
     def read(self, index: int) -> Sample:
@@ -52,7 +52,7 @@ class SourceSplit(Protocol):
 
 
 @runtime_checkable
-class Noted(Protocol):
+class HasNotes(Protocol):
     """A split that has something to say about itself. Any split may add this."""
 
     def notes(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Noted(Protocol):
 
 
 @runtime_checkable
-class Divisible(Protocol):
+class Splittable(Protocol):
     """A split that can be sent to a worker process in parts. Any split may add this; of others each gets the whole."""
 
     def part(self, samples: Sequence[int]) -> SourceSplit:
@@ -68,7 +68,7 @@ class Divisible(Protocol):
 
 
 @runtime_checkable
-class InBulk(Protocol):
+class ReadsBlocks(Protocol):
     """A split whose samples are finished rows already. Any split may add this; a build without transforms uses it."""
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -90,11 +90,11 @@ class Source(Protocol):
         """
 
 
-Maker = Callable[..., Source]
-"""Called as ``maker(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
+SourceFactory = Callable[..., Source]
+"""Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
 values and raises RecipeError, but looks at no file."""
 
-SOURCES: dict[str, str | Maker] = {
+SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",
     "voc": "mmload.sources.voc:VocSource",
     "cifar10": "mmload.sources.cifar:Cifar10Source",
@@ -102,28 +102,28 @@ SOURCES: dict[str, str | Maker] = {
     "manifest": "mmload.sources.manifest:ManifestSource",
     "python": "mmload.sources.python:PythonSource",
 }
-"""Kind -> maker, or ``module:attribute`` where it is imported from on first use."""
+"""Kind -> factory, or ``module:attribute`` where it is imported from on first use."""
 
-_M = TypeVar("_M", bound=Maker)
+_M = TypeVar("_M", bound=SourceFactory)
 
 
 def register(kind: str) -> Callable[[_M], _M]:
-    """Add a source of one's own: ``@register("mykind")`` over a class or function that is a :data:`Maker`.
+    """Add a source of one's own: ``@register("mykind")`` over a class or function that is a :data:`SourceFactory`.
 
     Raises:
         ValueError: if the kind is taken.
     """
 
-    def add(maker: _M) -> _M:
+    def add(factory: _M) -> _M:
         if kind in SOURCES:
             raise ValueError(f"there is a source kind {kind!r} already; choose another name")
-        SOURCES[kind] = maker
-        return maker
+        SOURCES[kind] = factory
+        return factory
 
     return add
 
 
-def make_source(kind: str, root: Path, decoder: Decoder, options: Mapping[str, Any]) -> Source:
+def make_source(kind: str, root: str | Path, decoder: Decoder, options: Mapping[str, Any]) -> Source:
     """The source of this kind over ``root``.
 
     Args:
@@ -135,27 +135,46 @@ def make_source(kind: str, root: Path, decoder: Decoder, options: Mapping[str, A
     Raises:
         RecipeError: if the kind is unknown or an option is not one of its own.
     """
-    maker = _maker(kind)
-    takes = [name for name in inspect.signature(maker).parameters if name not in ("root", "decoder")]
+    factory, root = _maker(kind), Path(root)
+    takes = [name for name in inspect.signature(factory).parameters if name not in ("root", "decoder")]
     try:
-        inspect.signature(maker).bind(root, decoder, **options)
+        inspect.signature(factory).bind(root, decoder, **options)
     except TypeError as error:
         known = f"its options are {choices(takes)}" if takes else "it has no options"
         raise RecipeError(f"source {kind}: {error}; {known}") from error
-    return maker(root, decoder, **options)
+    try:
+        return factory(root, decoder, **options)
+    except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet: a value is of the wrong kind
+        given = ", ".join(f"{key} = {value!r:.60}" for key, value in options.items())
+        raise RecipeError(f"source {kind} cannot take one of its options ({error}); they are {given}") from error
 
 
-def _maker(kind: str) -> Maker:
+def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not what the source takes when they are left out; all of them where the kind is unknown."""
+    try:
+        takes = inspect.signature(_maker(kind)).parameters
+    except RecipeError:
+        return dict(options)
+    defaults = {name: parameter.default for name, parameter in takes.items()}
+    return {key: value for key, value in options.items() if key not in defaults or not _equal(value, defaults[key])}
+
+
+def _equal(value: object, default: object) -> bool:
+    """``0 == False`` for Python, not for a recipe."""
+    return type(value) is type(default) and value == default
+
+
+def _maker(kind: str) -> SourceFactory:
     found = SOURCES.get(kind)
     if callable(found):
         return found
     if found is not None:
         module, _, name = found.partition(":")
-        return cast(Maker, getattr(import_module(module), name))
+        return cast(SourceFactory, getattr(import_module(module), name))
     others = entry_points(group=ENTRY_POINTS)
     if kind not in others.names:
         raise RecipeError(f"unknown source kind {kind!r}; use one of {choices({*SOURCES, *others.names})}")
     try:
-        return cast(Maker, others[kind].load())
+        return cast(SourceFactory, others[kind].load())
     except Exception as error:  # whatever another package's import raises
         raise RecipeError(f"source {kind} of {others[kind].value} cannot be loaded ({error!r})") from error

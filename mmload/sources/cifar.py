@@ -1,8 +1,7 @@
 """CIFAR-10 and CIFAR-100 from their python batches: ``cifar-10-batches-py/`` or ``cifar-100-python/``.
 
-Comes in: that folder or the one around it. Goes out: the splits ``train`` and ``test``, as tensors in memory (180 MB)
-that are rows already, so that a build without transforms takes them in bulk. The batches are read, not unpickled
-(:mod:`mmload.sources.pickles`).
+The splits ``train`` and ``test`` are tensors in memory (180 MB) that are rows already, so a build without transforms
+takes them in bulk. Nothing in the batches is unpickled (:mod:`mmload.sources.pickles`).
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.decode import Decoder
 from mmload.errors import RecipeError, SourceError
 from mmload.records import Sample
+from mmload.runtime.regular_files import read_regular
+from mmload.sources.decode import Decoder
+from mmload.sources.links import Links, reading
 from mmload.sources.pickles import read_plain_pickle
 
 
@@ -81,20 +82,27 @@ class _CifarSource:
 
     edition: ClassVar[Edition]
 
-    def __init__(self, root: Path, decoder: Decoder, labels: str, download: bool) -> None:
+    def __init__(self, root: str | Path, decoder: Decoder, labels: str, download: bool, allow_outside: bool) -> None:
         if labels not in self.edition.keys:
             raise RecipeError(f"labels is {labels!r}; use one of {', '.join(self.edition.keys)}")
         if decoder != Decoder():
             raise RecipeError("CIFAR's pixels are not decoded; leave [decode] out")
-        self.root, self.labels, self.download = root, labels, download
+        self.root, self.labels, self.download = Path(root), labels, download
+        self._links = Links(root, allow_outside)
 
     def splits(self) -> Mapping[str, CifarSplit]:
         """The splits ``train`` and ``test``.
 
         Raises:
-            SourceError: if a file is missing or is not a batch; nothing in it is ever run.
+            SourceError: if a file is missing, is not a batch, or is a link out of the root; nothing in it is ever run.
         """
+        with reading(self.root):
+            return self._splits()
+
+    def _splits(self) -> dict[str, CifarSplit]:
         folder = self._folder()
+        for name in (self.edition.meta, *(name for names in self.edition.batches.values() for name in names)):
+            self._links.check(folder / name)
         _, names_key = self.edition.keys[self.labels]
         meta, meta_md5 = _read(folder / self.edition.meta)
         classes = _class_names(meta.get(names_key), folder / self.edition.meta)
@@ -143,15 +151,18 @@ class Cifar10Source(_CifarSource):
         root: ``cifar-10-batches-py`` or the folder around it.
         decoder: has to be the plain one.
         download: fetch the set into ``root`` with torchvision's downloader where it is missing.
+        allow_outside: follow links that lead out of the root.
 
     Raises:
-        RecipeError: if an option cannot be meant.
+        RecipeError: if an option is invalid.
     """
 
     edition = CIFAR10
 
-    def __init__(self, root: Path, decoder: Decoder, *, download: bool = False) -> None:
-        super().__init__(root, decoder, "fine", download)
+    def __init__(
+        self, root: str | Path, decoder: Decoder, *, download: bool = False, allow_outside: bool = False
+    ) -> None:
+        super().__init__(root, decoder, "fine", download, allow_outside)
 
 
 class Cifar100Source(_CifarSource):
@@ -159,8 +170,16 @@ class Cifar100Source(_CifarSource):
 
     edition = CIFAR100
 
-    def __init__(self, root: Path, decoder: Decoder, *, labels: str = "fine", download: bool = False) -> None:
-        super().__init__(root, decoder, labels, download)
+    def __init__(
+        self,
+        root: str | Path,
+        decoder: Decoder,
+        *,
+        labels: str = "fine",
+        download: bool = False,
+        allow_outside: bool = False,
+    ) -> None:
+        super().__init__(root, decoder, labels, download, allow_outside)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +221,7 @@ class CifarSplit:
         file = bisect_right(self._starts, index) - 1
         return f"{self._files[file][0]}/{index - self._starts[file]}"
 
-    def stamp(self, index: int) -> str:
+    def revision(self, index: int) -> str:
         """The batch file's MD5."""
         return self._files[bisect_right(self._starts, index) - 1][1]
 
@@ -219,7 +238,7 @@ class CifarSplit:
 def _read(path: Path) -> tuple[dict[Any, Any], str]:
     """The dict in a file, its keys as text, and the file's MD5."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
     try:
@@ -246,8 +265,8 @@ def _check_batch(batch: Mapping[str, Any], labels_key: str, classes: int, path: 
     if isinstance(labels, np.ndarray) and labels.ndim == 1:
         labels = labels.tolist()
     if not isinstance(labels, list) or set(map(type, labels)) - {int} or len(labels) != len(data):
-        raise SourceError(f"{path} has no list {labels_key!r} of {len(data)} whole numbers, one for each row")
+        raise SourceError(f"{path} has no list {labels_key!r} of {len(data)} integers, one for each row")
     if labels and not 0 <= min(labels) <= max(labels) < classes:
-        raise SourceError(f"{path} has labels from {min(labels)} to {max(labels)}, and there are {classes} classes")
+        raise SourceError(f"{path} has labels from {min(labels)} to {max(labels)}, expected 0 to {classes - 1}")
     rows = np.array(data).reshape(-1, 3, 32, 32)  # a copy: what was read is read-only, which torch warns about
     return torch.from_numpy(rows), torch.tensor(labels, dtype=torch.int64)

@@ -1,7 +1,6 @@
-"""Columns of texts, numbers and arrays that may be many millions long: beyond some MiB each lies in a temporary file.
+"""Columns of strings, numbers and arrays with millions of values: beyond a few MiB each continues in a temporary file.
 
-Comes in: values, one after the other. Goes out: any of them again, in any thread. The file has no name, so that nothing
-is left of it, however the process ends.
+Any thread may read them. The file has no name, so nothing is left of it however the process ends.
 """
 
 from __future__ import annotations
@@ -201,7 +200,7 @@ class Texts(Column[str]):
         self._ends.append(0)
 
     def append(self, text: str) -> None:
-        """Add one; a lone surrogate, as in a file name that is no UTF-8, comes back as it was."""
+        """Add one; a lone surrogate, as in a file name that is not UTF-8, is preserved."""
         data = text.encode("utf-8", "surrogatepass")
         self._bytes.append(data)
         self._end += len(data)

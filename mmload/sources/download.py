@@ -1,8 +1,4 @@
-"""Fetching a data set from where its makers publish it, with torchvision's own downloaders and checksums.
-
-Comes in: a set's name and a folder. Goes out: the archive and what it unpacks to, in that folder. Only called where a
-recipe says ``download``.
-"""
+"""Downloads a public dataset with torchvision's own downloaders and checksums, only if a recipe says ``download``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files of a source: which names may be followed, what tells that one changed, and how one becomes a tensor.
+"""Reads the files of a source: checks which names may be followed, and turns a file into a tensor.
 
-Comes in: a root and a name relative to it, with forward slashes. Goes out: names, stamps, pixels. Lists no folder.
+Names are relative to the root, with forward slashes. It lists no folder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import hashlib
 import io
 import os
 import posixpath
+import struct
+import zipfile
 from array import array
 from collections.abc import Hashable, Iterable
 from pathlib import Path
@@ -18,14 +20,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.decode import Decoder
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.records import DTYPES
+from mmload.runtime.regular_files import open_regular
 from mmload.sources.columns import Bytes
+from mmload.sources.decode import Decoder
 
 _RANK = np.dtype([("stratum", "<i8"), ("high", ">u8"), ("low", ">u8")])
 _RANKED = 2**20
 """Samples of which it is decided at a time whether they are held out; of one stratum all, if they are more."""
+
+MAX_BYTES = 2**31
+"""Bytes of one file: twice what the largest image takes with 16 bits a channel and no compression."""
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's IMG_EXTENSIONS, in any case."""
@@ -39,15 +45,6 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") else plain
 
 
-def stamp_of(path: str | Path) -> str:
-    """A file's size and modification time, or ``missing``: a file that is gone fails when it is read."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
 def read_bytes(root: Path, name: str, sample: str) -> bytes:
     """The file ``root/name``.
 
@@ -55,16 +52,18 @@ def read_bytes(root: Path, name: str, sample: str) -> bytes:
         SampleError: of ``sample``, if it cannot be read.
     """
     try:
-        with io.FileIO(os.path.join(root, name)) as file:
+        with io.FileIO(os.path.join(root, name), opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise SampleError(sample, f"{name} has {size:,} bytes; over {MAX_BYTES:,} are refused")
             data: bytes = file.read(size)
             while len(data) < size and (more := file.read(size - len(data))):  # Linux reads 2 GiB at most
                 data += more
             return data
     except FileNotFoundError as error:
         raise SampleError(sample, f"no such file: {name}") from error
-    except OSError as error:
-        raise SampleError(sample, f"{name} cannot be read ({error.strerror or error})") from error
+    except (OSError, ValueError) as error:
+        raise SampleError(sample, f"{name} cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def read_image(root: Path, name: str, decoder: Decoder, sample: str) -> Tensor:
@@ -86,6 +85,8 @@ def read_tensor(root: Path, name: str, sample: str) -> Tensor:
         SampleError: of ``sample``, if there is no plain dense tensor in it.
     """
     data = read_bytes(root, name, sample)
+    if _unpacked(data) > len(data):
+        raise SampleError(sample, f"{name} is compressed, which torch.save never does; save the tensor with torch.save")
     try:
         tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
@@ -93,11 +94,25 @@ def read_tensor(root: Path, name: str, sample: str) -> Tensor:
         raise SampleError(sample, f"{name} is no tensor file ({reason})") from error
     if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         raise SampleError(sample, f"{name} holds a {type(tensor).__name__}, expected one dense tensor")
+    if tensor.device.type != "cpu":
+        raise SampleError(sample, f"{name} holds a tensor of the device {tensor.device}, without its numbers")
     if tensor.dtype not in DTYPES.values():
         raise SampleError(sample, f"{name} is of dtype {tensor.dtype}; a store holds {', '.join(DTYPES)}")
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
         raise SampleError(sample, f"{name} claims {tensor.numel():,} elements and has far fewer")
     return tensor.detach()
+
+
+def _unpacked(data: bytes) -> int:
+    """Bytes that the entries of a zip archive unpack to, as its directory says; 0 of what is none.
+
+    Those of ``torch.save`` are not compressed: together they are smaller than the file. 3 MB could unpack to 3 GB.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError):
+        return 0
 
 
 def need_folder(root: Path, what: str) -> None:
@@ -111,7 +126,7 @@ def check_fraction(fraction: object, seed: object) -> None:
     if fraction is not None and (not isinstance(fraction, float) or not 0 < fraction < 1):
         raise RecipeError(f"val_fraction is {fraction!r}; use a fraction between 0 and 1, for example 0.1")
     if type(seed) is not int:
-        raise RecipeError(f"seed is {seed!r}; use a whole number")
+        raise RecipeError(f"seed is {seed!r}; use an integer")
 
 
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:

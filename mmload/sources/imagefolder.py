@@ -14,22 +14,27 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mmload.decode import Decoder
-from mmload.errors import RecipeError, SourceError
-from mmload.manifest import is_name
+from mmload.errors import RecipeError, SourceError, counted
 from mmload.records import Sample
-from mmload.sources.files import EXTENSIONS, check_fraction, need_folder, read_image, stamp_of
+from mmload.sources.decode import Decoder
+from mmload.sources.files import EXTENSIONS, check_fraction, need_folder, read_image
+from mmload.sources.labels import alike
+from mmload.sources.links import Links, is_absent, reading
 from mmload.sources.listing import Listing, with_held_out
+from mmload.store.manifest import is_name
+
+MAX_DEPTH = 100
+"""Folders inside one another in a class."""
 
 SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
 
 
 class ImageFile(NamedTuple):
-    """One image: its path relative to the root with forward slashes, its class's index, its file's stamp."""
+    """One image: its path relative to the root with forward slashes, its class's index, its file's revision."""
 
     name: str
     target: int
-    stamp: str
+    revision: str
 
 
 class ImageFolderSource:
@@ -43,36 +48,44 @@ class ImageFolderSource:
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: which images are held out.
         allow_empty: let a class have no images in a split.
+        allow_outside: follow links that lead out of the root.
 
     Raises:
-        RecipeError: if an option cannot be meant.
+        RecipeError: if an option is invalid.
     """
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
         decoder: Decoder,
         *,
         split_folders: Sequence[str] | None = None,
         val_fraction: float | None = None,
         seed: int = 0,
         allow_empty: bool = False,
+        allow_outside: bool = False,
     ) -> None:
         check_fraction(val_fraction, seed)
         if split_folders is not None and not _are_names(split_folders):
             raise RecipeError(f"split_folders is {split_folders!r}; write a list of plain folder names")
         if not isinstance(allow_empty, bool):
             raise RecipeError(f"allow_empty is {allow_empty!r}; use true or false")
-        self.root, self.decoder, self.split_folders = root, decoder, split_folders
+        self.root, self.decoder, self.split_folders = Path(root), decoder, split_folders
         self.val_fraction, self.seed, self.allow_empty = val_fraction, seed, allow_empty
+        self._links = Links(root, allow_outside)
 
     def splits(self) -> Mapping[str, ImageFolderSplit]:
         """The splits that are there, ``train`` first.
 
         Raises:
-            SourceError: if there is no such folder, no class in it, no image in a class, or the splits' classes differ.
+            SourceError: if there is no such folder, no class in it, no image in a class, the splits' classes differ, or
+                a link leads out of the root.
             RecipeError: if ``val_fraction`` is given and there is no ``train`` to take it from, or a ``val`` already.
         """
+        with reading(self.root):
+            return self._found()
+
+    def _found(self) -> Mapping[str, ImageFolderSplit]:
         need_folder(self.root, "the folder that holds one subfolder per class")
         names, notes = self._split_names()
         if not names:
@@ -88,36 +101,37 @@ class ImageFolderSource:
             for name in self.split_folders:
                 need_folder(self.root / name, "split_folders that are there")
             return list(self.split_folders), ()
-        folders = {entry.name for entry in os.scandir(self.root) if entry.is_dir()}
+        folders = {entry.name for entry in os.scandir(self.root) if _is_folder(entry)}
         names = [name for name in SPLIT_NAMES if name in folders and _has_folders(self.root / name)]
         beside = sorted(folders - set(names))
         if not names or not beside:
             return names, ()
         shown = ", ".join(beside[:5]) + (", ..." if len(beside) > 5 else "")
-        return names, (f"{len(beside)} folders beside the splits were not read: {shown}",)
+        return names, (f"not read beside the splits: {counted(len(beside), 'folder')} ({shown})",)
 
     def _scan(self, split: str, notes: tuple[str, ...]) -> ImageFolderSplit:
         folder = self.root / split
-        classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+        classes = tuple(sorted(entry.name for entry in os.scandir(folder) if _is_folder(entry)))
         if not classes:
             raise SourceError(f"no class folders in {folder}; an ImageFolder has one subfolder of images per class")
         files = Listing(ImageFile)
         empty = []
         for target, name in enumerate(classes):
             before = len(files)
-            files.extend(_images(str(self.root), os.path.join(split, name), target))
+            files.extend(_images(str(self.root), os.path.join(split, name), target, self._links))
             if len(files) == before:
                 empty.append(name)
         if empty and not self.allow_empty:
             raise SourceError(
-                f"no images in {len(empty)} of {len(classes)} class folders of {folder} ({', '.join(empty[:5])}); "
-                f"images end in {' '.join(EXTENSIONS)}; set allow_empty to keep classes without images"
+                f"no images in {len(empty)} of {counted(len(classes), 'class folder')} of {folder} "
+                f"({', '.join(empty[:5])}); images end in {' '.join(EXTENSIONS)}; "
+                "set allow_empty to keep classes without images"
             )
         if not files:
             raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
         if empty:
-            notes += (f"{len(empty)} classes have no images: {', '.join(empty[:5])}",)
-        return ImageFolderSplit(self.root, self.decoder, classes, files, notes)
+            notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
+        return ImageFolderSplit(self.root, self.decoder, classes, files, (*notes, *_odd_names(classes)))
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
         files = {name: split.files for name, split in splits.items()}
@@ -126,7 +140,7 @@ class ImageFolderSource:
 
 
 class ImageFolderSplit:
-    """One split; holds a path, a class and a stamp for each image.
+    """One split; holds a path, a class and a revision for each image.
 
     Args:
         root: what sample ids are relative to.
@@ -170,9 +184,9 @@ class ImageFolderSplit:
         name: str = self.files.column("name")[index]
         return name
 
-    def stamp(self, index: int) -> str:
+    def revision(self, index: int) -> str:
         """Class, size and modification time of the image's file."""
-        return f"{self.files.column('target')[index]} {self.files.column('stamp')[index]}"
+        return f"{self.files.column('target')[index]} {self.files.column('revision')[index]}"
 
     def read(self, index: int) -> Sample:
         """The image and its class.
@@ -190,13 +204,21 @@ class ImageFolderSplit:
         return Sample(name, {"images": pixels, "targets": target}, (height, width))
 
 
+def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
+    """Notes on folders that are probably no class, or one class twice; torchvision takes all of them."""
+    hidden = [name for name in classes if name.startswith((".", "__"))]
+    if hidden:
+        yield f"{', '.join(hidden[:5])} may be no class: programs name folders of their own like that"
+    yield from alike(classes)
+
+
 def _are_names(names: object) -> bool:
     return isinstance(names, list | tuple) and all(isinstance(name, str) and is_name(name) for name in names)
 
 
 def _has_folders(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        return any(entry.is_dir() for entry in entries)
+        return any(_is_folder(entry) for entry in entries)
 
 
 def _check_same_classes(root: Path, splits: Mapping[str, ImageFolderSplit]) -> None:
@@ -210,27 +232,42 @@ def _check_same_classes(root: Path, splits: Mapping[str, ImageFolderSplit]) -> N
             )
 
 
-def _images(root: str, folder: str, target: int) -> Iterator[ImageFile]:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one; a link that leads back to itself is a file that cannot be read.
+
+    Raises:
+        OSError: if the system refuses to say which: a class must not be left out because of that.
+    """
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if not is_absent(error):
+            raise
+        return False
+
+
+def _images(root: str, folder: str, target: int, links: Links) -> Iterator[ImageFile]:
     """Images under a class folder in torchvision's order: folders as sorted(os.walk), files sorted in each."""
     skip = len(os.path.join(root, ""))
-    for parent, names in sorted(_walk(os.path.join(root, folder), ())):
+    for parent, names in sorted(_walk(os.path.join(root, folder), (), links)):
         for name in sorted(names):
             if name.lower().endswith(EXTENSIONS):
                 path = os.path.join(parent, name)
-                yield ImageFile(path[skip:].replace(os.sep, "/"), target, stamp_of(path))
+                yield ImageFile(path[skip:].replace(os.sep, "/"), target, links.revision(path))
 
 
-def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
+def _walk(folder: str, above: tuple[tuple[int, int], ...], links: Links) -> Iterator[tuple[str, list[str]]]:
     """``os.walk`` with links followed, but never into a folder that is being walked already (``above``)."""
+    links.check_folder(folder)
     status = os.stat(folder)
     here = (status.st_dev, status.st_ino)
     if here in above:
         return
-    try:
-        entries = list(os.scandir(folder))
-    except OSError as error:
-        raise SourceError(f"cannot read the folder {folder} ({error.strerror})") from error
-    yield folder, [entry.name for entry in entries if not entry.is_dir()]
+    if len(above) > MAX_DEPTH:
+        raise SourceError(f"{folder[:200]} ... is over {MAX_DEPTH} folders deep; no class is")
+    with os.scandir(folder) as found:
+        entries = list(found)
+    yield folder, [entry.name for entry in entries if not _is_folder(entry)]
     for entry in entries:
-        if entry.is_dir():
-            yield from _walk(entry.path, (*above, here))
+        if _is_folder(entry):
+            yield from _walk(entry.path, (*above, here), links)

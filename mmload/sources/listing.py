@@ -1,7 +1,6 @@
-"""A list of samples that may be many millions long, a column at a time, in little memory.
+"""Lists of millions of samples in little memory, kept by column, and which of them are held out for validation.
 
-Comes in: named tuples of texts and whole numbers, in order. Goes out: any of them again, or one column; and which of
-them are held out for validation. Touches no file of the source.
+It reads no file of the source.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Listing(Generic[T]):
         return self._columns[name]
 
     def only(self, rows: Iterable[int]) -> Listing[T]:
-        """Those rows, in that order; neighbours by column, which takes a twentieth of the time."""
+        """Those rows, in that order; neighbors by column, which takes a twentieth of the time."""
         if not isinstance(rows, range) or rows.step != 1 or not 0 <= rows.start <= rows.stop <= len(self):
             return Listing(self._kind, (self[row] for row in rows))
         part = Listing(self._kind)

@@ -1,11 +1,12 @@
 """A list of files and their labels: CSV, JSON Lines, or JSON IDs with a folder of ``ID.pt`` tensors or images.
 
-Comes in: the list and the folder that its paths are relative to. Goes out: the splits that it names. Tensors are loaded
-with ``weights_only``, so nothing in them runs; paths that leave the folder are refused unless allowed.
+Tensors are loaded with ``weights_only``, so nothing in them runs. Paths that leave the folder are refused unless
+allowed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mmload.decode import Decoder
-from mmload.errors import RecipeError, SourceError, choices
-from mmload.manifest import is_name
+from mmload.errors import RecipeError, SourceError, choices, counted
 from mmload.records import Sample
 from mmload.sources.columns import Arrays
+from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     check_fraction,
@@ -26,23 +26,24 @@ from mmload.sources.files import (
     need_folder,
     read_image,
     read_tensor,
-    stamp_of,
 )
 from mmload.sources.labels import targets_of
+from mmload.sources.links import Links, reading
 from mmload.sources.listing import Listing, with_held_out
 from mmload.sources.tables import COLUMNS, Labels, Row, read_rows
+from mmload.store.manifest import is_name
 
 _HASHED = 2**22
 """Names that are looked at together for one that is there twice."""
 
 
 class Item(NamedTuple):
-    """One sample: its id in the list, perhaps empty, its file relative to the folder, its target's place, its stamp."""
+    """One sample: its id in the list (may be empty), its file in the folder, its target's index, its revision."""
 
     id: str
     file: str
     target: int
-    stamp: str
+    revision: str
 
     @property
     def name(self) -> str:
@@ -62,15 +63,15 @@ class ManifestSource:
         classes: class names by index; None: the labels' own, sorted.
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: which samples are held out.
-        allow_outside: let paths be absolute or lead out of the root.
+        allow_outside: let paths be absolute or lead out of the root, themselves or by links.
 
     Raises:
-        RecipeError: if an option cannot be meant.
+        RecipeError: if an option is invalid.
     """
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
         decoder: Decoder,
         *,
         file: str | None = None,
@@ -82,7 +83,7 @@ class ManifestSource:
         allow_outside: bool = False,
     ) -> None:
         check_fraction(val_fraction, seed)
-        for name, value in (("file", file or ""), ("folder", folder)):
+        for name, value in (("file", "" if file is None else file), ("folder", folder)):
             if not isinstance(value, str):
                 raise RecipeError(f"{name} is {value!r}; write a path")
         columns = {} if columns is None else columns
@@ -90,9 +91,10 @@ class ManifestSource:
             raise RecipeError(f"columns is {columns!r}; write a table of {choices(COLUMNS)} = the list's name for it")
         if classes is not None and (not _is_texts(classes) or len(set(classes)) != len(classes)):
             raise RecipeError(f"classes is {classes!r}; write a list of different names")
-        self.root, self.decoder, self.file, self.folder, self.columns = root, decoder, file, folder, columns
+        self.root, self.decoder, self.file, self.folder, self.columns = Path(root), decoder, file, folder, columns
         self.classes = None if classes is None else tuple(classes)
-        self.val_fraction, self.seed, self.allow_outside = val_fraction, seed, allow_outside
+        self.val_fraction, self.seed = val_fraction, seed
+        self._allow_outside = Links(root, allow_outside).allow_outside
 
     def splits(self) -> Mapping[str, ManifestSplit]:
         """The splits in the order in which the list names them; without split names all is ``train``.
@@ -101,10 +103,14 @@ class ManifestSource:
             SourceError: if the list is missing or wrong, a path leaves the folder, or labels differ in kind.
             RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
         """
-        root, path = self._places()
+        with reading(self.root):
+            return self._splits()
+
+    def _splits(self) -> dict[str, ManifestSplit]:
+        root, path, links = self._places()
         rows = read_rows(path, self.columns)
-        targets, classes = targets_of(rows, self.classes)
-        finder = _Finder(root, self.allow_outside, by_id=path.suffix.lower() == ".json")
+        targets = targets_of(rows, self.classes)
+        finder = _Finder(root, links, by_id=path.suffix.lower() == ".json")
         items: dict[str, Listing[Item]] = {}
         for index, row in enumerate(rows):
             name = _split_name(row)
@@ -119,13 +125,21 @@ class ManifestSource:
             items = with_held_out(
                 items, lambda item: item.name, partial(_stratum, labels), self.val_fraction, self.seed
             )
+        doubles = _doubles(items)
         return {
-            name: ManifestSplit(root, self.decoder, classes, members, targets.only(members.column("target")))
+            name: ManifestSplit(
+                root,
+                self.decoder,
+                targets.classes,
+                members,
+                targets.values.only(members.column("target")),
+                (*targets.notes, *doubles[name]),
+            )
             for name, members in items.items()
         }
 
-    def _places(self) -> tuple[Path, Path]:
-        """The folder that paths are relative to, and the list."""
+    def _places(self) -> tuple[Path, Path, Links]:
+        """The folder that paths are relative to, the list, and which links may be followed."""
         if self.file is None and not self.root.is_dir():
             root, path = self.root.parent, self.root
         elif self.file is None:
@@ -135,7 +149,12 @@ class ManifestSource:
         if not path.is_file():
             raise SourceError(f"no such list: {path}")
         need_folder(root / self.folder, "the folder that holds what the list names")
-        return root / self.folder, path
+        folder = root / self.folder
+        if self.file is not None and inner_name(self.file) is not None:  # a name that says that it leaves may do so
+            Links(root, self._allow_outside).check(path)
+        links = Links(folder if self.folder and inner_name(self.folder) is None else root, self._allow_outside)
+        links.check_folder(folder)
+        return folder, path, links
 
 
 class ManifestSplit:
@@ -147,30 +166,41 @@ class ManifestSplit:
         classes: class names by index; empty where labels are no classes.
         items: the samples in order.
         targets: of each item: int64 [] class indices, float32 [] or float32 [K].
+        noted: what the list hardly means as it is.
     """
 
     def __init__(
-        self, root: Path, decoder: Decoder, classes: tuple[str, ...], items: Listing[Item], targets: Arrays
+        self,
+        root: Path,
+        decoder: Decoder,
+        classes: tuple[str, ...],
+        items: Listing[Item],
+        targets: Arrays,
+        noted: tuple[str, ...] = (),
     ) -> None:
         self.root, self.decoder, self.classes, self.items = root, decoder, classes, items
-        self.targets = targets
+        self.targets, self._noted = targets, noted
 
     def part(self, samples: Sequence[int]) -> ManifestSplit:
         """Only these samples, in this order."""
         items, targets = self.items.only(samples), self.targets.only(samples)
-        return ManifestSplit(self.root, self.decoder, self.classes, items, targets)
+        return ManifestSplit(self.root, self.decoder, self.classes, items, targets, self._noted)
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def notes(self) -> tuple[str, ...]:
+        """Labels that hardly mean what they are, and files that are listed several times."""
+        return self._noted
 
     def id(self, index: int) -> str:
         """The list's id, or the path."""
         return self.items[index].name
 
-    def stamp(self, index: int) -> str:
+    def revision(self, index: int) -> str:
         """The target, the file and its size and modification time."""
-        _, file, _, stamp = self.items[index]
-        return f"{self.targets[index].tolist()} {file} {stamp}"
+        _, file, _, revision = self.items[index]
+        return f"{self.targets[index].tolist()} {file} {revision}"
 
     def read(self, index: int) -> Sample:
         """The image (``images`` uint8 [C, H, W]) or tensor (``features``, its own dtype) and its ``targets``.
@@ -192,27 +222,29 @@ class ManifestSplit:
 class _Finder:
     """Makes an item of a row: where its file is, if it may be there."""
 
-    def __init__(self, root: Path, allow_outside: bool, by_id: bool) -> None:
-        self.root, self.allow_outside, self.by_id = root, allow_outside, by_id
+    def __init__(self, root: Path, links: Links, by_id: bool) -> None:
+        self.root, self.links, self.by_id = str(root), links, by_id
         self.endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
 
     def item(self, row: Row, index: int) -> Item:
-        name = row.path if self.allow_outside else inner_name(row.path)
+        name = row.path if self.links.allow_outside else inner_name(row.path)
         if name is None or "\0" in name:
             raise SourceError(
                 f"{row.where}: the path {row.path!r:.80} leaves {self.root}; set allow_outside to follow it"
             )
-        file, stamp = self.by_ending(name) if self.by_id else (name, stamp_of(self.root / name))
-        return Item(row.id or "", file, index, stamp)
+        path = os.path.join(self.root, name)
+        self.links.check_folder(os.path.dirname(path))
+        file, revision = self.by_ending(name, path) if self.by_id else (name, self.links.revision(path))
+        return Item(row.id or "", file, index, revision)
 
-    def by_ending(self, name: str) -> tuple[str, str]:
+    def by_ending(self, name: str, path: str) -> tuple[str, str]:
         """The ID's file; the ending that was found last is tried first, since all mostly have the same."""
         for ending in self.endings:
-            stamp = stamp_of(self.root / (name + ending))
-            if stamp != "missing":
+            revision = self.links.revision(path + ending)
+            if revision != "missing":
                 self.endings.remove(ending)
                 self.endings.insert(0, ending)
-                return name + ending, stamp
+                return name + ending, revision
         return name + ".pt", "missing"
 
 
@@ -227,6 +259,21 @@ def _stratum(labels: Labels, item: Item) -> str:
     """What an item counts to when some are held out: its class, if its label is one."""
     label = labels[item.target]
     return str(label) if isinstance(label, str | int) else ""
+
+
+def _doubles(splits: Mapping[str, Listing[Item]]) -> dict[str, list[str]]:
+    """Notes on files that are in a split several times, or in an earlier one too: validation on them proves nothing."""
+    notes: dict[str, list[str]] = {}
+    earlier: dict[str, np.ndarray] = {}
+    for name, items in splits.items():
+        files = np.unique(np.fromiter(map(hash, items.column("file")), np.int64))  # a set of a million takes 130 MB
+        again = len(items) - len(files)
+        notes[name] = [f"{counted(again, 'file')} listed more than once, under different ids"] if again else []
+        for other, others in earlier.items():
+            if shared := len(np.intersect1d(files, others, assume_unique=True)):
+                notes[name].append(f"{counted(shared, 'file')} also in split {other}")
+        earlier[name] = files
+    return notes
 
 
 def _check_ids(split: str, items: Listing[Item], path: Path) -> None:
@@ -247,4 +294,6 @@ def _all_differ(hashes: Iterable[int]) -> bool:
 
 
 def _is_texts(names: object) -> bool:
-    return isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)
+    if not isinstance(names, list | tuple) or not names:
+        return False
+    return all(isinstance(name, str) and name.strip() for name in names)

@@ -1,9 +1,10 @@
-"""The pickles that CIFAR's python batches are, read without unpickling: nothing in them is imported, called or built.
+"""Reads the pickles of CIFAR's python batches without unpickling: nothing that they name is imported, called or built.
 
-Comes in: the bytes of a file. Goes out: the dict in it, of ints, floats, bytes, texts, lists and numpy arrays. The
-standard library's ``pickletools.genops`` takes the instructions apart; the small machine below knows those that plain
-data and numpy arrays need (protocols 0 to 5, Python 2 or 3) and refuses the others by name. What a pickle would import
-is kept as an inert :class:`_Name`; of all calls only those that make up an array are understood, and done here.
+It takes the bytes of a file and returns the dict in it, of ints, floats, bytes, strings, lists and numpy arrays. The
+standard library's ``pickletools.genops`` splits the instructions; the small machine below knows those that plain data
+and numpy arrays need (protocols 0 to 5, Python 2 or 3) and refuses the others by name. A global that a pickle would
+import becomes an inert :class:`_Name`; only the calls that make up an array are understood, and done here. An
+``Unpickler`` with a restricted ``find_class`` is not enough: nine bytes make it ask for a memo of 16 GB.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Any map-style dataset in Python, by name: ``package.module:callable``.
 
-Comes in: the name of a function or class, and what to call it with. Goes out: its samples as rows. This is the one
-source that runs code: the code that the person who builds names.
+This is the only source that runs code: the code that the person who builds names.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -17,13 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.checksum import crc32
-from mmload.decode import Decoder
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.manifest import is_name
 from mmload.records import Sample
+from mmload.sources.decode import Decoder
 from mmload.sources.files import need_folder
-from mmload.sources.schema import Key, Schema
+from mmload.sources.randomness import random_step, seeded, spread, unsteady
+from mmload.sources.schema import Schema
+from mmload.sources.values import Key
+from mmload.sources.voc_tasks import VOID
+from mmload.store.checksum import crc32
+from mmload.store.manifest import is_name
+
+_INSTEAD = (
+    "a build stores each image once: leave random transforms out here and give them to mmload.Collate at load time"
+)
 
 
 class PythonSource:
@@ -31,7 +37,7 @@ class PythonSource:
 
     Args:
         root: a folder to import from, beside the installed packages; it stays on ``sys.path``.
-        decoder: its mode is what PIL images are converted to.
+        decoder: how PIL images are converted.
         dataset: ``package.module:callable``, which gives a dataset, or a dict of datasets by split; or a table
             split -> ``package.module:callable``.
         arguments: keyword arguments for the callable.
@@ -39,12 +45,12 @@ class PythonSource:
         concurrent: read several samples at once. Only for datasets whose ``__getitem__`` may run in several threads.
 
     Raises:
-        RecipeError: if an option cannot be meant.
+        RecipeError: if an option is invalid.
     """
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
         decoder: Decoder,
         *,
         dataset: str | Mapping[str, str],
@@ -57,7 +63,7 @@ class PythonSource:
             raise RecipeError(f"dataset is {dataset!r}; write package.module:callable, or a table of them by split")
         if not isinstance(arguments, Mapping | None) or not isinstance(fields, Mapping | None):
             raise RecipeError("arguments and fields have to be tables")
-        self.root, self.decoder, self.names = root, decoder, names
+        self.root, self.decoder, self.names = Path(root), decoder, names
         self.arguments, self.fields, self.concurrent = arguments or {}, fields, concurrent
 
     def splits(self) -> Mapping[str, PythonSplit]:
@@ -78,7 +84,9 @@ class PythonSource:
         for name in made:
             if not isinstance(name, str) or not is_name(name):
                 raise SourceError(f"split {name!r} is no plain name of letters, digits, _ and -")
-        return {name: self._split(name, dataset) for name, dataset in made.items()}
+        splits = {name: self._split(name, dataset) for name, dataset in made.items()}
+        _same_classes({f"split {name}": split.classes for name, split in splits.items()})
+        return splits
 
     def _make(self, spec: str) -> Any:
         module, _, name = spec.partition(":")
@@ -100,6 +108,8 @@ class PythonSource:
             raise SourceError(
                 f"split {name} is a {type(dataset).__name__}, expected a map-style dataset, with a length and an index"
             )
+        if (step := random_step(dataset)) is not None:
+            raise SourceError(f"split {name}: its dataset applies {step}, which is random; {_INSTEAD}")
         try:
             size = len(dataset)
             first = dataset[0] if size else None
@@ -111,7 +121,17 @@ class PythonSource:
             schema = Schema(first, self.decoder, self.fields)
         except ValueError as error:
             raise SourceError(f"split {name}: sample 0: {error}") from error
-        return PythonSplit(dataset, size, schema, self.concurrent)
+        try:
+            with seeded(0):
+                if schema.takes_any_length(_sound(dataset, spread(size), schema), first):
+                    schema.fit(_sound(dataset, range(size), schema))
+                    schema.check_beside()
+        except ValueError as error:
+            raise SourceError(f"split {name}: {error}") from error
+        split = PythonSplit(dataset, size, schema, self.concurrent)
+        if (index := unsteady(split.checksum, size)) is not None:
+            raise SourceError(f"split {name}: sample {index} is another one each time it is read; {_INSTEAD}")
+        return split
 
 
 class PythonSplit:
@@ -126,11 +146,10 @@ class PythonSplit:
 
     def __init__(self, dataset: Any, size: int, schema: Schema, concurrent: bool) -> None:
         self.dataset, self.size, self.schema, self.concurrent = dataset, size, schema, concurrent
-        self.classes = class_names(dataset) if "targets" in schema.keys else ()
+        key = next((schema.keys[name] for name in ("targets", "labels", "masks") if name in schema.keys), None)
+        self.classes = () if key is None else class_names(dataset, str(key))
         self._guard = nullcontext() if concurrent else Lock()
-        first = self.read(0).fields
-        self._first = checksum(first)
-        self._steady = self._first == checksum(self.read(0).fields)
+        self._first = self.checksum(0)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_guard"}
@@ -142,12 +161,8 @@ class PythonSplit:
         return self.size
 
     def notes(self) -> tuple[str, ...]:
-        """The schema; and what looks wrong: random samples, images that are floats."""
+        """The schema; and what looks wrong: images that are floats."""
         notes = [f"each sample: {self.schema}"]
-        if not self._steady:
-            notes.append(
-                "sample 0 is another one each time; random transforms belong to load time: leave them out here"
-            )
         features = self.schema.like.get("features")
         if features is not None and len(features[1]) == 3 and features[1][0] in (1, 3):
             notes.append(
@@ -160,9 +175,29 @@ class PythonSplit:
         """The sample's index."""
         return str(index)
 
-    def stamp(self, index: int) -> str:
+    def revision(self, index: int) -> str:
         """The schema and the first sample's checksum; a change in later samples is not seen."""
         return f"{self.schema} {self._first}" if index == 0 else ""
+
+    def _check_classes(self, fields: Mapping[str, Tensor]) -> None:
+        """Targets that are numbers, the labels of boxes, else masks have to be classes where the dataset names them."""
+        if "targets" in fields:
+            names, values = "target", fields["targets"] if not fields["targets"].ndim else None
+        elif "labels" in fields:
+            names, values = "label", fields["labels"]
+        else:
+            names, values = "the mask's value", fields.get("masks")
+            values = None if values is None else values[values != VOID]
+        if not self.classes or values is None or values.is_floating_point():
+            return
+        if values.ndim and "counts" in fields:
+            values = values[: int(fields["counts"])]
+        if len(odd := values[(values < 0) | (values >= len(self.classes))].reshape(-1)):
+            raise ValueError(f"{names} {int(odd[0])} is no class, they are 0 to {len(self.classes) - 1}")
+
+    def checksum(self, index: int) -> int:
+        """CRC-32 of a sample's fields; SampleError as :meth:`read`."""
+        return checksum(self.read(index).fields)
 
     def read(self, index: int) -> Sample:
         """The sample's fields, as the schema says.
@@ -173,6 +208,7 @@ class PythonSplit:
         try:
             with self._guard:
                 fields = self.schema(self.dataset[index])
+                self._check_classes(fields)
         except ValueError as error:
             raise SampleError(self.id(index), str(error)) from error
         except Exception as error:  # whatever the person's own dataset raises
@@ -180,6 +216,16 @@ class PythonSplit:
         images = fields.get("images")
         size = (images.shape[-2], images.shape[-1]) if images is not None and images.ndim == 3 else None
         return Sample(self.id(index), fields, size)
+
+
+def _sound(dataset: Any, indices: Iterable[int], schema: Schema) -> Iterator[dict[str, Tensor]]:
+    """The samples that can be read; the build will meet the others again, and say what is wrong with them."""
+    for index in indices:
+        try:
+            sample = schema.raw(dataset[index])
+        except Exception:  # whatever the person's own dataset raises
+            continue
+        yield sample
 
 
 def checksum(fields: Mapping[str, Tensor]) -> int:
@@ -190,15 +236,61 @@ def checksum(fields: Mapping[str, Tensor]) -> int:
     return crc
 
 
-def class_names(dataset: Any) -> tuple[str, ...]:
-    """The ``classes`` of a dataset, or of the one that a Subset or ConcatDataset is over; empty if it has none."""
+def class_names(dataset: Any, key: str) -> tuple[str, ...]:
+    """The class names of a dataset, or of those that a Subset or ConcatDataset is over; empty if it has none.
+
+    Args:
+        dataset: any; its ``classes``, ``class_to_idx``, or ``features`` as of Hugging Face's datasets are looked at.
+        key: where the class is in a sample, as in :attr:`Schema.keys`.
+
+    Raises:
+        SourceError: if several datasets in one have other classes, or two lists of one dataset differ.
+    """
     for _ in range(16):
-        classes = getattr(dataset, "classes", None)
-        if isinstance(classes, list | tuple) and classes:
-            return tuple(", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in classes)
-        inner = getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]
-        dataset = inner[0]
+        own = _own_classes(dataset) or _feature_names(dataset, key)
+        if own:
+            return own
+        inner = getattr(dataset, "datasets", None)
+        if isinstance(inner, list | tuple) and inner:
+            return _same_classes({f"dataset {number}": class_names(each, key) for number, each in enumerate(inner)})
+        dataset = getattr(dataset, "dataset", None)
     return ()
+
+
+def _own_classes(dataset: Any) -> tuple[str, ...]:
+    """By ``classes`` or ``class_to_idx``, which torchvision's datasets have; a class may have several names."""
+    listed = getattr(dataset, "classes", None)
+    numbers = getattr(dataset, "class_to_idx", None)
+    names: tuple[str, ...] = ()
+    if isinstance(listed, list | tuple) and listed:
+        names = tuple(", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in listed)
+    if not isinstance(numbers, Mapping) or not numbers:
+        return names
+    if names and any(numbers.get(name, index) != index for index, name in enumerate(names)):
+        raise SourceError("the dataset's classes and class_to_idx have other orders; fix one of them")
+    if names or sorted(numbers.values()) != list(range(len(numbers))):
+        return names
+    return tuple(str(name) for name in sorted(numbers, key=lambda name: int(numbers[name])))
+
+
+def _feature_names(dataset: Any, key: str) -> tuple[str, ...]:
+    """By ``features[key].names``, which Hugging Face's datasets have; a key with dots leads into other features."""
+    feature = getattr(dataset, "features", None)
+    for part in key.split("."):
+        feature = getattr(feature, "feature", feature)  # of a list of them
+        feature = feature.get(part) if isinstance(feature, Mapping) else None
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
+
+
+def _same_classes(named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The classes of several datasets; SourceError if they differ, as then one number means several things."""
+    (first, classes), *others = named.items()
+    for name, own in others:
+        if own != classes and own and classes:
+            odd = sorted(set(own) ^ set(classes)) or ["in another order"]
+            raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); give all the same")
+    return classes
 
 
 def _is_spec(spec: object) -> bool:

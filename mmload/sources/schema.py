@@ -1,12 +1,11 @@
-"""Samples of a Python dataset -> the fields of a row, by a schema that the first of them sets.
+"""Turns samples of a Python dataset into the fields of a row, by a schema that the first sample sets.
 
-Comes in: what ``dataset[i]`` gives: a tuple, a NamedTuple, a dict, or one thing alone. Goes out: tensors by field name.
-Never looks at the dataset itself.
+A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It never looks at the dataset itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.decode import Decoder
-from mmload.manifest import is_name
-from mmload.records import DTYPES
+from mmload.records import DTYPES, FIELD_NAMES
+from mmload.sources.decode import Decoder
+from mmload.sources.ragged import Ragged, as_text, same_length
+from mmload.sources.values import Key, is_sequence, values_of
+from mmload.store.manifest import is_name
 
 ALIASES = {
     "image": "images", "img": "images", "pixel_values": "images",
@@ -24,8 +25,13 @@ ALIASES = {
 }  # fmt: skip
 """Names that dicts and NamedTuples use -> the field's own name."""
 
-Key = int | str
-"""Where a value is in a sample: its position or its name."""
+_CHANNELS = (1, 2, 3, 4)
+
+LOSSY = ("JPEG", "MPO")
+"""Formats that do not preserve masks: class numbers change at every edge."""
+
+_OF_ONE_SHAPE = ("images", "masks", "targets")
+"""Fields that are never padded: a vector of targets with zeros behind it would be another target."""
 
 
 class Schema:
@@ -33,7 +39,7 @@ class Schema:
 
     Args:
         first: the first sample.
-        decoder: the mode that PIL images are converted to.
+        decoder: how PIL images are converted.
         keys: field -> position or name; None: guessed from the sample, see docs/sources.md.
 
     Raises:
@@ -41,13 +47,40 @@ class Schema:
     """
 
     def __init__(self, first: Any, decoder: Decoder, keys: Mapping[str, Key] | None) -> None:
-        self.mode = decoder.mode
+        self.decoder = decoder
+        self.guessed = keys is None
         self.keys = _guess(first) if keys is None else dict(keys)
+        if decoder.exif_orient and not {"boxes", "masks"}.isdisjoint(self.keys):
+            raise ValueError("exif_orient rotates images, not their boxes or masks; rotate all of them in the dataset")
         for name in self.keys:
             if not is_name(name):
                 raise ValueError(f"{name!r} is no plain field name; say which values to store in fields")
+        self.ragged = {name: self._ragged(name) for name in self._of_any_length(first)}
         self.like: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {}
-        self.like = {name: _like(name, tensor) for name, tensor in self(first).items()}
+        self.fit([self.raw(first)])
+
+    def fit(self, samples: Iterable[dict[str, Tensor]]) -> None:
+        """Find the longest of each text and sequence, of samples that :meth:`raw` gave."""
+        self.like = {}
+        first: dict[str, Tensor] | None = None
+        for raw in samples:
+            first = first or raw
+            boxes = len(raw["boxes"]) if "boxes" in self.ragged and raw["boxes"].ndim else None
+            for name, ragged in self.ragged.items():
+                ragged.see(raw[name], None if raw[name].dtype == torch.uint8 else boxes)  # a text lies beside none
+        if first is not None:
+            self.like = {name: _like(name, tensor) for name, tensor in self._rows(first).items()}
+
+    def takes_any_length(self, samples: Iterable[dict[str, Tensor]], first: Any) -> bool:
+        """Whether a pass over all samples is needed: some value is a text or list, or differs in length among these."""
+        shapes = {name: tensor.shape for name, tensor in self.raw(first).items()}
+        for sample in samples:
+            for name, tensor in sample.items():
+                if name in _OF_ONE_SHAPE or name in self.ragged or not tensor.ndim == len(shapes[name]) > 0:
+                    continue
+                if tensor.shape[0] != shapes[name][0] and tensor.shape[1:] == shapes[name][1:]:
+                    self.ragged[name] = self._ragged(name)
+        return bool(self.ragged)
 
     def __call__(self, sample: Any) -> dict[str, Tensor]:
         """The fields of a sample: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
@@ -55,38 +88,78 @@ class Schema:
         Raises:
             ValueError: if it is not as the first; says what differs.
         """
-        values = _values(sample)
-        fields = {}
-        for name, key in self.keys.items():
-            if key not in values:
-                raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
-            fields[name] = _tensor(name, values[key], self.mode)
+        raw = self.raw(sample)
+        _check_boxes(raw)
+        fields = self._rows(raw)
         for name, like in self.like.items():
             got = _like(name, fields[name])
             if got != like:
                 raise ValueError(f"{name} is {_show(got)}, the first sample's is {_show(like)}")
         return fields
 
+    def raw(self, sample: Any) -> dict[str, Tensor]:
+        """The values of a sample as tensors, of the length that they have; ValueError as for :meth:`__call__`."""
+        values = values_of(sample)
+        fields = {}
+        for name, key in self.keys.items():
+            if key not in values:
+                raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
+            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.ragged):
+                raise ValueError(f"{name} is of type str, which cannot be stored there; give numbers")
+            fields[name] = _tensor(name, values[key], self.decoder)
+        if self.guessed and len(values) > len(self.keys):
+            more = [key for key in values if key not in self.keys.values()]
+            raise ValueError(f"it has the value {more[0]!r}, which the first sample does not have")
+        return fields
+
+    def _rows(self, raw: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The values in the shape of all rows, with the counts of those that were padded."""
+        if "boxes" in self.ragged and "labels" in raw:
+            same_length("boxes and labels", [raw["boxes"], raw["labels"]])
+        fields = {}
+        for name, tensor in raw.items():
+            ragged = self.ragged.get(name)
+            fields[name] = tensor if ragged is None else ragged.pad(name, tensor)
+            if ragged is not None and ragged.count is not None:
+                fields[ragged.count] = torch.tensor(len(tensor) if tensor.numel() else 0)
+        return fields
+
+    def _of_any_length(self, first: Any) -> list[str]:
+        values = values_of(first)
+        found = [n for n, k in self.keys.items() if isinstance(values.get(k), str) or is_sequence(values.get(k))]
+        of_boxes = [name for name in ("boxes", "labels") if "boxes" in self.keys and name in self.keys]
+        if "counts" in self.keys:  # the dataset pads its boxes itself
+            return [name for name in dict.fromkeys(found) if name not in (*_OF_ONE_SHAPE, *of_boxes)]
+        return [name for name in dict.fromkeys([*found, *of_boxes]) if name not in _OF_ONE_SHAPE]
+
+    def _ragged(self, name: str) -> Ragged:
+        """How a field of any length is stored; boxes and labels share a count, as everywhere in mmload."""
+        if "boxes" in self.keys and name == "labels":
+            return Ragged(count=None, fill=-1)
+        count = "counts" if name == "boxes" else f"{name}_count"
+        if count in self.keys or not is_name(count):
+            raise ValueError(f"{name} needs the field {count} for its length; give {name} another name in fields")
+        return Ragged(count=count)
+
+    def check_beside(self) -> None:
+        """After a pass over all samples: raises ValueError if a field has a value for each box, as ``area`` has."""
+        for name, ragged in self.ragged.items():
+            if "boxes" in self.ragged and name not in ("boxes", "labels") and ragged.beside:
+                raise ValueError(
+                    f"{name} has a value for each box, and a transform that drops boxes would part them; name those to "
+                    f"store in fields, without {name}"
+                )
+
     def __str__(self) -> str:
         return ", ".join(f"{name} {_show(like)}" for name, like in self.like.items())
-
-
-def _values(sample: Any) -> dict[Key, Any]:
-    if isinstance(sample, Mapping):
-        return {str(key): value for key, value in sample.items()}
-    if isinstance(sample, tuple) and hasattr(sample, "_fields"):
-        return dict(zip(sample._fields, sample, strict=True))
-    if isinstance(sample, tuple | list):
-        return dict(enumerate(sample))
-    return {0: sample}
 
 
 def _guess(first: Any) -> dict[str, Key]:
     """Field -> key, by the values' names or, in a tuple, by what they are and where."""
     keys: dict[str, Key] = {}
-    values = _values(first)
+    values = values_of(first)
     for key, value in values.items():
-        name = ALIASES.get(key, key) if isinstance(key, str) else _place(key, value, keys)
+        name = _named(key, keys) if isinstance(key, str) else _place(key, value, keys)
         if name in keys:
             raise ValueError(f"two values are both {name}; say which to store in fields")
         keys[name] = key
@@ -95,11 +168,25 @@ def _guess(first: Any) -> dict[str, Key]:
     return keys
 
 
+def _named(key: str, taken: Mapping[str, Key]) -> str:
+    """The field of a named value: its own name, and where that is taken by another, with what it lies in before it."""
+    outer, _, leaf = key.rpartition(".")
+    whole = key.replace(".", "_")
+    if leaf.isdigit():
+        return f"field{whole}" if whole[0].isdigit() else whole
+    name = ALIASES.get(leaf, leaf)
+    if name in taken and outer:
+        return f"field{whole}" if whole[0].isdigit() else whole
+    return name
+
+
 def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
     """The field of a tuple's value: an image, then its mask or target, then features; else its position."""
-    if _is_image(value):
+    if isinstance(value, str):
+        guess = "text"
+    elif _is_image(value):
         guess = "images" if "images" not in taken else "masks"
-    elif _is_number(value) or (position > 0 and getattr(value, "ndim", 0) == 1):
+    elif _is_number(value) or (position > 0 and (getattr(value, "ndim", 0) == 1 or is_sequence(value))):
         guess = "targets"
     else:
         guess = "features"
@@ -116,12 +203,18 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) or (isinstance(value, Tensor | np.ndarray) and value.ndim == 0)
 
 
-def _tensor(name: str, value: Any, mode: str) -> Tensor:
+def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
     if isinstance(value, Image.Image):
-        return _mask(value) if name == "masks" else _pixels(np.array(value.convert(mode)))
+        return _mask(value) if name == "masks" else _pixels(np.array(decoder.converted(_of_8_bits(name, value))))
     if isinstance(value, np.ndarray) and name == "images" and value.dtype == np.uint8:
-        return _pixels(value)
+        return _in_order(value, _pixels(value), "an array [H, W, C]")
     tensor = _plain(name, value)
+    if name == "images" and tensor.dtype == torch.uint8:
+        _in_order(value, tensor, "a tensor [C, H, W]")
+    if name == "masks":
+        return _class_numbers(tensor)
+    if name == "boxes" and tensor.numel():
+        tensor = tensor.to(torch.float32)
     if name == "images" and tensor.dtype == torch.uint8 and tensor.ndim == 2:
         return tensor.unsqueeze(0)
     if name == "targets" and tensor.ndim == 0:
@@ -136,6 +229,10 @@ def _plain(name: str, value: Any) -> Tensor:
         tensor = torch.from_numpy(np.array(value))
     elif isinstance(value, bool | int | float):
         tensor = torch.tensor(value)
+    elif isinstance(value, str):
+        tensor = as_text(value)
+    elif is_sequence(value):
+        tensor = _of_sequence(name, value)
     else:
         raise ValueError(
             f"{name} is of type {type(value).__name__}, which cannot be stored; say what to store in fields"
@@ -145,6 +242,46 @@ def _plain(name: str, value: Any) -> Tensor:
     return tensor
 
 
+def _of_sequence(name: str, value: Any) -> Tensor:
+    try:
+        return torch.tensor(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} is no regular list of numbers ({error})") from error
+
+
+def _of_8_bits(name: str, image: Image.Image) -> Image.Image:
+    """Pillow cuts larger values at 255 when it converts them, and fractions to 0: nearly all white, or black."""
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"{name} is a PIL image of mode {image.mode}, over 8 bits; scale it to 8 bits in the dataset")
+    return image
+
+
+def _in_order(value: Any, pixels: Tensor, habit: str) -> Tensor:
+    """``pixels`` [C, H, W]; ValueError if the channels of what was given seem to be at its other end."""
+    other = 2 if habit.endswith("H, W]") else 1
+    if pixels.ndim == 3 and pixels.shape[0] not in _CHANNELS and pixels.shape[other] in _CHANNELS:
+        raise ValueError(f"images is {list(value.shape)}, and {habit} is expected; transpose it in the dataset")
+    return pixels
+
+
+def _check_boxes(raw: Mapping[str, Tensor]) -> None:
+    """Boxes are corners inside of the image, and not, say, a corner with a width and a height."""
+    boxes, images = raw.get("boxes"), raw.get("images")
+    if boxes is None or images is None or boxes.shape[1:] != (4,) or not len(boxes):
+        return
+    if "counts" in raw:
+        boxes = boxes[: int(raw["counts"])]
+    height, width = images.shape[-2:]
+    limits = torch.tensor([width, height] * 2)
+    odd = ((boxes < 0) | (boxes > limits)).any(1) | (boxes[:, 2:] <= boxes[:, :2]).any(1)
+    if len(wrong := boxes[odd | boxes.isnan().any(1)]):
+        sides = ", ".join(f"{side:g}" for side in wrong[0].tolist())
+        raise ValueError(
+            f"the box {sides} is empty or leaves the {width} x {height} image; give x0, y0, x1, y1 in pixels, from 0, "
+            "the last not included"
+        )
+
+
 def _pixels(array: np.ndarray) -> Tensor:
     """[H, W] or [H, W, C], as arrays of pixels are by habit -> [C, H, W]."""
     pixels = torch.from_numpy(np.array(array))
@@ -152,9 +289,22 @@ def _pixels(array: np.ndarray) -> Tensor:
 
 
 def _mask(image: Image.Image) -> Tensor:
+    if image.format in LOSSY:
+        raise ValueError(f"masks is a {image.format}, which does not keep class numbers; use PNG")
     if image.mode not in ("P", "L", "1"):
         raise ValueError(f"masks is a PIL image of mode {image.mode}; use palette or 8-bit gray")
     return torch.from_numpy(np.array(image, dtype=np.uint8))
+
+
+def _class_numbers(tensor: Tensor) -> Tensor:
+    """A mask [H, W] or [1, H, W] as [H, W]; ValueError if it has fractions, or is a mask for each object."""
+    if tensor.dtype not in (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64):
+        raise ValueError(f"masks is {tensor.dtype}, expected class numbers; give uint8")
+    if tensor.ndim == 3 and tensor.shape[0] == 1:
+        tensor = tensor[0]
+    if tensor.ndim != 2:
+        raise ValueError(f"masks is {list(tensor.shape)}, expected one mask [H, W] of class numbers for each image")
+    return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _like(name: str, tensor: Tensor) -> tuple[torch.dtype, tuple[int | None, ...]]:

@@ -1,7 +1,7 @@
-"""Lists of samples as text: CSV, JSON Lines, and JSON ID lists.
+"""Reads lists of samples: CSV, JSON Lines, and JSON ID lists.
 
-Comes in: a file. Goes out: a :class:`Table` of checked rows, kept by column as it may have many millions, each with its
-line for messages. Never opens what they name.
+It returns a :class:`Table` of checked rows, kept by column because there may be millions, each with its line for error
+messages. It never opens the files that they name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from mmload.errors import SourceError
+from mmload.runtime.regular_files import open_regular
 from mmload.sources.columns import Numbers, Texts
 
 Label = str | int | float | list[float]
@@ -25,7 +26,7 @@ COLUMNS = ("path", "label", "split", "id")
 
 
 class Row(NamedTuple):
-    """One sample: its file, its label, its split (None: not said), what it is called, and the list and line of it."""
+    """One sample: its file, its label, its split (None: not given), its id, and its list and line."""
 
     path: str
     label: Label
@@ -128,7 +129,7 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> Table:
         raise SourceError(f"the list {path} ends in {path.suffix!r}; use .csv, .jsonl, or .json for an ID list")
     reader, newline = readers[path.suffix.lower()]
     try:
-        with open(path, encoding="utf-8-sig", newline=newline) as file:
+        with open(path, encoding="utf-8-sig", newline=newline, opener=open_regular) as file:
             rows = Table(reader(file, str(path), columns))
     except OSError as error:
         raise SourceError(f"cannot read the list {path} ({error.strerror or error})") from error
@@ -171,9 +172,22 @@ def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator
             yield _row(record, columns, path, number)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of equal keys Python's own reader keeps the last, and drops samples without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r:.60} is there twice; give every one once")
+    return made
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
 def _json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{where} is not JSON ({error})") from error
 
@@ -183,17 +197,29 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
     where = f"{source}, line {line}"
     if not isinstance(path, str) or not path:
         name = columns.get("path", "path")
-        raise SourceError(f"{where} has no {name!r}; it has {', '.join(map(repr, record))}")
+        has = ", ".join(map(repr, record))
+        raise SourceError(f'{where} has no {name!r}; it has {has}: give the right one as columns={{path="..."}}')
     if split is not None and not isinstance(split, str):
         raise SourceError(f"{where}: split is {split!r:.60}, expected a name")
     if sample is not None and not isinstance(sample, str | int):
         raise SourceError(f"{where}: id is {sample!r:.60}, expected text")
+    _check_texts(where, path, label, split, sample)
     checked = _label(label, f"{where} ({columns.get('label', 'label')})")
     return Row(path, checked, split, None if sample is None else str(sample), source, line)
 
 
+def _check_texts(where: str, *values: object) -> None:
+    """Refuse halves of characters, which JSON can write and which name no file; bytes of odd file names may pass."""
+    for text in values:
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise SourceError(f"{where}: {text!r:.60} is no Unicode text; fix the list") from error
+
+
 def _label(label: object, where: str) -> Label:
-    if isinstance(label, str) and label:
+    if isinstance(label, str) and label.strip():
         return label
     if isinstance(label, bool):
         return int(label)
@@ -201,7 +227,8 @@ def _label(label: object, where: str) -> Label:
         return label
     if isinstance(label, list) and label and all(isinstance(p, int | float) and abs(p) < MAX_NUMBER for p in label):
         return [float(part) for part in label]
-    raise SourceError(f"{where}: label is {label!r:.60}, expected a class, a number or a list of numbers")
+    got = "empty" if label is None else f"{label!r:.60}"
+    raise SourceError(f"{where}: label is {got}, expected a class, a number or a list of numbers")
 
 
 def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -216,4 +243,5 @@ def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
             where = f"{path}, id {sample!r:.60} of {split!r}"
             if not isinstance(sample, str | int) or str(sample) not in labels:
                 raise SourceError(f"{where} has no label")
+            _check_texts(where, sample, labels[str(sample)], split)
             yield Row(str(sample), _label(labels[str(sample)], where), split, str(sample), path)

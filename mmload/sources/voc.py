@@ -1,8 +1,7 @@
 """A VOCdevkit: ``VOCdevkit/VOC2012/{JPEGImages,Annotations,ImageSets,SegmentationClass}``, for one of four tasks.
 
-Comes in: the folder, and which task, years, lists and classes. Goes out: splits whose annotations have all been read
-once: for the most boxes in an image or for which images to keep. What is wrong with one image stops nothing here: it is
-a SampleError when the image is read.
+All annotations are read once when the splits are found, for the largest number of boxes or for which images to keep. An
+error of one image stops nothing here: it is a SampleError when the image is read.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmload.decode import Decoder
-from mmload.errors import RecipeError, SampleError, SourceError, choices
-from mmload.manifest import is_name
+from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import Sample
-from mmload.sources.files import need_folder, read_bytes, read_image, stamp_of
+from mmload.sources.decode import Decoder
+from mmload.sources.files import need_folder, read_bytes, read_image
+from mmload.sources.links import Links, reading
 from mmload.sources.voc_devkit import default_sets, find_years, is_stem, located, read_list
 from mmload.sources.voc_tasks import Classification, Detection, Segmentation, SingleLabel, VocItem, VocTask
-from mmload.sources.voc_xml import VocObject, parse_annotation
+from mmload.sources.voc_xml import VocAnnotation, parse_annotation
+from mmload.store.manifest import is_name
 
 PASCAL = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -28,6 +28,9 @@ PASCAL = (
 """The twenty classes of PASCAL VOC 2007 to 2012, in their own (alphabetical) order."""
 
 TASKS = ("detection", "classification", "segmentation", "single-label")
+BACKGROUND = "background"
+"""Class 0 of masks; a list of classes may begin with it or leave it out."""
+
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
 
 
@@ -41,20 +44,22 @@ class VocSource:
         year: which ``VOC<year>`` folder, or a list of them; None: the only one.
         image_set: which lists of ``ImageSets``: a name, a list of names (each a split of that name), or a table
             split -> name or names; a name may be ``year/name``. None: train, val and test, those that are there.
-        classes: class names by index; "auto": those in the annotations, sorted; None: PASCAL's twenty.
+        classes: class names by index; "auto": those in the annotations, sorted; None: PASCAL's twenty. For
+            segmentation the background comes before them, whether the list begins with it or not.
         class_map: for single-label: VOC's class name -> the name in ``target_classes``.
         target_classes: for single-label: the other class list, by index; None: the map's names, sorted.
         one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
         clip_boxes: cut boxes that reach over the edge, instead of refusing the image.
         download: fetch what is missing into ``root`` with torchvision's downloader.
+        allow_outside: follow links that lead out of the root.
 
     Raises:
-        RecipeError: if an option cannot be meant.
+        RecipeError: if an option is invalid.
     """
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
         decoder: Decoder,
         *,
         task: str = "detection",
@@ -66,32 +71,40 @@ class VocSource:
         one_based: bool = True,
         clip_boxes: bool = False,
         download: bool = False,
+        allow_outside: bool = False,
     ) -> None:
         if task not in TASKS:
             raise RecipeError(f"task is {task!r}; use one of {choices(TASKS)}")
         if decoder.exif_orient and task in ("detection", "segmentation"):
-            raise RecipeError("exif_orient turns the image but not its boxes or mask; leave it out for VOC")
+            raise RecipeError("exif_orient rotates the image but not its boxes or mask; leave it out for VOC")
         if (task == "single-label") != (class_map is not None):
             raise RecipeError('task "single-label" needs a class_map, and no other task takes one')
-        self.root, self.decoder, self.task, self.download = root, decoder, task, download
+        self.root, self.decoder, self.task, self.download = Path(root), decoder, task, download
         self.years = [str(one) for one in ([year] if isinstance(year, str | int) else year or [])]
         self.image_set = _checked_sets(image_set)
         self.classes = _checked_classes(classes, task)
         self.class_map, self.target_classes = _checked_map(class_map, target_classes)
         self.one_based, self.clip_boxes = one_based, clip_boxes
+        self._links = Links(root, allow_outside)
 
     def splits(self) -> Mapping[str, VocSplit]:
         """The splits in the order of ``image_set``.
 
         Raises:
-            SourceError: if a folder or a list is missing, or no image is left.
+            SourceError: if a folder or a list is missing, no image is left, or a link leads out of the root.
             RecipeError: if the year has to be given.
         """
+        with reading(self.root):
+            return self._splits()
+
+    def _splits(self) -> dict[str, VocSplit]:
         lists = "Segmentation" if self.task == "segmentation" else "Main"
         devkit, wanted = self._found(lists)
         items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
         task = self._task([item for split in items.values() for item in split])
-        return {name: self._split(devkit, name, split, task) for name, split in items.items()}
+        splits = {name: self._split(devkit, name, split, task) for name, split in items.items()}
+        _note_doubles(splits)
+        return splits
 
     def _found(self, lists: str) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
         """The folder that holds the years, and (year folder, list) of each split; downloads what is missing."""
@@ -132,14 +145,18 @@ class VocSource:
     def _items(self, devkit: Path, lists: str, sets: list[tuple[str, str]]) -> list[VocItem]:
         items = []
         for year, name in sets:
-            for stem in read_list(devkit / year / "ImageSets" / lists / f"{name}.txt"):
-                items.append(_item(devkit, year, stem, annotated=self.task != "segmentation"))
+            for folder in ("JPEGImages", "Annotations", "SegmentationClass"):
+                self._links.check_folder(devkit / year / folder)
+            path = devkit / year / "ImageSets" / lists / f"{name}.txt"
+            self._links.check(path)
+            for stem in read_list(path):
+                items.append(_item(devkit, year, stem, self._links, annotated=self.task != "segmentation"))
         return items
 
     def _task(self, items: list[VocItem]) -> VocTask:
         classes = _seen_classes(items) if self.classes == "auto" else tuple(self.classes)
         if self.task == "segmentation":
-            return Segmentation(classes=("background", *classes))
+            return Segmentation(classes=classes if classes[0] == BACKGROUND else (BACKGROUND, *classes))
         if self.task == "classification":
             return Classification(classes=classes)
         if self.task == "single-label":
@@ -150,7 +167,9 @@ class VocSource:
         reasons = [task.dropped(item) for item in items]
         kept = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
         counts = Counter(reason for reason in reasons if reason is not None)
-        notes = tuple(f"dropped {count} of {len(items)} images: {reason}" for reason, count in counts.most_common())
+        notes = tuple(
+            f"dropped {count:,} of {counted(len(items), 'image')}: {reason}" for reason, count in counts.most_common()
+        )
         if not kept:
             raise SourceError(f"split {name} of {devkit} has no image{'; ' + '; '.join(notes) if notes else ''}")
         return VocSplit(devkit, self.decoder, task.fitted(kept), kept, notes)
@@ -188,13 +207,17 @@ class VocSplit:
         """How many images were left out, and why."""
         return self._notes
 
+    def add_note(self, note: str) -> None:
+        """Say one thing more."""
+        self._notes = (*self._notes, note)
+
     def id(self, index: int) -> str:
         """The image's path relative to the devkit, ``VOC2007/JPEGImages/000005.jpg``."""
         return self.items[index].image
 
-    def stamp(self, index: int) -> str:
+    def revision(self, index: int) -> str:
         """Sizes and times of the image, its annotation and its mask."""
-        return self.items[index].stamp
+        return self.items[index].revision
 
     def read(self, index: int) -> Sample:
         """The image as ``images`` uint8 [C, H, W], and the task's fields.
@@ -206,22 +229,39 @@ class VocSplit:
         pixels = read_image(self.root, item.image, self.decoder, item.image)
         height, width = pixels.shape[-2:]
         fields = self.task.fields(item, self.root, (height, width))
-        return Sample(item.image, {"images": pixels, **fields}, (height, width))
+        tally = self.task.tally(item, (height, width))
+        return Sample(item.image, {"images": pixels, **fields}, (height, width), tally)
 
 
-def _item(devkit: Path, year: str, stem: str, *, annotated: bool) -> VocItem:
+def _note_doubles(splits: Mapping[str, VocSplit]) -> None:
+    """Add notes on images that are in a split twice, or in an earlier one too: validation on them proves nothing."""
+    earlier: dict[str, set[str]] = {}
+    for name, split in splits.items():
+        own = {item.image for item in split.items}
+        if len(own) < len(split):
+            split.add_note(f"{counted(len(split) - len(own), 'image')} listed more than once")
+        for other, images in earlier.items():
+            if shared := len(own & images):
+                split.add_note(f"{counted(shared, 'image')} also in split {other}")
+        earlier[name] = own
+
+
+def _item(devkit: Path, year: str, stem: str, links: Links, *, annotated: bool) -> VocItem:
     base = f"{year}/JPEGImages/{stem}"
-    stamps = ((ending, stamp_of(devkit / f"{base}{ending}")) for ending in IMAGE_ENDINGS)
+    stamps = ((ending, links.revision(devkit / f"{base}{ending}")) for ending in IMAGE_ENDINGS)
     ending, image = next((pair for pair in stamps if pair[1] != "missing"), (".jpg", "missing"))
     mask = f"{year}/SegmentationClass/{stem}.png"
     if not annotated:
-        return VocItem(f"{base}{ending}", f"{image} {stamp_of(devkit / mask)}", "not annotated", mask)
+        return VocItem(f"{base}{ending}", f"{image} {links.revision(devkit / mask)}", "not annotated", mask)
     annotation = f"{year}/Annotations/{stem}.xml"
-    stamp = f"{image} {stamp_of(devkit / annotation)}"
-    return VocItem(f"{base}{ending}", stamp, _annotation(devkit, annotation), mask)
+    revision = f"{image} {links.revision(devkit / annotation)}"
+    found = _annotation(devkit, annotation)
+    if isinstance(found, str):
+        return VocItem(f"{base}{ending}", revision, found, mask)
+    return VocItem(f"{base}{ending}", revision, found.objects, mask, found.size)
 
 
-def _annotation(devkit: Path, name: str) -> tuple[VocObject, ...] | str:
+def _annotation(devkit: Path, name: str) -> VocAnnotation | str:
     try:
         return parse_annotation(read_bytes(devkit, name, name))
     except SampleError as error:
@@ -238,13 +278,18 @@ def _checked_sets(image_set: Any) -> dict[str, list[str]] | None:
     """``image_set`` in its long form."""
     if image_set is None:
         return None
-    names = [image_set] if isinstance(image_set, str) else image_set
+    names = image_set if isinstance(image_set, Mapping) else _several(image_set)
     table = names if isinstance(names, Mapping) else {str(name).rpartition("/")[2]: name for name in names}
-    sets = {name: [entry] if isinstance(entry, str) else list(entry or ()) for name, entry in table.items()}
+    sets = {name: _several(entry) for name, entry in table.items()}
     stems = [entry.rpartition("/")[2] if isinstance(entry, str) else "" for each in sets.values() for entry in each]
     if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(is_stem, stems)):
         raise RecipeError(f'image_set is {image_set!r}; write list names, such as "train" or ["train", "val"]')
     return sets
+
+
+def _several(names: Any) -> list[Any]:
+    """A name or a list of names as a list; none of what is neither."""
+    return [names] if isinstance(names, str) else list(names) if isinstance(names, list | tuple) else []
 
 
 def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
@@ -253,6 +298,10 @@ def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
     if classes == "auto" and task in ("detection", "classification"):
         return "auto"
     names = classes if isinstance(classes, list | tuple) else ()
+    if task == "segmentation" and BACKGROUND in names[1:]:
+        raise RecipeError(f"classes is {classes!r}; {BACKGROUND} is class 0 of masks: put it first, or leave it out")
+    if task == "segmentation" and list(names) == [BACKGROUND]:
+        raise RecipeError(f"classes is {classes!r}; name the classes beside the {BACKGROUND}")
     if all(isinstance(name, str) and name for name in names) and 0 < len(set(names)) == len(names) < 255:
         return tuple(names)
     raise RecipeError(

@@ -1,6 +1,6 @@
-"""The folders and lists of a VOCdevkit.
+"""Finds the folders and lists of a VOCdevkit: its years, the lists of a split, and the images of a list.
 
-Comes in: paths. Goes out: year folders, which lists make a split, the image names in a list. Opens no image and no XML.
+It opens no image and no XML.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mmload.errors import SourceError
+from mmload.runtime.regular_files import read_regular
 
 
 def read_list(path: Path) -> list[str]:
@@ -18,7 +19,7 @@ def read_list(path: Path) -> list[str]:
         SourceError: if it cannot be read, or a line in it is no plain name.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path).decode("utf-8").splitlines()
     except OSError as error:
         lists = sorted(other.stem for other in path.parent.glob("*.txt"))
         raise SourceError(f"cannot read the list {path} ({error.strerror}); there are {', '.join(lists)}") from error

@@ -1,7 +1,6 @@
-"""What a VOC image is stored with: one small class for each task, from an item to its fields.
+"""The fields that are stored beside a VOC image: one small class for each task.
 
-Comes in: a :class:`VocItem`, its annotation read, and its size. Goes out: the fields beside the image, or the
-reason why there are none. Lists no folder.
+It lists no folder.
 """
 
 from __future__ import annotations
@@ -17,14 +16,19 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from mmload.decode import MAX_PIXELS
 from mmload.errors import SampleError
-from mmload.quiet import quiet
+from mmload.runtime.warning_filters import warnings_suppressed
+from mmload.sources.decode import FORMATS, MAX_PIXELS
 from mmload.sources.files import read_bytes
+from mmload.sources.libtiff_messages import hushed
+from mmload.sources.schema import LOSSY
 from mmload.sources.voc_xml import VocObject
+from mmload.store.losses import CLIPPED, OTHER_SIZE, TURNED
+
+Box = tuple[float, float, float, float]
 
 VOID = 255
-"""The mask value of pixels that count for no class: borders and what the annotators could not tell."""
+"""The mask value of pixels that count for no class: borders and what the annotators could not decide."""
 
 
 class VocItem(NamedTuple):
@@ -32,15 +36,17 @@ class VocItem(NamedTuple):
 
     Attributes:
         image: its path relative to the devkit, which is its id.
-        stamp: what tells that its files changed.
+        revision: what tells that its files changed.
         objects: its annotation's objects, or in plain words why there are none to read.
         mask: its class mask's path relative to the devkit.
+        size: (height, width) of the image by its annotation; None: not given.
     """
 
     image: str
-    stamp: str
+    revision: str
     objects: tuple[VocObject, ...] | str
     mask: str
+    size: tuple[int, int] | None = None
 
 
 class VocTask(Protocol):
@@ -62,6 +68,9 @@ class VocTask(Protocol):
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """The fields beside the image, of the image's (height, width); SampleError if they cannot be made."""
 
+    def tally(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
+        """What :meth:`fields` had to leave out, by the names of :mod:`mmload.store.losses`."""
+
 
 class _Fitted:
     """The habit of most tasks: every item is kept, whatever the split."""
@@ -74,6 +83,9 @@ class _Fitted:
 
     def fitted(self, items: Sequence[VocItem]) -> Self:
         return self
+
+    def tally(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,25 +120,38 @@ class Detection(_Fitted):
                 boxes[row] = torch.tensor(self._box(each, size))
                 labels[row] = _index(self.classes, each.name)
             except ValueError as error:
-                raise SampleError(item.image, f"object {row + 1} ({each.name}): {error}") from error
+                raise SampleError(item.image, f"object {row + 1} ({each.name}): {error}{_hint(item, size)}") from error
             difficult[row] = each.difficult
         return {"boxes": boxes, "labels": labels, "difficult": difficult, "counts": torch.tensor(len(objects))}
 
-    def _box(self, each: VocObject, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    def tally(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
+        """How many boxes ``clip_boxes`` cut, and whether the annotation gives another size than the image has."""
+        tally = {}
+        if item.size not in (None, size):
+            tally[TURNED if item.size == size[::-1] else OTHER_SIZE] = 1
+        if not self.clip_boxes:
+            return tally
+        whole = [self._sides(each.box) for each in _objects(item) if each.box is not None]
+        return {**tally, CLIPPED: sum(sides != _clipped(sides, size) for sides in whole)}
+
+    def _box(self, each: VocObject, size: tuple[int, int]) -> Box:
         if each.box is None:
             raise ValueError("it has no bndbox")
         height, width = size
-        x0, y0, x1, y1 = each.box
-        if self.one_based:
-            x0, y0 = x0 - 1, y0 - 1
+        x0, y0, x1, y1 = self._sides(each.box)
         if self.clip_boxes:
-            x0, y0, x1, y1 = max(x0, 0.0), max(y0, 0.0), min(x1, width), min(y1, height)
+            x0, y0, x1, y1 = _clipped((x0, y0, x1, y1), size)
         shown = f"the box xmin, ymin, xmax, ymax = {', '.join(f'{side:g}' for side in each.box)}"
         if x1 <= x0 or y1 <= y0:
             raise ValueError(f"{shown} is empty in the {width} x {height} image")
         if x0 < 0 or y0 < 0 or x1 > width or y1 > height:
             raise ValueError(f"{shown} leaves the {width} x {height} image; clip_boxes cuts such boxes")
         return x0, y0, x1, y1
+
+    def _sides(self, box: Box) -> Box:
+        """From 0, half-open."""
+        x0, y0, x1, y1 = box
+        return (x0 - 1, y0 - 1, x1, y1) if self.one_based else box
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +233,9 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
     """
     data = read_bytes(root, name, sample)
     try:
-        with quiet, Image.open(io.BytesIO(data)) as image:
+        with warnings_suppressed, hushed, Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.format in LOSSY:
+                raise SampleError(sample, f"its mask {name} is a {image.format}, which does not keep class numbers")
             if image.mode not in ("P", "L"):
                 raise SampleError(sample, f"its mask {name} is of mode {image.mode}; use palette or 8-bit gray")
             if image.width * image.height > MAX_PIXELS:
@@ -220,6 +247,19 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
         raise SampleError(sample, f"its mask {name} is broken ({error})") from error
 
 
+def _clipped(sides: Box, size: tuple[int, int]) -> Box:
+    """Cut at the edges of an image of (height, width)."""
+    x0, y0, x1, y1 = sides
+    return max(x0, 0.0), max(y0, 0.0), min(x1, size[1]), min(y1, size[0])
+
+
+def _hint(item: VocItem, size: tuple[int, int]) -> str:
+    """What may explain a box that does not fit."""
+    if item.size in (None, size):
+        return ""
+    return f"; its annotation is for an image of {item.size[1]} x {item.size[0]}"
+
+
 def _objects(item: VocItem) -> tuple[VocObject, ...]:
     if isinstance(item.objects, str):
         raise SampleError(item.image, item.objects)
@@ -229,5 +269,8 @@ def _objects(item: VocItem) -> tuple[VocObject, ...]:
 def _index(classes: tuple[str, ...], name: str) -> int:
     if name not in classes:
         shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
-        raise ValueError(f"{name!r} is not one of the classes: {shown}")
+        raise ValueError(
+            f"{name!r} is not one of the classes: {shown}; name your own in classes, or take those in the annotations: "
+            "--set classes=auto"
+        )
     return classes.index(name)

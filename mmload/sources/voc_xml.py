@@ -1,7 +1,6 @@
-"""A VOC annotation file: XML text -> the objects in it.
+"""Parses a VOC annotation: XML bytes to names, difficult flags, boxes and the image's size, as they are written.
 
-Comes in: bytes. Goes out: names, difficult flags and boxes as they are written. Expat reads it with document types
-refused, so that there are no entities to expand and nothing to fetch. Knows nothing of images and class lists.
+Expat refuses document types, so there are no entities to expand and nothing to fetch.
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 32
 """Limits on one annotation; PASCAL's largest is 30 KB, and 5 deep."""
 
+MAX_SIDE = 2**31
+"""Sizes of images from here on are no sizes."""
+
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -25,8 +27,20 @@ class VocObject(NamedTuple):
     box: tuple[float, float, float, float] | None
 
 
-def parse_annotation(data: bytes) -> tuple[VocObject, ...]:
-    """The objects of an annotation, in the file's order; parts of objects (heads, hands) are left aside.
+class VocAnnotation(NamedTuple):
+    """What an annotation says.
+
+    Attributes:
+        objects: in the file's order; parts of objects (heads, hands) are left aside.
+        size: (height, width) of the image that the boxes were drawn on; None where it is missing, 0 or no number.
+    """
+
+    objects: tuple[VocObject, ...]
+    size: tuple[int, int] | None
+
+
+def parse_annotation(data: bytes) -> VocAnnotation:
+    """The objects of an annotation, and the size that it gives for the image.
 
     Args:
         data: the whole file.
@@ -40,16 +54,18 @@ def parse_annotation(data: bytes) -> tuple[VocObject, ...]:
     reader = _Reader()
     try:
         reader.parser.Parse(data, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError) as error:  # LookupError: it names an encoding that there is not
         raise ValueError(f"malformed XML ({error})") from error
-    return tuple(_object(number, values) for number, values in enumerate(reader.objects, 1))
+    objects = tuple(_object(number, values) for number, values in enumerate(reader.objects, 1))
+    return VocAnnotation(objects, _size(reader.size))
 
 
 class _Reader:
-    """Expat's handlers; keeps the text under each object's known paths."""
+    """Expat's handlers; keeps the text under each object's known paths, and under ``size``."""
 
     def __init__(self) -> None:
         self.objects: list[dict[str, str]] = []
+        self.size: dict[str, str] = {}
         self.path: list[str] = []
         self.text: list[str] = []
         self.parser = expat.ParserCreate()
@@ -75,6 +91,8 @@ class _Reader:
     def end(self, _: str) -> None:
         if len(self.path) > 2 and self.path[1] == "object":
             self.objects[-1]["/".join(self.path[2:])] = "".join(self.text).strip()
+        if self.path[1:-1] == ["size"]:
+            self.size[self.path[-1]] = "".join(self.text).strip()
         self.text.clear()
         self.path.pop()
 
@@ -90,6 +108,16 @@ def _object(number: int, values: dict[str, str]) -> VocObject:
         return VocObject(name, difficult == "1", None)
     xmin, ymin, xmax, ymax = (_side(number, name, side, values.get(f"bndbox/{side}", "")) for side in SIDES)
     return VocObject(name, difficult == "1", (xmin, ymin, xmax, ymax))
+
+
+def _size(values: dict[str, str]) -> tuple[int, int] | None:
+    """Many tools write 0 or nothing: then nothing is known."""
+    try:
+        height, width = (float(values.get(side, "")) for side in ("height", "width"))
+    except ValueError:
+        return None
+    known = all(1 <= side < MAX_SIDE and side.is_integer() for side in (height, width))
+    return (int(height), int(width)) if known else None
 
 
 def _side(number: int, name: str, side: str, text: str) -> float:

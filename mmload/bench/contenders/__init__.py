@@ -1,9 +1,9 @@
-"""The loaders that a bench compares, each giving the same batches its own way; one file a kind.
+"""The loaders that a bench compares: each delivers the batches of the same task in its own way, one file a kind.
 
     entry -> source -> stock, tutorial, ours, ...
 
-Comes in: a :class:`~mmload.bench.task.Task`. Goes out: entries, of which those that are not missing can be made in a
-process of their own. Never measures anything.
+Takes a :class:`~mmload.bench.task.Task` and returns entries; each that is not missing can be created in its own
+process. Never measures anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """NVIDIA DALI over the original files: https://github.com/NVIDIA/DALI.
 
-Comes in: a task with a source. Goes out: batches of a DALI pipeline, on the CPU alone or, with device "cuda", decoded
-and transformed on the GPU. CIFAR's rows come from memory through ``external_source``, a batch at a time.
+The pipeline runs on the CPU alone or, with device "cuda", decodes and transforms on the GPU. CIFAR's rows come from
+memory through ``external_source``, a batch at a time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Entry, counted, not_installed
+from mmload.bench.contenders.entry import Entry, not_installed
 from mmload.bench.contenders.source import no_source, source_dataset
 from mmload.bench.task import Task
-from mmload.errors import UsageError
+from mmload.errors import UsageError, counted
 
 _READER = "source"
 
@@ -54,7 +54,7 @@ class Dali:
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`~mmload.bench.contenders.entry.Contender`."""
-        if not self._finished:  # DALI cannot begin anew in the middle of an epoch
+        if not self._finished:  # DALI cannot restart in the middle of an epoch
             self._batches = self._made(self._epoch)
         self._epoch, self._finished = self._epoch + 1, False
         for (batch,) in self._batches:
@@ -75,6 +75,7 @@ def dali_entries(task: Task) -> list[Entry]:
             name=f"NVIDIA DALI, {task.device.upper().replace('CUDA', 'GPU')}, {counted(task.threads, 'thread')}",
             group="peer",
             differs="its own decoder and resize; what is cut out of the middle may lie a pixel off",
+            need=2,
             missing=not_installed("nvidia.dali", advice) or no_source(task),
             make=Dali,
         )

@@ -1,7 +1,6 @@
-"""What a contender is, and what the bench knows of one before it runs.
+"""The :class:`Contender` contract, and :class:`Entry`: what the bench knows of a contender before it runs.
 
-Comes in: nothing. Goes out: the :class:`Contender` contract, :class:`Entry`, and what several contenders share: moving
-batches to the device, and converting a store to a peer's own format once. Never measures anything.
+Also what several contenders share: copies to the device, and one conversion of a store to another library's format.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from mmload.bench.sample import size
 from mmload.bench.task import Task
-from mmload.manifest import FILE_NAME
+from mmload.store.manifest import FILE_NAME
 
 ROOM_SHARE = 1 / 8
 """The most of the free space that one conversion may take: there are five of them."""
@@ -48,7 +47,9 @@ class Entry:
         group: "stock", "peer" or "mmload".
         differs: what is not equal to the task, "" if all is.
         missing: why it cannot run here and what to do about that, "" if it can.
-        ceiling: which limit its rate is held against: "" for the device's usual one, or "device" where the images are
+        need: how early it is started where the time budget is short. Those of 0 are started in any case: the verdict is
+            of them.
+        ceiling: the limit of its rate: "" for the usual one of the device, or "device" where the images are
             on the device before the epoch begins.
         make: a module-level class or function that makes the contender of a task; the path is a folder for what it has
             to convert first, which is never timed and used again if it is there.
@@ -58,6 +59,7 @@ class Entry:
     group: str
     differs: str = ""
     missing: str = ""
+    need: int = 0
     ceiling: str = ""
     make: Callable[[Task, Path], Contender]
 
@@ -84,11 +86,6 @@ class Batches:
         self._loader = ()
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 worker``, ``2 workers``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def not_installed(module: str, advice: str) -> str:
     """Why a package cannot be used, "" if it is there; it is not imported."""
     try:
@@ -98,9 +95,9 @@ def not_installed(module: str, advice: str) -> str:
     return "" if found else f"{module} is not installed: {advice}"
 
 
-def unlabelled(task: Task) -> str:
+def unlabeled(task: Task) -> str:
     """Why a peer that wants a class for each image cannot run, "" if it can."""
-    return "" if task.labelled else f"split {task.split!r} does not have one class for each image"
+    return "" if task.labeled else f"split {task.split!r} does not have one class for each image"
 
 
 def no_room(task: Task) -> str:

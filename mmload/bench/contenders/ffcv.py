@@ -1,7 +1,7 @@
 """FFCV over the stored rows, raw and as JPEG: https://ffcv.io.
 
-Comes in: a task. Goes out: batches of its Loader with numba-compiled pipelines. Its file of the rows is written before.
-The package is imported when a contender is made, never before: it takes seconds and needs OpenCV's libraries.
+Its file of the rows is written first; its Loader then runs numba-compiled pipelines. The package is imported when a
+contender is created: it takes seconds and needs OpenCV's libraries.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Entry, converted, counted, no_room, not_installed, unlabelled
+from mmload.bench.contenders.entry import Entry, converted, no_room, not_installed, unlabeled
 from mmload.bench.task import Task
+from mmload.errors import counted
 
 QUALITY = 90
 """Of the JPEGs, FFCV's own number."""
@@ -60,12 +61,13 @@ class Ffcv:
 
 def ffcv_entries(task: Task) -> list[Entry]:
     """Raw pixels, and JPEGs of the stored rows."""
-    missing = not_installed("ffcv", _INSTALL) or unlabelled(task) or _not_colour(task) or no_room(task)
+    missing = not_installed("ffcv", _INSTALL) or unlabeled(task) or _not_color(task) or no_room(task)
     return [
         Entry(
             name=f"FFCV {name}, {counted(task.threads, 'thread')}",
             group="peer",
             differs="; ".join(filter(None, [loss, _crop_differs(task), "channels_last"])),
+            need=2,
             missing=missing,
             make=partial(Ffcv, mode=mode),
         )
@@ -150,13 +152,13 @@ def _translates(task: Task) -> bool:
 def _crop_differs(task: Task) -> str:
     if task.augment == "resized-crop":
         return "resized by area, not bilinear"
-    return "centre crop: it has no random one" if task.augment == "crop" and not _translates(task) else ""
+    return "center crop: it has no random one" if task.augment == "crop" and not _translates(task) else ""
 
 
-def _not_colour(task: Task) -> str:
+def _not_color(task: Task) -> str:
     """Why FFCV cannot hold the rows, "" if it can."""
     channels = task.rows.fields["images"].shape[0]
-    return "" if channels == 3 else f"FFCV stores colour images only, the rows have {counted(channels, 'channel')}"
+    return "" if channels == 3 else f"FFCV stores color images only, the rows have {counted(channels, 'channel')}"
 
 
 def _side(task: Task) -> int:

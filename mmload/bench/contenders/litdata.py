@@ -1,7 +1,7 @@
 """LitData over the stored rows as uint8 tensors: https://github.com/Lightning-AI/litData.
 
-Comes in: a task. Goes out: batches of its StreamingDataLoader, transformed by torchvision in worker processes. The
-chunks are written before, and read from the local disk, where LitData maps them in place.
+Its chunks are written first and read from the local disk, where LitData maps them in place. torchvision transforms the
+images in worker processes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, counted, no_room, not_installed, unlabelled
+from mmload.bench.contenders.entry import Batches, Entry, converted, no_room, not_installed, unlabeled
 from mmload.bench.contenders.source import composed, float_steps, random_steps
 from mmload.bench.task import Task
+from mmload.errors import counted
 
 CHUNK_BYTES = 64 * 2**20
 
@@ -52,7 +53,8 @@ def litdata_entries(task: Task) -> list[Entry]:
             name=f"LitData, uint8 rows, {counted(task.threads, 'worker')}",
             group="peer",
             differs="shuffled by chunks and within them; each worker's last batch is smaller",
-            missing=not_installed("litdata", "pip install litdata") or unlabelled(task) or no_room(task),
+            need=2,
+            missing=not_installed("litdata", "pip install litdata") or unlabeled(task) or no_room(task),
             make=LitData,
         )
     ]

@@ -1,8 +1,7 @@
-"""This package: its Loader from each tier, and its dataset under an ordinary DataLoader.
+"""mmload itself: its Loader from each tier, and its dataset under an ordinary DataLoader.
 
-Comes in: a task. Goes out: batches of the stored rows, cropped, flipped and normalised as they are read. The processes
-of other contenders import this module too, so what brings numba and its kernels in is imported where it is used: they
-would pay its memory, and some seconds of compiling each where machine code cannot be kept.
+The processes of other contenders import this module too, so modules that import numba are imported inside functions:
+numba would add to their memory, and seconds of compilation where machine code cannot be cached.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from mmload.bench.contenders.entry import Batches, Entry, counted
+from mmload.batch import Batch
+from mmload.bench.contenders.entry import Batches, Entry
 from mmload.bench.task import Task
-from mmload.dataset import Split
-from mmload.records import Batch
-from mmload.tiers import free_memory
+from mmload.errors import counted
+from mmload.loader.tiers import free_memory
+from mmload.store.dataset import Split
 
 if TYPE_CHECKING:
-    from mmload.collate import Collate
+    from mmload.augment.collate import Collate
 
 
 class Mmload:
@@ -80,7 +80,7 @@ def own_entries(task: Task) -> list[Entry]:
         )
         for tier in tiers
     ]
-    return [Entry(name="DataLoader + mmload dataset, 0 workers", group="mmload", make=MapStyle), *loaders]
+    return [Entry(name="DataLoader + mmload dataset, 0 workers", group="mmload", need=2, make=MapStyle), *loaders]
 
 
 def collate_of(task: Task) -> Collate | None:
@@ -88,7 +88,7 @@ def collate_of(task: Task) -> Collate | None:
     if task.augment == "none":
         return None
     from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-    from mmload.collate import Collate
+    from mmload.augment.collate import Collate
 
     resized = task.augment == "resized-crop"
     crop = RandomResizedCrop(task.crop) if resized else RandomCrop(task.crop, task.padding or None)

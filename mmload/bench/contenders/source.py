@@ -1,7 +1,6 @@
-"""The images that a store was built from, as torchvision's own datasets read them, and the task's steps as its own.
+"""The original images as torchvision's own datasets read them, and the task's steps as torchvision's transforms.
 
-Comes in: a task with a source. Goes out: map-style datasets whose item ``i`` is the source of row ``i``, and lists of
-``torchvision.transforms.v2`` steps. Never looks at the stored pixels.
+Item ``i`` of a dataset is the source of row ``i``. Never reads the stored pixels.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ import torch
 from torchvision import datasets
 from torchvision.transforms import InterpolationMode, v2
 
-from mmload.bench.contenders.entry import unlabelled
+from mmload.bench.contenders.entry import unlabeled
 from mmload.bench.task import Task
-from mmload.errors import SourceError
-from mmload.manifest import SAMPLES_NAME
+from mmload.errors import SourceError, counted
+from mmload.runtime.regular_files import check_regular, open_regular, read_regular
+from mmload.sources.pickles import read_plain_pickle
+from mmload.store.manifest import SAMPLES_NAME
 
 _STEPS = ("Resize", "CenterCrop", "Pad")
 
@@ -27,6 +28,8 @@ def no_source(task: Task) -> str:
     """Why torchvision cannot read the task's source, "" if it can."""
     recipe = task.recipe
     kind = recipe["source"]["kind"]
+    if kind == "voc":
+        return "torchvision's VOCDetection and VOCSegmentation give annotations and masks, not one class for each image"
     if kind not in ("imagefolder", "cifar10", "cifar100"):
         return f"torchvision has no dataset for a source of kind {kind}"
     if recipe["source"].get("labels", "fine") != "fine":
@@ -38,17 +41,33 @@ def no_source(task: Task) -> str:
             return f"torchvision has no equivalent of the recipe's step {spec['step']}"
     if task.source is None:
         return "it reads the photographs themselves: give --source ROOT"
-    return unlabelled(task)
+    return unlabeled(task)
 
 
 def check_source(task: Task) -> None:
-    """Hold a source that torchvision can read against the store.
+    """Compare a source that torchvision can read with the store, and check that its images are regular files.
+
+    The contenders open them by name, which waits where one is a FIFO, and never ends where one is a device.
 
     Raises:
-        SourceError: if it is not there, or is not what the store was built from.
+        SourceError: if it is not there, or is not what the store was built from, or an image is not a regular file.
     """
-    if not no_source(task):
-        source_dataset(task)
+    if no_source(task):
+        return
+    for path, _ in getattr(source_dataset(task), "samples", ()):  # CIFAR has none: its files are read as they are found
+        check_image(path)
+
+
+def check_image(path: str | Path) -> None:
+    """Refuse an image that is not a regular file, before other loaders open it.
+
+    Raises:
+        SourceError: naming the file.
+    """
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise SourceError(f"cannot read {path} ({error.strerror}); remove it from the source, or restore it") from error
 
 
 def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) -> Any:
@@ -69,7 +88,7 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
 
 def sample_ids(task: Task) -> list[str]:
     """What each row is called in its source."""
-    with open(task.dataset / task.split / SAMPLES_NAME, encoding="utf-8") as lines:
+    with open(task.dataset / task.split / SAMPLES_NAME, encoding="utf-8", opener=open_regular) as lines:
         return [json.loads(line)["id"] for line in lines]
 
 
@@ -95,7 +114,7 @@ def random_steps(task: Task) -> list[Any]:
 
 
 def float_steps(task: Task) -> list[Any]:
-    """uint8 tensors to the task's normalised floats as torchvision v2's, none for augment "none"."""
+    """uint8 tensors to the task's normalized floats as torchvision v2's, none for augment "none"."""
     if task.augment == "none":
         return []
     return [v2.ToDtype(torch.float32, scale=True), v2.Normalize(task.mean, task.std)]
@@ -123,6 +142,7 @@ class _Cifar100(_AnyPickles, datasets.CIFAR100):  # type: ignore[misc]  # torchv
 
 def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any:
     official = _Cifar10 if kind == "cifar10" else _Cifar100
+    _refuse_code(task.source, official)
     try:
         made = official(str(task.source), train=task.split == "train", transform=transform)
     except (OSError, RuntimeError, KeyError) as error:
@@ -132,6 +152,23 @@ def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any
     if len(made) != len(task.rows):
         raise _another(task, len(made))
     return made
+
+
+def _refuse_code(source: Path | None, official: Any) -> None:
+    """Look through the pickles that torchvision is going to run: only plain data and arrays may be in them.
+
+    Raises:
+        SourceError: if there is anything else in one.
+    """
+    folder = Path(source or ".") / official.base_folder
+    names = [name for name, _ in (*official.train_list, *official.test_list)]
+    for path in (folder / name for name in (*names, official.meta["filename"])):
+        try:
+            read_plain_pickle(read_regular(path))
+        except OSError as error:
+            raise SourceError(f"cannot read {path} ({error.strerror}); give the original files") from error
+        except ValueError as error:
+            raise SourceError(f"{path} is not a CIFAR batch: {error}") from error
 
 
 def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> Any:
@@ -155,6 +192,6 @@ def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> A
 
 def _another(task: Task, images: int) -> SourceError:
     return SourceError(
-        f"{task.source} has {images:,} images, split {task.split!r} of {task.dataset} has {len(task.rows):,} rows "
-        "that are not all among them; give the folder that the dataset was built from"
+        f"{task.source} has {counted(images, 'image')}, split {task.split!r} of {task.dataset} has "
+        f"{counted(len(task.rows), 'row')} that are not all among them; give the folder that the dataset was built from"
     )

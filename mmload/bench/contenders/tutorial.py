@@ -1,8 +1,8 @@
-"""The way of tensordict's tutorial "Batched data loading with tensorclasses", with what it gets wrong.
+"""The loader of tensordict's tutorial "Batched data loading with tensorclasses", including its mistakes.
 
-Comes in: a task. Goes out: batches indexed out of a memory-mapped tensorclass by a DataLoader without workers, and
-normalised, cropped and flipped as whole batches in its collate function. The modules compute what the tutorial's do, in
-its order: https://docs.pytorch.org/tensordict/stable/tutorials/tensorclass_imagenet.html
+A DataLoader without workers indexes batches out of a memory-mapped tensorclass; its collate function normalizes, crops
+and flips whole batches. The modules compute what the tutorial's compute, in its order:
+https://docs.pytorch.org/tensordict/stable/tutorials/tensorclass_imagenet.html
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensordict import MemoryMappedTensor, tensorclass
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, no_room, unlabelled
+from mmload.bench.contenders.entry import Batches, Entry, converted, no_room, unlabeled
 from mmload.bench.task import Task
 
 _AT_ONCE = 256
@@ -107,7 +107,8 @@ def tutorial_entries(task: Task) -> list[Entry]:
             name="tensordict tutorial",
             group="peer",
             differs=differs,
-            missing=_cannot(task) or unlabelled(task) or no_room(task),
+            need=1,
+            missing=_cannot(task) or unlabeled(task) or no_room(task),
             make=Tutorial,
         )
     ]

@@ -1,7 +1,7 @@
 """WebDataset over tar shards of the original files: https://github.com/webdataset/webdataset.
 
-Comes in: a task with a source. Goes out: batches of its WebLoader, decoded by Pillow and transformed by torchvision in
-worker processes. The shards are written before, from the source's own bytes; CIFAR's rows go in as PNGs.
+The shards are written first, from the source's own bytes (CIFAR's rows as PNGs). Worker processes decode with Pillow
+and transform with torchvision.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 from torch.utils.data import default_collate
 from torchvision.transforms import v2
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, counted, no_room, not_installed
+from mmload.bench.contenders.entry import Batches, Entry, converted, no_room, not_installed
 from mmload.bench.contenders.source import composed, float_steps, no_source, random_steps, recipe_steps, source_dataset
 from mmload.bench.task import Task
+from mmload.errors import counted
+from mmload.runtime.regular_files import read_regular
 
 BUFFER = 1000
 """Samples that are shuffled among each other, the number of WebDataset's own examples."""
@@ -56,6 +58,7 @@ def webdataset_entries(task: Task) -> list[Entry]:
             name=f"WebDataset, tars, {counted(task.threads, 'worker')}",
             group="peer",
             differs=f"shuffled by shards and in a buffer of {BUFFER:,}; each worker's last batch is smaller",
+            need=3,
             missing=not_installed("webdataset", "pip install webdataset") or no_source(task) or no_room(task),
             make=Tars,
         )
@@ -86,6 +89,6 @@ def _encoded(source: Any) -> Callable[[int], bytes]:
         return stream.getvalue()
 
     def file(index: int) -> bytes:
-        return Path(source.samples[index][0]).read_bytes()
+        return read_regular(source.samples[index][0])
 
     return png if hasattr(source, "data") else file

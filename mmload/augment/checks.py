@@ -1,0 +1,164 @@
+"""Refuses what a collate cannot do right: dtypes, orders of steps, shapes and fields.
+
+The checks run once a collate or once a batch, on shapes and dtypes; only the values of float images are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mmload.augment.arguments import refusal, shown
+from mmload.augment.color import Normalize
+from mmload.augment.erase import RandomErasing
+from mmload.augment.foreign_modules import moves, refuse_foreign
+from mmload.augment.jitter import ColorJitter
+from mmload.augment.step import AfterStep, Step, refuse_dtype, refuse_shape, sees_fields
+from mmload.batch import Batch
+from mmload.render.plan import refuse_levels
+
+DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What images may come out as."""
+
+_MASKS = (torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
+    """Refuses steps that give garbage in this dtype or order.
+
+    Raises:
+        TypeError: if a step is not a module.
+        ValueError: if the dtype is not one of :data:`DTYPES`, or a step cannot stand where it stands.
+    """
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise refusal("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
+    normalized = False
+    for step in steps:
+        if not isinstance(step, nn.Module):
+            raise TypeError(f"{shown(step)} is not an nn.Module: wrap a function in a module with a forward")
+        name = type(step).__name__
+        if not isinstance(step, Step | AfterStep):
+            refuse_foreign(step)
+        if dtype == torch.uint8 and (
+            isinstance(step, Normalize) or (isinstance(step, AfterStep) and not step.takes_uint8)
+        ):
+            raise ValueError(f"{name} makes floats, and dtype is torch.uint8: give the collate a floating dtype")
+        if dtype == torch.uint8 and isinstance(step, RandomErasing):
+            refuse_levels("value", step.value)
+        if normalized and isinstance(step, ColorJitter):
+            raise ValueError("ColorJitter stands after Normalize and would clamp its values to [0, 1]: put it before")
+        normalized = normalized or isinstance(step, Normalize)
+
+
+def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
+    """Refuses steps that would leave boxes or masks behind.
+
+    Args:
+        steps: a collate's.
+        boxes: whether batches have boxes.
+        masks: whether batches have masks.
+
+    Raises:
+        ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.
+    """
+    if not (boxes or masks):
+        return
+    for step in steps:
+        if isinstance(step, AfterStep):
+            step.refuse_fields(boxes=boxes, masks=masks)
+        elif not isinstance(step, Step) and moves(step):
+            name = type(step).__name__
+            raise ValueError(
+                f"{name} may move pixels and leave boxes and masks behind: set keeps_geometry = True on it if it does "
+                "not, or use PerSample with a transform of torchvision's v2"
+            )
+
+
+def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype) -> None:
+    """Refuses a batch whose fields do not fit each other.
+
+    Args:
+        batch: everything but the images.
+        shape: (C, H, W) of the images.
+        source: their dtype.
+
+    Raises:
+        TypeError: if a field has another dtype than it must have.
+        ValueError: if it has another shape.
+    """
+    refuse_dtype(source)
+    refuse_shape(shape)
+    count = batch.batch_size[0] if len(batch.batch_size) == 1 else None
+    if count is None:
+        raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
+    if batch.masks is not None:
+        _expect("masks", batch.masks, (count, *shape[1:]), _MASKS)
+    if batch.seeds is not None:
+        _expect("seeds", batch.seeds, (count,), (torch.int64,))
+    if batch.boxes is None:
+        return
+    most = batch.boxes.shape[1] if batch.boxes.dim() == 3 else 0
+    _expect("boxes", batch.boxes, (count, most, 4), (torch.float32, torch.float64))
+    for name, tensor, wanted, dtypes in (
+        ("labels", batch.labels, (count, most), (torch.int64,)),
+        ("difficult", batch.difficult, (count, most), (torch.bool,)),
+        ("counts", batch.counts, (count,), (torch.int64,)),
+    ):
+        if tensor is not None:
+            _expect(name, tensor, wanted, dtypes)
+
+
+def refuse_values(images: Tensor, places: Tensor | None, steps: Iterable[nn.Module]) -> None:
+    """Refuses float images on a CPU whose white is not 1, before steps whose result depends on it.
+
+    On other devices nobody looks: the device would be waited for at every batch.
+
+    Raises:
+        ValueError: if a value lies outside of [0, 1].
+    """
+    if images.device.type != "cpu" or not images.is_floating_point() or not images.numel():
+        return
+    if any(isinstance(step, Normalize | ColorJitter) for step in steps):
+        seen = images if places is None else images[places]
+        least, greatest = (float(end) for end in seen.aminmax()) if seen.numel() else (0.0, 1.0)
+        if not (least >= -0.01 and greatest <= 1.01):
+            raise ValueError(
+                f"images are {images.dtype} with values from {least:g} to {greatest:g}: give uint8 levels, or floats "
+                "from 0 to 1"
+            )
+
+
+def refuse_changed(step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, batch: Batch) -> Tensor:
+    """What a step made of the images ``before``, if the steps after it can take it.
+
+    Raises:
+        TypeError: if it is no tensor, or one of another dtype.
+        ValueError: if it is no batch of as many images.
+    """
+    name = type(step).__name__
+    if not isinstance(images, Tensor):
+        raise TypeError(f"{name} gave {type(images).__name__}, expected a tensor [B, C, H, W]")
+    if images.dim() != 4 or len(images) != len(before):
+        raise ValueError(f"{name} made {tuple(images.shape)} of images {tuple(before.shape)}, expected [B, C, H, W]")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise TypeError(f"{name} gave {images.dtype}, expected torch.uint8 or a floating dtype")
+    if dtype == torch.uint8 and images.dtype != torch.uint8:
+        raise TypeError(f"{name} gave {images.dtype}, and dtype is torch.uint8: give the collate a floating dtype")
+    if (
+        images.shape[2:] != before.shape[2:]
+        and not sees_fields(step)
+        and not (batch.boxes is None and batch.masks is None)
+    ):
+        raise ValueError(
+            f"{name} made {tuple(images.shape)} of images {tuple(before.shape)} and left boxes or masks behind"
+        )
+    return images
+
+
+def _expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    if tensor.shape != shape:
+        raise ValueError(f"{name} have the shape {tuple(tensor.shape)}, expected {shape} beside these images")
+    if tensor.dtype not in dtypes:
+        raise TypeError(f"{name} are {tensor.dtype}, expected {' or '.join(str(one) for one in dtypes)}")

@@ -1,0 +1,341 @@
+"""Collate renders stored uint8 rows into the batch that training gets.
+
+It takes a :class:`~mmload.batch.Batch` with images uint8 [B, C, H, W], a list of rows, or the images alone, and returns
+the same. Steps that can be described are rendered in one pass; the others run after it. It never reads files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from mmload.augment.arguments import refusal, shown
+from mmload.augment.boxes import BoxRule, Trail, followed, judged
+from mmload.augment.checks import refuse_batch, refuse_changed, refuse_fields, refuse_steps, refuse_values
+from mmload.augment.draws import Draws, fresh_seeds, view_seeds
+from mmload.augment.step import AfterStep, Step, sees_fields, white
+from mmload.batch import Batch
+from mmload.errors import counted
+from mmload.render.plan import Plan
+from mmload.render.rendering import Rendering
+from mmload.runtime.memory_pool import MemoryPool
+
+_FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+class Collate(nn.Module):
+    """Steps of :mod:`mmload.augment`, and any other modules, as one pass over the pixels where that can be.
+
+    The first steps that compose are rendered at once; from the first that does not, the rest runs after it in order,
+    again as few passes as can be. Images stay uint8, as in torchvision, until Normalize or a step that needs floats; a
+    foreign module gets images in ``dtype``, scaled to [0, 1] unless Normalize stands before it. Without steps this is
+    the plain conversion: torchvision's ``ToDtype(dtype, scale=True)``.
+
+    It is picklable, works as ``collate_fn`` of ``torch.utils.data.DataLoader`` and as the first part of a model:
+    ``nn.Sequential(collate, model)``. Results depend on the samples' seeds alone, not on the batch they are in.
+
+    Args:
+        steps: in order; a step's draws are keyed by its place.
+        device: where batches are moved before the first step; None: they stay where they are.
+        dtype: of the images that come out: uint8 or floating.
+        memory_format: ``torch.contiguous_format`` or ``torch.channels_last``.
+        box_rule: which boxes stay after they were clipped; None: those with both sides of a pixel or more.
+
+    Raises:
+        TypeError: if a step is not a module.
+        ValueError: if ``dtype`` or ``memory_format`` is something else, or a step cannot be done right in this dtype or
+            order: Normalize or MixUp to uint8, ColorJitter after Normalize.
+    """
+
+    def __init__(
+        self,
+        *steps: nn.Module,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        box_rule: BoxRule | None = None,
+    ) -> None:
+        super().__init__()
+        refuse_steps(steps, dtype)
+        if not isinstance(memory_format, torch.memory_format) or memory_format not in _FORMATS:
+            raise refusal("memory_format", memory_format, "torch.contiguous_format or torch.channels_last")
+        self.steps = nn.ModuleList(steps)
+        self.device = None if device is None else _device(device)
+        self.dtype = dtype
+        self.memory_format = memory_format
+        if not isinstance(box_rule, BoxRule | None):
+            raise TypeError(f"box_rule is {shown(box_rule)}, expected a BoxRule or None")
+        self.box_rule = box_rule or BoxRule()
+        self._memory = MemoryPool(spare=2)
+
+    @overload
+    def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+
+    @overload
+    def forward(self, batch: Batch | Sequence[Batch], generator: torch.Generator | None = None) -> Batch: ...
+
+    # It runs as it is: there is nothing in it that torch could compile on a CPU. Compile the model alone: of a compiled
+    # nn.Sequential with a collate in it torch compiles nothing, as it skips loops that it cannot trace.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
+    def forward(
+        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
+    ) -> Tensor | Batch:
+        """Renders a batch.
+
+        Args:
+            batch: with images uint8 [B, C, H, W]; or a list of rows with images [C, H, W]; or the bare images.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+
+        Returns:
+            What came in, with images in the collate's dtype and memory format; a list becomes a Batch.
+        """
+        if isinstance(batch, Tensor):
+            if batch.dim() != 4:
+                raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
+            return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
+        stacked = _stacked(batch)
+        if self.device is not None:
+            stacked = stacked.to(self.device)
+        return self.render(stacked, stacked.images, generator=generator)
+
+    def render(
+        self,
+        batch: Batch,
+        images: Tensor,
+        places: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Batch:
+        """Renders a batch from images that lie somewhere else, such as a whole split on a device.
+
+        Args:
+            batch: everything but the images, which are not looked at.
+            images: uint8 [N, C, H, W], where the batch is to be.
+            places: int64 [B], which of the images each sample is; None: they are the samples.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+
+        Returns:
+            The batch with images in the collate's dtype and memory format.
+        """
+        if images is None or images.dim() != 4:
+            got = "missing" if images is None else f"of the shape {tuple(images.shape)}"
+            raise ValueError(f"images are {got}, expected [B, C, H, W]")
+        if places is None and len(images) != batch.batch_size[0]:
+            raise ValueError(f"{counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}")
+        shape = images.shape[1], images.shape[2], images.shape[3]
+        prepared = self.prepare(batch, shape, device=images.device, source=images.dtype, generator=generator)
+        shape_out, dtype, memory_format = prepared.shape, prepared.dtype, prepared.memory_format
+        if images.device.type == "cpu":
+            out = self._memory.empty(shape_out, dtype, memory_format)
+        else:
+            out = torch.empty(shape_out, dtype=dtype, device=images.device, memory_format=memory_format)
+        prepared.render_batch(images, out, places)
+        return prepared.finish(out)
+
+    def prepare(
+        self,
+        batch: Batch,
+        shape: tuple[int, int, int],
+        *,
+        device: torch.device | None = None,
+        source: torch.dtype = torch.uint8,
+        generator: torch.Generator | None = None,
+    ) -> PreparedBatch:
+        """Draws and describes a batch whose images are yet to be read.
+
+        Args:
+            batch: everything but the images, which are not looked at.
+            shape: (C, H, W) of the images as stored.
+            device: where the images will be; None: where the seeds are, else the CPU.
+            source: the images' dtype.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+
+        Returns:
+            The description, to be rendered row by row or at once, and then finished.
+        """
+        if device is None:
+            device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
+        refuse_batch(batch, shape, source)
+        refuse_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None)
+        seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
+        return PreparedBatch(self, batch, seeds.to(device), shape, source)
+
+
+class PreparedBatch:
+    """A batch whose draws are made and whose pixels are yet to be rendered.
+
+    Attributes:
+        shape: [B, C, h, w] of the memory to render into.
+        dtype: of that memory.
+        memory_format: of that memory.
+    """
+
+    def __init__(
+        self,
+        collate: Collate,
+        batch: Batch,
+        seeds: Tensor,
+        shape: tuple[int, int, int],
+        source: torch.dtype,
+    ) -> None:
+        self._collate = collate
+        self._batch = batch
+        self._seeds = seeds
+        self._trail: Trail | None = None
+        self._rendering, self._next = self._described(0, shape, source)
+        self.shape = self._rendering.plan.shape
+        self.dtype = self._rendering.dtype
+        self.memory_format = collate.memory_format
+
+    def render_rows(self, first: int, images: Tensor, places: Tensor, out: Tensor) -> None:
+        """Renders samples from ``first`` on, on a CPU; threads may share a batch.
+
+        Args:
+            first: the first of them.
+            images: contiguous uint8 [N, C, H, W].
+            places: int64 [b], which of the images each sample is.
+            out: [b, C, h, w].
+        """
+        self._rendering.render_rows(first, images, places, out)
+
+    def render_batch(self, images: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        """Renders all samples: see :meth:`mmload.render.rendering.Rendering.render_batch`."""
+        refuse_values(images, places, self._collate.steps)
+        self._rendering.render_batch(images, out, places)
+
+    def finish(self, out: Tensor) -> Batch:
+        """Runs what could not be composed on the rendered images and gives the finished batch."""
+        self._follow(self._rendering.plan)
+        images, at = out, self._next
+        while at < len(self._collate.steps):
+            step = self._collate.steps[at]
+            if isinstance(step, Step):
+                images, at = self._rendered(at, images)
+                continue
+            if not (isinstance(step, AfterStep) and step.takes_uint8):
+                images = self._converted(images)
+            before = images
+            if isinstance(step, AfterStep):
+                if sees_fields(step):
+                    self._judge()
+                rendered = self._batch.replace(images=images)
+                self._batch = step.changed(rendered, Draws(self._seeds, at), self._collate.box_rule)
+                images = self._batch.images
+            else:
+                images = step(images)
+            images = refuse_changed(step, images, before, self._collate.dtype, self._batch)
+            at += 1
+        self._judge()
+        images = self._converted(images).contiguous(memory_format=self.memory_format)
+        finished: Batch = self._batch.replace(images=images)
+        return finished
+
+    def _follow(self, plan: Plan) -> None:
+        """Takes boxes and masks through a pass."""
+        self._batch, self._trail = followed(self._batch, plan, self._trail)
+
+    def _judge(self) -> None:
+        """Drops boxes, after the last pass or before a step that sees them."""
+        self._batch, self._trail = judged(self._batch, self._trail, self._collate.box_rule), None
+
+    def _rendered(self, at: int, images: Tensor) -> tuple[Tensor, int]:
+        """A further pass, from step ``at`` as far as steps compose; the images and the step after it."""
+        shape = images.shape[1], images.shape[2], images.shape[3]
+        rendering, following = self._described(at, shape, images.dtype)
+        self._follow(rendering.plan)
+        return _render(rendering, images, self.memory_format), following
+
+    def _converted(self, images: Tensor) -> Tensor:
+        """The images in the collate's dtype, scaled to [0, 1] if they were integers."""
+        if images.dtype == self._collate.dtype:
+            return images
+        shape = images.shape[1], images.shape[2], images.shape[3]
+        plan = Plan.of(len(images), shape, white(images.dtype), images.device)
+        return _render(Rendering(plan, self._collate.dtype), images, self.memory_format)
+
+    def _described(self, at: int, shape: tuple[int, int, int], source: torch.dtype) -> tuple[Rendering, int]:
+        """The description of the steps from ``at`` that compose, and the first step that does not."""
+        plan = Plan.of(self._batch.batch_size[0], shape, white(source), self._seeds.device)
+        steps = self._collate.steps
+        while at < len(steps):
+            step = steps[at]
+            if not isinstance(step, Step) or not step.fits(plan):
+                break
+            plan = step.describe(plan, Draws(self._seeds, at))
+            at += 1
+        return Rendering(plan, self._dtype_before(at, plan, source)), at
+
+    def _dtype_before(self, at: int, plan: Plan, source: torch.dtype) -> torch.dtype:
+        """What a pass that ends before step ``at`` renders to: uint8 until something needs floats."""
+        steps = self._collate.steps
+        if plan.shift is not None or source != torch.uint8 or at == len(steps):
+            return self._collate.dtype
+        step = steps[at]
+        keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)
+        return source if keeps else self._collate.dtype
+
+
+def _render(rendering: Rendering, images: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """A whole batch into new memory."""
+    out = torch.empty(rendering.plan.shape, dtype=rendering.dtype, device=images.device, memory_format=memory_format)
+    rendering.render_batch(images, out)
+    return out
+
+
+def _device(device: object) -> torch.device:
+    """A device, from itself or its name."""
+    if isinstance(device, torch.device):
+        return device
+    try:
+        return torch.device(device if isinstance(device, str) else "")
+    except RuntimeError as error:
+        raise refusal("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error
+
+
+def _stacked(batch: Batch | Sequence[Batch]) -> Batch:
+    """A list of rows as one batch."""
+    if isinstance(batch, Batch):
+        return batch
+    rows: list[Any] = list(batch)
+    odd = next((row for row in rows if not isinstance(row, Batch)), None)
+    if not rows or odd is not None:
+        got = "an empty list" if not rows else f"a list with {type(odd).__name__}"
+        raise TypeError(f"got {got}, expected a Batch, a list of its rows, or images [B, C, H, W]")
+    stacked: Any = torch.stack(rows)
+    whole: Batch = stacked
+    return whole
+
+
+class TwoViews(nn.Module):
+    """Two independently drawn views of every sample, for self-supervised training.
+
+    Args:
+        first: renders the first view, with the samples' own seeds.
+        second: renders the other; None: ``first`` again, with other draws.
+    """
+
+    def __init__(self, first: Collate, second: Collate | None = None) -> None:
+        super().__init__()
+        for name, one in (("first", first), ("second", first if second is None else second)):
+            if not isinstance(one, Collate):
+                raise TypeError(f"{name} is {shown(one)}, expected a Collate")
+        self.first = first
+        self.second = first if second is None else second
+
+    def forward(
+        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor] | tuple[Batch, Batch]:
+        """Both views of a batch, each as :class:`Collate` gives it.
+
+        Args:
+            batch: what :class:`Collate` takes; its images are read twice and not changed.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+        """
+        if isinstance(batch, Tensor):
+            return self.first(batch, generator), self.second(batch, generator)
+        whole = _stacked(batch)
+        other = whole if whole.seeds is None else whole.replace(seeds=view_seeds(whole.seeds, 1))
+        return self.first(whole, generator), self.second(other, generator)

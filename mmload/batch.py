@@ -1,0 +1,89 @@
+"""The output of a loader: a :class:`Batch` of many rows.
+
+It is apart from :mod:`mmload.records`, as tensordict takes 3 s of processor time to import, and a build needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorClass, TensorDict
+from torch import Tensor
+
+from mmload.records import FIELD_NAMES
+
+
+class Batch(TensorClass):
+    """Many rows at once, as the loader hands them out. Fields that a dataset does not have are None.
+
+    ``batch.images`` is [B, C, H, W] whatever the memory format. It is a tensordict tensorclass: it slices, stacks,
+    moves (``.to``) and pins as a whole.
+    """
+
+    images: Tensor = None  # type: ignore[assignment]  # None only without images, which is rare
+    """[B, C, H, W]; uint8 as stored, or the collate's dtype once rendered."""
+    targets: Tensor = None  # type: ignore[assignment]  # None only without targets
+    """int64 [B] class indices, or float32 [B, K]: multi-label vectors, or soft targets after mixing."""
+    boxes: Tensor | None = None
+    """float32 [B, M, 4], xyxy in pixels, 0-based, half-open; rows past ``counts`` are zero."""
+    labels: Tensor | None = None
+    """int64 [B, M], the class of each box; -1 past ``counts``."""
+    difficult: Tensor | None = None
+    """bool [B, M], VOC's flag of each box."""
+    counts: Tensor | None = None
+    """int64 [B], how many boxes are real."""
+    masks: Tensor | None = None
+    """uint8 [B, H, W] class per pixel, 255 = void."""
+    features: Tensor | None = None
+    """[B, ...] tensors stored with the dtype they came in."""
+    ids: Tensor | None = None
+    """int64 [B], the row's number in its split, or in the ConcatDataset that a loader reads."""
+    seeds: Tensor | None = None
+    """int64 [B], what each sample's random draws are made of; None: they come from torch's generator."""
+    extra: TensorDict | None = None
+    """Any further fields of the dataset, by name."""
+
+    def to_torchvision(self) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+        """The batch as torchvision's detection models take it: a list of images and a list of targets.
+
+        Returns:
+            Images [C, H, W]; and for each a dict of ``boxes`` float32 [N, 4], ``labels`` int64 [N], which count from 1
+            as class 0 is the background there, and, where the dataset has them, ``masks`` and ``difficult``.
+
+        Raises:
+            ValueError: if the batch has no boxes.
+        """
+        if self.boxes is None or self.labels is None or self.counts is None:
+            raise ValueError("the batch has no boxes, labels and counts; build it for detection")
+        targets = []
+        for row, count in enumerate(self.counts.tolist()):
+            target = {"boxes": self.boxes[row, :count], "labels": self.labels[row, :count] + 1}
+            if self.difficult is not None:
+                target["difficult"] = self.difficult[row, :count]
+            if self.masks is not None:
+                target["masks"] = self.masks[row]
+            targets.append(target)
+        return list(self.images.unbind(0)), targets
+
+
+def make_batch(
+    fields: Mapping[str, Tensor], size: int | None, device: torch.device | None = None, **more: Any
+) -> Batch:
+    """A :class:`Batch` from stored fields by name.
+
+    Args:
+        fields: name -> tensor [B, ...] (or one row's tensor where size is None).
+        size: B; None for one row.
+        device: where they all are; None: where each is.
+        more: ``ids`` or ``seeds``.
+    """
+    shape = [] if size is None else [size]
+    known = {name: tensor for name, tensor in fields.items() if name in FIELD_NAMES} | more
+    extra = {name: tensor for name, tensor in fields.items() if name not in FIELD_NAMES}
+    if extra:
+        known["extra"] = TensorDict(extra, batch_size=shape)
+    # A tensorclass made by its constructor takes five times as long: for small images that is a tenth of a batch.
+    made: Batch = Batch.from_tensordict(TensorDict(known, batch_size=shape, device=device))
+    return made

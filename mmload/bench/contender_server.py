@@ -1,0 +1,153 @@
+"""Makes one contender and measures its epochs or its training: the commands that a contender's process answers."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmload.bench import usage
+from mmload.bench.batch_checks import Output, check_batch, output_of
+from mmload.bench.contenders import Contender, Entry
+from mmload.bench.task import Task
+from mmload.bench.train import Trainer, TrainSample
+from mmload.errors import MmloadError
+
+CEILINGS = ("ceiling", "cached")
+"""Groups of entries that measure the machine: their batches are not compared with the task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSample:
+    """One measured turn of a contender.
+
+    Attributes:
+        images: delivered.
+        seconds: from the request of the first epoch to the last batch, with the device synchronized.
+        first: seconds to the first batch.
+        cpu: processor seconds of its process tree in that time.
+        epochs: whole epochs.
+        whole: whether the time budget did not cut the last epoch short.
+    """
+
+    images: int
+    seconds: float
+    first: float
+    cpu: float
+    epochs: int
+    whole: bool
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.images / self.seconds
+
+
+class _Epoch(NamedTuple):
+    """Images of an epoch, seconds from the turn's start to its first batch and to its end, whether it was whole."""
+
+    images: int
+    first: float
+    seconds: float
+    whole: bool
+
+
+class ContenderServer:
+    """The commands of a contender's process: each public method is one."""
+
+    def __init__(self, entry: Entry, task: Task, scratch: Path) -> None:
+        self._entry, self._task, self._scratch = entry, task, scratch
+        self._contender: Contender | None = None
+        self._trainer: Trainer | None = None
+
+    def make(self) -> None:
+        """Create the contender; it may convert the dataset first."""
+        self._contender = self._entry.make(self._task, self._scratch)
+
+    def close(self) -> None:
+        """End the contender, so that nothing of the rows is left in this process."""
+        if self._contender is not None:
+            self._contender.close()
+            self._contender = None
+            gc.collect()  # maps that hang in cycles would keep their pages
+
+    def epoch(self, *, least: float, most: float, check: bool = False) -> LoadSample:
+        """Run epochs and measure them.
+
+        Args:
+            least: seconds; whole epochs are repeated until this has passed, as one fast epoch is too short to measure.
+            most: seconds after which no further batch is requested.
+            check: compare every batch with the task; this takes time, so only in an epoch that does not count.
+        """
+        contender = self._ready()
+        prepare = getattr(contender, "prepare", None)
+        if prepare is not None:  # what it prepares holds for one epoch
+            prepare()
+            least = 0.0
+        wanted = output_of(self._task) if check and self._entry.group not in CEILINGS else None
+        cpu = usage.own_seconds()
+        self._wait_for_device()
+        began = time.perf_counter()
+        turn = self._one_epoch(contender, wanted, began, most)
+        images, first, epochs = turn.images, turn.first, int(turn.whole)
+        while turn.whole and turn.seconds < least:
+            turn = self._one_epoch(contender, wanted, began, most)
+            images, epochs = images + turn.images, epochs + turn.whole
+        if not images:
+            raise MmloadError("an epoch gave no batch")
+        used = usage.own_seconds() - cpu
+        return LoadSample(images=images, seconds=turn.seconds, first=first, cpu=used, epochs=epochs, whole=turn.whole)
+
+    def _one_epoch(self, contender: Contender, wanted: Output | None, began: float, most: float) -> _Epoch:
+        images, first, whole = 0, 0.0, True
+        with closing(_closable(contender.epoch())) as batches:
+            for pixels, labels in batches:
+                if not images:
+                    self._wait_for_device()
+                    first = time.perf_counter() - began
+                if wanted is not None:
+                    check_batch(wanted, pixels, labels)
+                images += len(pixels)
+                del pixels, labels
+                whole = time.perf_counter() - began < most
+                if not whole:
+                    break
+            self._wait_for_device()
+            seconds = time.perf_counter() - began  # to end an epoch that was cut short is not part of it
+        return _Epoch(images, first, seconds, whole)
+
+    def try_steps(self, *, model: str) -> float:
+        """Seconds that two steps of training take. See :class:`~mmload.bench.train.Trainer`."""
+        return self._trained(model).try_steps(self._ready())
+
+    def train(self, *, model: str, most: float) -> TrainSample:
+        """Train the model with the contender's batches for a while. See :class:`~mmload.bench.train.Trainer`."""
+        return self._trained(model).run(self._ready(), most)
+
+    def _trained(self, model: str) -> Trainer:
+        if self._trainer is None:
+            self._trainer = Trainer(model, self._task)
+        return self._trainer
+
+    def _ready(self) -> Contender:
+        if self._contender is None:
+            self.make()
+        if self._contender is None:
+            raise MmloadError("it was not made")
+        return self._contender
+
+    def _wait_for_device(self) -> None:
+        if self._task.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def _closable(batches: Iterator[tuple[Tensor, Tensor]]) -> Any:
+    """A generator over the batches: to close it ends them, whatever kind of iterator they are."""
+    yield from batches

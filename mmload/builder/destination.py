@@ -1,0 +1,317 @@
+"""A build's destination: what is there, whether it may be replaced, and the removal of a dataset's own files.
+
+A dataset's own files are those that its manifest names. Nothing else is ever removed from a destination.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from mmload.builder.recipe import canonical
+from mmload.errors import BuildError, StoreError, UsageError, counted
+from mmload.runtime.durable_files import is_partial, sync_folder
+from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, read, shard_name
+from mmload.store.shard_writer import META_NAME
+
+Moved = dict[str, Path]
+"""Name in a dataset -> where what was there, and is not the dataset's, was moved."""
+
+_SHOWN = 3  # entries that a message lists
+_IMPORTED = ("python",)  # kinds whose root is where modules are imported from, and is often the current folder
+
+
+def staging_folder(out: Path) -> Path:
+    """Where a build of this destination works until it is done."""
+    return out.parent / f".{out.name}.building"
+
+
+def check_apart(kind: str, root: Path, out: Path) -> None:
+    """Refuse a destination that is the source, holds it, or lies in it.
+
+    Folders are compared by device and inode, so links, mounts and names in another case are seen through.
+
+    Args:
+        kind: the source's kind. Of a "python" source the root is only where modules are imported from: a dataset may
+            lie there.
+        root: the source.
+        out: the destination.
+
+    Raises:
+        UsageError: naming both.
+    """
+    try:
+        source, place = root.resolve(), out.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
+        raise UsageError(f"cannot tell where {root} and {out} are ({error}); check their links") from error
+    advice = "choose a place apart from the source"
+    for folder in (place, staging_folder(place)):
+        if is_within(source, folder):
+            what = "is" if _same(source, folder) else "lies in"
+            raise UsageError(f"the source {root} {what} {folder}, where the build would write; {advice}")
+    for folder in place.parents:
+        if folder.name.startswith(".") and folder.name.endswith(".building") and (folder / "lock").is_file():
+            raise UsageError(f"OUT {out} lies in {folder}, which another build empties; {advice}")
+    if kind not in _IMPORTED and is_within(place, source):
+        raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Existing:
+    """What is at a destination before a build.
+
+    Attributes:
+        manifest: of the dataset there; None if there is nothing.
+        equal: whether it is what is to be built, so that nothing is to be done; else the build replaces it.
+    """
+
+    manifest: Manifest | None
+    equal: bool = False
+
+    @property
+    def finished(self) -> Manifest | None:
+        """The manifest of a dataset that is what is to be built."""
+        return self.manifest if self.equal else None
+
+    @property
+    def contents(self) -> str | None:
+        """The checksum that tells the dataset from another one; None if there is none."""
+        return None if self.manifest is None else self.manifest.contents
+
+
+def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool) -> Existing:
+    """Look at a destination before a build.
+
+    Args:
+        out: the destination.
+        plan: ``recipe`` and ``fingerprint`` of what is to be built.
+        overwrite: whether a dataset that is there may be replaced.
+        skip: whether samples may be left out.
+
+    Raises:
+        BuildError: if something is there that may not be replaced, with what to do about it.
+    """
+    manifest = standing(out)
+    if manifest is None:
+        return Existing(manifest=None)
+    others = foreign(out, manifest)
+    if overwrite:
+        if others:
+            raise BuildError(
+                f"{out} holds more than its dataset: {listed(others)}; --overwrite removes a dataset's own files only: "
+                "move the others elsewhere"
+            )
+        if is_within(Path.cwd(), out):
+            raise BuildError(f"the working directory lies in {out}, which --overwrite replaces; run it from elsewhere")
+        return Existing(manifest=manifest)
+    difference = _difference(manifest, plan, skip)
+    if difference is None:
+        return Existing(manifest=manifest, equal=True)
+    why, other_way = difference
+    replace = f"move {listed(others)} elsewhere, then add --overwrite" if others else "add --overwrite"
+    raise BuildError(f"{out} exists and {why}; {other_way}{replace} to build it again")
+
+
+def standing(out: Path) -> Manifest | None:
+    """The manifest of the dataset at a destination; None if there is nothing, or an empty folder.
+
+    Raises:
+        BuildError: if there is something else, or a dataset that cannot be read.
+    """
+    try:
+        if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+            return None
+        if not (out / FILE_NAME).is_file():
+            raise BuildError(f"{out} exists and is not a dataset; choose another place, or remove it")
+        return read(out)
+    except OSError as error:
+        raise BuildError(f"cannot look into {out} ({error.strerror}); choose another place") from error
+    except StoreError as error:
+        raise BuildError(
+            f"{out} exists and is not a dataset that can be read ({error}); choose another place, or remove it"
+        ) from error
+
+
+def foreign(folder: Path, manifest: Manifest) -> list[str]:
+    """The first few entries below a dataset's folder that its manifest does not name, as paths relative to it."""
+    return list(islice(_foreign(folder, manifest), _SHOWN + 1))
+
+
+def listed(names: list[str]) -> str:
+    """Entries as a message shows them: the first few."""
+    return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
+
+
+def remove_dataset(folder: Path) -> bool:
+    """Remove the files of a dataset, its manifest last, and the folders that are empty then.
+
+    A removal that was interrupted goes on when this is called again.
+
+    Returns:
+        Whether the folder is gone; if not, something is in it that is not the dataset's.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    with suppress(StoreError):  # without a manifest, no file is known to be the dataset's
+        for name, split in read(folder).splits.items():
+            if _is_real_folder(folder / name):
+                _remove_split(folder / name, split)
+        for entry in [*folder.iterdir()]:
+            if is_partial(entry.name, FILE_NAME):
+                _remove_file(entry)
+        _remove_file(folder / FILE_NAME)
+    _remove_if_empty(folder)
+    return not os.path.lexists(folder)
+
+
+def put(new: Path, root: Path, name: str, moved: Moved) -> None:
+    """Move a rebuilt file to its place in a dataset. What is there and is no regular file, or folder, moves aside.
+
+    A link moves aside, too: what it points to, and the dataset that this may be in, stay as they are.
+
+    Args:
+        new: the file.
+        root: the dataset's folder.
+        name: the file's path in it, as ``SPLIT/000000/FIELD.memmap`` or ``SPLIT/samples.jsonl``.
+        moved: what was moved is added to it.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    place = root / name
+    for folder in (place.parents[1], place.parent):
+        if folder != root and not _is_real_folder(folder):
+            if os.path.lexists(folder):
+                _move_aside(folder, root, moved)
+            folder.mkdir(exist_ok=True)
+    if os.path.lexists(place) and not stat.S_ISREG(place.lstat().st_mode):
+        _move_aside(place, root, moved)
+    new.replace(place)
+    sync_folder(place.parent)
+
+
+def check_own_folders(root: Path, names: Iterable[str]) -> None:
+    """Refuse to repair files behind a link: they may be another dataset's. A link to nothing moves aside.
+
+    Raises:
+        BuildError: naming the link.
+    """
+    for name in names:
+        folder = root / name
+        if folder.is_symlink() and folder.exists():
+            raise BuildError(
+                f"{folder} is a link to {folder.resolve()}, and a repair changes nothing behind links; "
+                "move the folder itself there, then repair"
+            )
+
+
+def _difference(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
+    """How a dataset differs from what is to be built, and another way out than to build it again."""
+    if canonical(manifest.recipe) != plan["recipe"]:
+        return "was built by another recipe", ""
+    if manifest.fingerprint != plan["fingerprint"]:
+        return "its source has changed since", ""
+    skipped = sum(split.skipped_count for split in manifest.splits.values())
+    if skipped and not skip:
+        return (
+            f"left out {counted(skipped, 'sample')} that could not be read",
+            "add --on-error skip to accept that, or ",
+        )
+    return None
+
+
+def _move_aside(place: Path, root: Path, moved: Moved) -> None:
+    """Give way to a file or folder of the dataset; an empty folder is no loss."""
+    if _is_real_folder(place) and not any(place.iterdir()):
+        place.rmdir()
+        return
+    number = 1
+    while os.path.lexists(aside := place.with_name(f"{place.name}.aside-{number}")):
+        number += 1
+    place.rename(aside)
+    moved[place.relative_to(root).as_posix()] = aside
+
+
+def _foreign(folder: Path, manifest: Manifest) -> Iterator[str]:
+    for entry in _sorted(folder):
+        split = manifest.splits.get(entry.name)
+        if split is not None and entry.is_dir(follow_symlinks=False):
+            yield from (f"{entry.name}/{name}" for name in _foreign_in_split(entry, split))
+        elif not (entry.name == FILE_NAME or is_partial(entry.name, FILE_NAME)) or not _is_file(entry):
+            yield entry.name
+
+
+def _foreign_in_split(folder: os.DirEntry[str], split: SplitRecord) -> Iterator[str]:
+    shards = {shard_name(index) for index in range(len(split.shards))}
+    files = _shard_files(split)
+    for entry in _sorted(folder):
+        if entry.name in shards and entry.is_dir(follow_symlinks=False):
+            for file in _sorted(entry):
+                if file.name not in files or not _is_file(file):
+                    yield f"{entry.name}/{file.name}"
+        elif entry.name not in _lists(split) or not _is_file(entry):
+            yield entry.name
+
+
+def _remove_split(folder: Path, split: SplitRecord) -> None:
+    files = _shard_files(split)
+    for index in range(len(split.shards)):
+        shard = folder / shard_name(index)
+        if _is_real_folder(shard):
+            for name in files:
+                _remove_file(shard / name)
+            _remove_if_empty(shard)
+    for name in _lists(split):
+        _remove_file(folder / name)
+    _remove_if_empty(folder)
+
+
+def _shard_files(split: SplitRecord) -> set[str]:
+    return {META_NAME, *(f"{field}.memmap" for field in split.fields)}
+
+
+def _lists(split: SplitRecord) -> set[str]:
+    return {SAMPLES_NAME} if split.skipped_file is None else {SAMPLES_NAME, SKIPPED_NAME}
+
+
+def _remove_file(path: Path) -> None:
+    """Remove a regular file; leave a link, or a folder under a file's name."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _is_real_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False)
+
+
+def _sorted(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def is_within(inner: Path, outer: Path) -> bool:
+    """Whether a resolved path is a folder or lies in it, by device and inode."""
+    return any(_same(folder, outer) for folder in (inner, *inner.parents))
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False

@@ -1,0 +1,266 @@
+"""Runs the jobs that build shards: in threads of this process, or in several processes where there are many cores.
+
+Takes a picklable function that builds one shard from its plan, and the plans. Returns what the function returned for
+each plan. An engine only decides where a shard is built, never what is in it. A worker that dies ends the run at once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from mmload.builder.shard_job import OnProgress, ShardPlan
+from mmload.errors import BuildError, MmloadError, UsageError
+from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads, single_op_pool
+from mmload.sources import SourceSplit
+from mmload.store.shard_writer import ShardSummary
+
+CORES_A_PROCESS = 8
+"""Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process feeds
+8 cores and more; a machine with more of them gets more processes."""
+
+START_METHOD = "spawn"
+"""Of worker processes: a fork would copy torch's threads in mid-step. Tests set "forkserver", to import torch once."""
+
+
+class Job(Protocol):
+    """Builds one shard. Duties: a pure function of the plan; picklable."""
+
+    def common(self) -> Job:
+        """What every worker process is sent once: the job without what goes along with each plan."""
+
+    def samples(self, plan: ShardPlan) -> SourceSplit | None:
+        """What a worker process needs for this plan besides the common job; None: nothing."""
+
+    def of(self, plan: ShardPlan, samples: SourceSplit) -> Job:
+        """In the worker, the job for this plan alone."""
+
+    def attend(self) -> object:
+        """Called once in each worker process; what it returns is kept while the worker lives."""
+
+    def __call__(
+        self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
+    ) -> ShardSummary:
+        """Build one shard with the threads of the pool."""
+
+
+class Engine(Protocol):
+    """Runs shards somewhere. Duties: every plan once, in any order and place; nothing left running when it returns."""
+
+    def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+        """Build the shards.
+
+        Args:
+            job: what builds one.
+            plans: which.
+            on_progress: called in this thread as it goes on; what it raises ends the run.
+
+        Returns:
+            The summaries in the order of the plans.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalEngine:
+    """This machine: ``processes`` over shards, each with ``threads``. One process is this one.
+
+    Attributes:
+        threads: decoding threads of each process; None shares the available cores out.
+        processes: None takes one for every 8 cores.
+
+    Raises:
+        UsageError: if a number is invalid.
+    """
+
+    threads: int | None = None
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+        if self.processes is not None and (type(self.processes) is not int or not 1 <= self.processes <= MOST_THREADS):
+            raise UsageError(f"processes is {self.processes!r}; use 1 to {MOST_THREADS}")
+
+    def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+        """Build the shards; see :class:`Engine`.
+
+        Raises:
+            BuildError: if a worker process dies, or the job cannot be sent to one.
+            MmloadError: whatever the job raises.
+        """
+        if not plans:
+            return []
+        cores = available_cores()
+        processes = min(self.processes or -(-cores // CORES_A_PROCESS), len(plans))
+        threads = self.threads or max(1, cores // processes)
+        if processes == 1:
+            return _run_here(job, plans, on_progress, threads)
+        return _WorkerPool(job, plans, on_progress, processes, threads).run()
+
+
+def _run_here(job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> list[ShardSummary]:
+    pool = single_op_pool(threads, "mmload-build")
+    try:
+        return [job(plan, pool, threads, on_progress) for plan in plans]
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _WorkerPool:
+    """Worker processes and the plans that they are busy with."""
+
+    def __init__(
+        self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, processes: int, threads: int
+    ) -> None:
+        self.job, self.plans, self.on_progress = job, plans, on_progress
+        self.waiting = list(reversed(range(len(plans))))
+        self.summaries: dict[int, ShardSummary] = {}
+        self.busy: dict[Connection, int] = {}
+        self.workers: dict[Connection, BaseProcess] = {}
+        self.size, self.threads = processes, threads
+
+    def run(self) -> list[ShardSummary]:
+        try:
+            common = _pickled(self.job.common())
+            for _ in range(self.size):
+                self._start_worker()
+            self._send_job(common)
+            del common
+            while len(self.summaries) < len(self.plans):
+                self._receive_any()
+        finally:
+            self._stop_workers()
+        return [self.summaries[number] for number in range(len(self.plans))]
+
+    def _start_worker(self) -> None:
+        context: Any = multiprocessing.get_context(START_METHOD)
+        here, there = context.Pipe()
+        worker = context.Process(target=_work, args=(there, self.threads), daemon=True)
+        with interrupts_blocked():
+            worker.start()
+        there.close()
+        self.workers[here] = worker
+
+    def _send_job(self, common: bytes) -> None:
+        """Send the job to every worker, after all were started: each reads it only when it has imported torch."""
+        for pipe in self.workers:
+            try:
+                pipe.send_bytes(common)
+            except OSError as error:
+                raise self._death(pipe) from error
+            self._send_plan(pipe)
+
+    def _send_plan(self, pipe: Connection) -> None:
+        """Send a worker its next plan, if any, with its samples: those of all plans of a million would be 80 MB."""
+        if self.waiting:
+            plan = self.plans[self.waiting[-1]]
+            task = _pickled((plan, self.job.samples(plan)))
+            self.busy[pipe] = self.waiting.pop()
+            try:
+                pipe.send_bytes(task)
+            except OSError as error:
+                raise self._death(pipe) from error
+
+    def _receive_any(self) -> None:
+        for pipe in wait(list(self.busy)):
+            self._receive(pipe)  # type: ignore[arg-type]  # nothing but these pipes was waited for
+
+    def _receive(self, pipe: Connection) -> None:
+        try:
+            kind, *body = pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._death(pipe) from error
+        if kind == "progress":
+            self.on_progress(*body)
+        elif kind == "failed":
+            raise body[0]
+        else:
+            self.summaries[self.busy.pop(pipe)] = body[0]
+            self._send_plan(pipe)
+
+    def _death(self, pipe: Connection) -> BuildError:
+        worker = self.workers[pipe]
+        worker.join(5)
+        code = worker.exitcode or 0
+        cause = f"exit code {code}"
+        if code < 0:
+            name = signal.Signals(-code).name
+            cause = f"signal {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
+        return BuildError(f"a build worker died ({cause}); run the same again to go on from the sealed shards")
+
+    def _stop_workers(self) -> None:
+        """Kill every worker: unfinished shards are built again anyway."""
+        for pipe, worker in self.workers.items():
+            worker.kill()
+            worker.join()
+            worker.close()
+            pipe.close()
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C for the workers started inside, from their first instruction on: they inherit the signal mask.
+
+    A Ctrl-C meanwhile is raised at the end. The mask holds for this thread alone: if another thread took the signal, it
+    would be raised here, between the start of a worker and the message that the worker waits for.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it, as the first worker would, unblocks
+    kept: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if kept:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _pickled(message: object) -> bytes:
+    try:
+        return pickle.dumps(message)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise BuildError(f"the source cannot be sent to worker processes ({error}); build with 1 process") from error
+
+
+def _work(pipe: Connection, threads: int) -> None:
+    """The main function of a worker: receives plans and sends summaries, until it is killed or its build has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the build itself ends its workers
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    try:
+        job: Job = pickle.loads(pipe.recv_bytes())
+        attending = job.attend()  # noqa: F841  # held, not used
+        pool = single_op_pool(threads, "mmload-build")
+        while True:
+            plan, samples = pickle.loads(pipe.recv_bytes())
+            job_of_plan = job if samples is None else job.of(plan, samples)
+            summary = job_of_plan(plan, pool, threads, lambda *counts: pipe.send(("progress", *counts)))
+            pipe.send(("finished", summary))
+    except (EOFError, BrokenPipeError):
+        os._exit(1)
+    except MmloadError as error:
+        pipe.send(("failed", error))
+    except Exception as error:
+        pipe.send(("failed", BuildError(f"a build worker failed ({type(error).__name__}: {error})")))
+
+
+def _die_with_parent() -> None:
+    """End this process as soon as its build ends, in whatever way."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+    os._exit(1)

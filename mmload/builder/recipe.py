@@ -1,0 +1,223 @@
+"""Parses a TOML file, or the command line's words, into a checked :class:`BuildRecipe`. Builds nothing.
+
+A recipe names everything that the stored bytes depend on besides the source itself. docs/recipes.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from mmload.errors import RecipeError, choices
+from mmload.runtime.regular_files import open_regular
+
+_WITHOUT_EFFECT = ("download", "concurrent")  # source options that no stored byte depends on
+_DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
+_DECODE_KEYS = {*_DECODE, "device"}
+_DIGITS = 40
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from ``"1GiB"``, ``"500 MB"`` or a number.
+
+    Raises:
+        RecipeError: if it is no positive size.
+    """
+    if type(text) is int:
+        size = text
+    else:
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip()) if isinstance(text, str) else None
+        if not found or len(found[1]) > _DIGITS or found[2].upper() not in _UNITS:
+            raise RecipeError(f"size is {text!r}; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+        size = int(Fraction(found[1]) * _UNITS[found[2].upper()])
+    if not 1 <= size < 2**62:
+        raise RecipeError("size has to be at least one byte and less than 4 EiB")
+    return size
+
+
+class _PathField:
+    """A dataclass field that takes a path, text or None, and is a Path or None."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, recipe: object | None, owner: type | None = None) -> Path | None:
+        path: Path | None = None if recipe is None else vars(recipe)[self._name]  # None of the class: the default
+        return path
+
+    def __set__(self, recipe: object, path: str | Path | None) -> None:
+        vars(recipe)[self._name] = path if isinstance(path, Path) else _path(path, self._name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRecipe:
+    """What to build, checked.
+
+    Attributes:
+        kind: the source's kind, a name of :data:`mmload.sources.SOURCES`.
+        root: the source's folder, also as text; None until one is given.
+        options: further ``[source]`` keys, checked by the source.
+        decode: arguments of :class:`mmload.sources.decode.Decoder`.
+        transforms: arguments of :class:`mmload.builder.transforms.TransformChain`, in order.
+        shard_bytes: bytes of one shard at most (at least one row).
+        shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
+        out: the dataset's folder, also as text; None until one is given.
+    """
+
+    kind: str
+    root: _PathField = _PathField()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    decode: Mapping[str, Any] = field(default_factory=lambda: dict(_DECODE))
+    transforms: tuple[Mapping[str, Any], ...] = ()
+    shard_bytes: int = 2**30
+    shuffle_seed: int | None = None
+    out: _PathField = _PathField()
+
+    def __post_init__(self) -> None:
+        seed = self.shuffle_seed
+        if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
+            raise RecipeError(f"shuffle_seed is {seed!r}; use an integer from 0 to 2**63 - 1")
+
+    def resolved(self) -> dict[str, Any]:
+        """The recipe as the manifest keeps it: all that the bytes depend on, and no path of this machine.
+
+        :func:`from_mapping` makes an equal recipe of it, without root and out.
+
+        Raises:
+            RecipeError: if an option cannot be written as JSON.
+        """
+        shuffle = {} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}
+        decode = {**_DECODE, **self.decode}
+        if decode.get("device") == "cpu":  # as in recipes of before there was a choice
+            del decode["device"]
+        body = {
+            "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
+            "decode": decode,
+            "transforms": [dict(step) for step in self.transforms],
+            "store": {"shard_size": self.shard_bytes, **shuffle},
+        }
+        try:
+            plain: dict[str, Any] = json.loads(json.dumps(body, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecipeError(f"the recipe holds something that JSON cannot ({error})") from error
+        return canonical(plain)
+
+
+def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved recipe without the source options that have their default values: equal builds have equal recipes."""
+    from mmload.sources import without_defaults  # imports torch, which showing a recipe does not need
+
+    source = resolved.get("source")
+    if not isinstance(source, dict) or not isinstance(source.get("kind"), str):
+        return dict(resolved)
+    options = {key: value for key, value in source.items() if key != "kind"}
+    return {**resolved, "source": {"kind": source["kind"], **without_defaults(source["kind"], options)}}
+
+
+def usual(kind: str, size: int | None, options: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The transforms of a build that names none: a letterbox where boxes must not be lost, else :func:`square`.
+
+    Args:
+        kind: the source's kind.
+        size: pixels of a side; None: 256 for imagefolder and voc, and no transforms for others.
+        options: the source's options; voc's ``task`` is detection where there is none.
+    """
+    if size is None and kind in ("imagefolder", "voc"):
+        size = 256
+    if size is None:
+        return ()
+    boxed = kind == "voc" and options.get("task", "detection") == "detection"
+    return ({"step": "Letterbox", "size": size},) if boxed else square(size)
+
+
+def square(size: int) -> tuple[dict[str, Any], ...]:
+    """The usual transforms of a classification set: the short side to ``size``, then the middle square of it."""
+    return ({"step": "Resize", "size": size}, {"step": "CenterCrop", "size": size})
+
+
+_MOST = 2**20
+"""Characters of a recipe: a larger file, or a device that never ends, is something else."""
+
+
+def load(path: str | Path) -> BuildRecipe:
+    """Read a recipe from a TOML file.
+
+    Raises:
+        RecipeError: if the file is missing, is not TOML, or has a key or value that a recipe does not have.
+    """
+    try:
+        with open(path, encoding="utf-8", opener=open_regular) as file:
+            text = file.read(_MOST + 1)
+        if len(text) > _MOST:
+            raise RecipeError(f"the recipe {path} is longer than {_MOST:,} characters; give the TOML file of a recipe")
+        body = tomllib.loads(text)
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path} ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"the recipe {path} is not TOML: {error}") from error
+    try:
+        return from_mapping(body)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+
+
+def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
+    """A recipe from the tables of its file: ``source``, ``decode``, ``transforms``, ``store`` and ``out``.
+
+    Raises:
+        RecipeError: naming the wrong key or value, and what is known.
+    """
+    _known(body, {"source", "decode", "transforms", "store", "out"}, "the recipe")
+    source = dict(_table(body, "source"))
+    kind = source.pop("kind", None)
+    if not isinstance(kind, str):
+        raise RecipeError(f'[source] kind is {kind!r}; name the source\'s kind, for example "imagefolder"')
+    root = source.pop("root", None)
+    store = _table(body, "store")
+    _known(store, {"shard_size", "shuffle_seed"}, "[store]")
+    decode = _table(body, "decode")
+    _known(decode, _DECODE_KEYS, "[decode]")
+    steps = body.get("transforms", [])
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise RecipeError("transforms has to be a list of tables; write each as [[transforms]] with a step")
+    return BuildRecipe(
+        kind=kind,
+        root=_path(root, "[source] root"),
+        options=source,
+        decode={**_DECODE, **decode},
+        transforms=tuple(steps),
+        shard_bytes=parse_bytes(store.get("shard_size", 2**30)),
+        shuffle_seed=store.get("shuffle_seed"),
+        out=_path(body.get("out"), "out"),
+    )
+
+
+def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
+    for key in table:
+        if key not in names:
+            raise RecipeError(f"{where} has no key {key!r}; it has {choices(names)}")
+
+
+def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = body.get(name, {})
+    if not isinstance(table, dict):
+        raise RecipeError(f"{name} is {table!r}; it has to be a table, [{name}]")
+    return table
+
+
+def _path(value: object, where: str) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise RecipeError(f"{where} is {value!r}; write a path")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise RecipeError(f"{where} is {value!r}, whose home folder is unknown; write the full path") from error

@@ -1,0 +1,140 @@
+"""Repairs a dataset: builds exactly the bad shards again, and replaces them.
+
+A shard is replaced only by one with the manifest's own checksums. What is in the place of its files, and is not the
+dataset's, moves aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from mmload.builder.destination import Moved, check_own_folders, put
+from mmload.builder.engines import LocalEngine
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.shard_job import ShardPlan
+from mmload.builder.staging import Staging, drop_leftovers
+from mmload.builder.staging_files import remove_own
+from mmload.builder.verify import Fault, Progress, job_of, lists_of, recipe_at, verify
+from mmload.errors import BuildError
+from mmload.store.manifest import SAMPLES_NAME, Manifest, read, shard_name
+from mmload.store.shard_writer import BuildPaths, ShardSummary
+
+
+def repair(
+    path: str | Path,
+    source: str | Path,
+    *,
+    trust: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> list[Fault]:
+    """Build exactly the bad shards again. A shard is replaced only by one with the manifest's own checksums.
+
+    Args:
+        path: the dataset's folder.
+        source: the root of what it was built from.
+        trust: let the dataset's own recipe run code, download, or read outside of the source.
+        threads: decoding threads; None takes the cores available.
+        progress: called with (samples done, samples needed).
+
+    Returns:
+        What was wrong and is repaired, and where other files that were in its place are now; empty if nothing was.
+
+    Raises:
+        UsageError: if the dataset asks for what only ``trust`` allows.
+        StoreError: if there is no manifest that can be read.
+        BuildError: if the source has changed, so that something could not be repaired; the rest is.
+    """
+    path, source = Path(path), Path(source)
+    faults = verify(path)
+    if not faults:
+        drop_leftovers(path.resolve())
+        return []
+    manifest = read(path)
+    recipe = recipe_at(manifest, path, source, trust)
+    check_own_folders(path, {fault.split for fault in faults})
+    with Staging(path.resolve()) as staging:
+        if staging.plan() is not None:
+            raise BuildError(f"{staging.paths.folder} holds an unfinished build; finish it, or remove the folder")
+        try:
+            moved: Moved = {}
+            failed = _rebuild(path, manifest, faults, recipe, staging, LocalEngine(threads=threads), progress, moved)
+        except OSError as error:
+            raise BuildError(
+                f"cannot repair {error.filename2 or error.filename or path} ({error.strerror}); what was repaired stays"
+            ) from error
+        finally:
+            staging.discard()
+    if failed:
+        raise BuildError(
+            f"{', '.join(failed)} could not be repaired: {source} no longer gives what was stored; "
+            "restore the source (and the versions that decoded it), or build the dataset again"
+        )
+    return [_with_moved(fault, moved) for fault in faults]
+
+
+def _rebuild(
+    path: Path,
+    manifest: Manifest,
+    faults: list[Fault],
+    recipe: BuildRecipe,
+    staging: Staging,
+    engine: LocalEngine,
+    progress: Progress | None,
+    moved: Moved,
+) -> list[str]:
+    """Repair what can be repaired; returns the names of what cannot."""
+    remove_own(staging.paths.folder)  # what a repair that was killed has left
+    listless = {fault.split for fault in faults if fault.shard is None}
+    bad = {(fault.split, fault.shard) for fault in faults}
+    job, plans = job_of(manifest, recipe, staging.paths)
+    needed = [plan for plan in plans if plan.split in listless or (plan.split, plan.index) in bad]
+    summaries = engine.run(job, needed, _counter(sum(plan.stop - plan.start for plan in needed), progress))
+    failed = []
+    for plan, summary in zip(needed, summaries, strict=True):
+        if (plan.split, plan.index) not in bad:
+            continue
+        if not _replace_shard(path, manifest, plan, summary, staging.paths, moved):
+            failed.append(f"{plan.split}/{shard_name(plan.index)}")
+    for fault in (fault for fault in faults if fault.shard is None):
+        name, record = Path(fault.file).name, manifest.splits[fault.split]
+        lines = staging.paths.samples_file if name == SAMPLES_NAME else staging.paths.skipped_file
+        if staging.join(lines, fault.split, range(len(record.shards)), name) == lists_of(record)[name]:
+            put(staging.paths.dataset / fault.file, path, fault.file, moved)
+        else:
+            failed.append(fault.file)
+    return failed
+
+
+def _replace_shard(
+    path: Path, manifest: Manifest, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, moved: Moved
+) -> bool:
+    """Replace a bad shard's files by rebuilt ones, if these have the checksums of the manifest."""
+    if summary.record != manifest.splits[plan.split].shards[plan.index]:
+        return False
+    folder = f"{plan.split}/{shard_name(plan.index)}"
+    for file in sorted(paths.shard(plan.split, plan.index).iterdir()):
+        put(file, path, f"{folder}/{file.name}", moved)
+    return True
+
+
+def _with_moved(fault: Fault, moved: Moved) -> Fault:
+    """The fault, with where other files that were in its place are now."""
+    for name, aside in moved.items():
+        if fault.file == name or fault.file.startswith(f"{name}/"):
+            return replace(fault, reason=f"{fault.reason}; what was in its place is now {aside}")
+    return fault
+
+
+def _counter(total: int, progress: Progress | None) -> Callable[[int, int], None]:
+    done = 0
+
+    def on_progress(samples: int, skipped: int) -> None:
+        nonlocal done
+        done += samples
+        if progress is not None:
+            progress(done, total)
+
+    return on_progress

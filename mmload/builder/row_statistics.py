@@ -1,0 +1,94 @@
+"""Compiled loops that copy an image into its row and add up its channels exactly.
+
+They take uint8 images and return rows and integer sums, which are equal in any order of addition, so that the
+statistics of a dataset do not depend on threads or shards. Importing this imports numba: 0.3 s and 100 MB.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mmload.runtime.numba_compile import inlined, numba_compiled
+
+Pixels = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+_BLOCK = 65_536
+"""Pixels at a time: 65,536 x 255^2 < 2^32, so 32-bit integers suffice, of which most fit into one instruction."""
+
+
+def channel_sums(images: Tensor) -> Tensor:
+    """Each channel's sum and sum of squares.
+
+    Args:
+        images: uint8 [N, C, H, W], contiguous.
+
+    Returns:
+        int64 [2, C].
+    """
+    sums = no_sums(images.shape[1])
+    _add_rows(images.flatten(2).numpy(), sums)
+    return torch.from_numpy(sums)
+
+
+def no_sums(channels: int) -> Numbers:
+    """The sums that :func:`copy_and_sum` adds to: int64 [2, C] of zeros."""
+    return np.zeros((2, channels), np.int64)
+
+
+@inlined
+def _add(pixels: Pixels, sums: Numbers, channel: int) -> None:
+    """17 us for a row of 3 x 256 x 256 in cache; torch in float32, whose sums of 256 squares are exact, took 75."""
+    for start in range(0, len(pixels), _BLOCK):
+        total = np.uint32(0)
+        square = np.uint32(0)
+        for pixel in pixels[start : start + _BLOCK]:  # with an index instead it takes 5 times as long
+            value = np.uint32(pixel)
+            total += value
+            square += value * value
+        sums[0, channel] += total
+        sums[1, channel] += square
+
+
+@numba_compiled("void(uint8[:, :, ::1], int64[:, ::1])")
+def _add_rows(images: Pixels, sums: Numbers) -> None:
+    for row in range(images.shape[0]):
+        for channel in range(images.shape[1]):
+            _add(images[row, channel], sums, channel)
+
+
+@inlined
+def _copy(image: Pixels, row: Pixels) -> None:
+    if image.ctypes.data != row.ctypes.data:
+        for y in range(row.shape[1]):
+            for channel in range(row.shape[0]):
+                for x in range(row.shape[2]):
+                    row[channel, y, x] = image[channel, y, x]
+
+
+@numba_compiled("void(uint8[:, :, :], uint8[:, :, ::1], int64[:, ::1])")
+def copy_and_sum(image: Pixels, row: Pixels, sums: Numbers) -> None:
+    """Copy an image into its row, unless it is there already, and add it to its channels' sums while it is in cache.
+
+    For 3 x 256 x 256 of interleaved memory 62 us; ``copy_`` took 68, and the sums, later, 75 to 110.
+
+    Args:
+        image: uint8 [C, H, W] of any strides.
+        row: uint8 [C, H, W], contiguous.
+        sums: int64 [2, C].
+    """
+    _copy(image, row)
+    for channel in range(row.shape[0]):
+        _add(row[channel].reshape(row.shape[1] * row.shape[2]), sums, channel)
+
+
+@numba_compiled("void(uint8[:, :, :], uint8[:, :, ::1], int64[:, ::1], int64, int64, int64, int64)")
+def copy_and_sum_part(image: Pixels, row: Pixels, sums: Numbers, top: int, left: int, height: int, width: int) -> None:
+    """As :func:`copy_and_sum`, but only the pixels of a window are added to the sums: the rest is a border."""
+    _copy(image, row)
+    for channel in range(row.shape[0]):
+        for y in range(top, top + height):
+            _add(row[channel, y, left : left + width], sums, channel)

@@ -1,0 +1,347 @@
+"""Builds one shard: samples of a split, decoded, transformed and written in order.
+
+Takes a plan and returns the summary of the finished shard, whose bytes do not depend on the number of threads. Engines
+decide where it runs (:mod:`mmload.builder.engines`). A job knows nothing about other shards.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mmload.builder.staging import attend
+from mmload.builder.transforms import Pixels, TransformChain
+from mmload.errors import BuildError, RecipeError, SampleError
+from mmload.records import DTYPES, FieldSpec, Sample
+from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.permutation import permute
+from mmload.sources import ReadsBlocks, SourceSplit, Splittable
+from mmload.store.losses import add_up, first_names, tallied
+from mmload.store.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
+
+OnProgress = Callable[[int, int], None]
+"""Called with (samples done, of which skipped) after each chunk; what it raises ends the shard."""
+
+_CHUNK_BYTES = 2 * 2**20
+_CHUNK_ROWS = 256
+_PAGES = (65536, 16384, 4096)
+_SMALL_SHARE = 0.01  # of a row's bytes
+_LOSS = 8  # whole pages may take an eighth of a shard's rows
+
+_MEMORY = MemoryPool(spare=64)
+"""A fresh chunk costs more page faults than its copies cost time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """One shard: planned rows [start, stop) of a split."""
+
+    split: str
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob:
+    """All that building any shard needs besides its plan. Picklable, so that it can be sent to worker processes.
+
+    Attributes:
+        splits: where samples are read.
+        fields: per split, the fields of a row.
+        chain: the transforms.
+        paths: where shards go.
+        shuffle_seed: None, or the key of the permutation of samples over rows.
+        skip: leave out samples that cannot be read, instead of ending the build.
+        alone: the splits hold the samples of one plan alone, in the order of its rows.
+    """
+
+    splits: Mapping[str, SourceSplit]
+    fields: Mapping[str, Mapping[str, FieldSpec]]
+    chain: TransformChain
+    paths: BuildPaths
+    shuffle_seed: int | None = None
+    skip: bool = False
+    alone: bool = False
+
+    def common(self) -> ShardJob:
+        """The job without the samples that :meth:`samples` gives: what every worker process is sent, once."""
+        unsplittable = {name: split for name, split in self.splits.items() if not isinstance(split, Splittable)}
+        return replace(self, splits=unsplittable)
+
+    def samples(self, plan: ShardPlan) -> SourceSplit | None:
+        """The samples of one plan, in the order of its rows; None if they were sent with the job."""
+        split = self.splits[plan.split]
+        if not isinstance(split, Splittable):
+            return None
+        return split.part(self._samples(len(split), plan.start, plan.stop))
+
+    def of(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
+        """The job again, for this plan alone and over what :meth:`samples` gave for it."""
+        return replace(self, splits={plan.split: samples}, alone=True)
+
+    def attend(self) -> BinaryIO:
+        """What a worker process holds open while it lives. See :func:`mmload.builder.staging.attend`."""
+        return attend(self.paths)
+
+    def __call__(
+        self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
+    ) -> ShardSummary:
+        """Build one shard.
+
+        Args:
+            plan: which one.
+            pool: the decoding threads.
+            threads: how many there are; at most twice as many chunks are in work, which bounds the memory.
+            on_progress: called as it goes on.
+
+        Raises:
+            SampleError: if a sample cannot be read and is not to be skipped.
+            RecipeError: if a sample does not have the fields and shapes of the others.
+            BuildError: if the disk refuses.
+        """
+        fields = self.fields[plan.split]
+        writer = ShardWriter(self.paths, plan.split, plan.index, fields, plan.stop - plan.start)
+        try:
+            for chunk in self.chunks(plan, pool, threads):
+                writer.write(chunk)
+                on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
+        except BaseException:
+            writer.abandon()
+            raise
+        return writer.seal()
+
+    def chunks(self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int) -> Iterator[Chunk]:
+        """The rows of a shard in order, decoded but not written."""
+        split, fields = self.splits[plan.split], self.fields[plan.split]
+        rows = chunk_rows(fields)
+        under_way: deque[Future[Chunk]] = deque()
+        stopped = threading.Event()
+        try:
+            for start in range(plan.start, plan.stop, rows):
+                stop = min(start + rows, plan.stop)
+                numbers = range(start - plan.start, stop - plan.start)
+                indices = numbers if self.alone else self._samples(len(split), start, stop)
+                under_way.append(pool.submit(self._chunk, split, indices, fields, stopped))
+                if len(under_way) == 2 * threads:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            stopped.set()
+            for future in under_way:
+                future.cancel()
+
+    def _samples(self, count: int, start: int, stop: int) -> Sequence[int]:
+        """The sample of each planned row."""
+        if self.shuffle_seed is None:
+            return range(start, stop)
+        order: list[int] = permute(torch.arange(start, stop), count, self.shuffle_seed).tolist()
+        return order
+
+    def _chunk(
+        self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
+    ) -> Chunk:
+        """Decode samples; cancelled between two samples, so that Ctrl-C waits for one sample, not for 256."""
+        from mmload.builder.row_statistics import (
+            copy_and_sum,
+            copy_and_sum_part,
+            no_sums,
+        )  # imports numba, which a build that has workers, or is scanning, does not need
+
+        if isinstance(split, ReadsBlocks) and isinstance(indices, range) and not self.chain.steps:
+            return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
+        out = {name: _MEMORY.empty((len(indices), *spec.shape), spec.torch_dtype) for name, spec in fields.items()}
+        arrays = {name: _array(rows) for name, rows in out.items()}
+        images = arrays["images"] if _has_images(fields) else None
+        sums = no_sums(0 if images is None else images.shape[1])
+        pixels = 0
+        samples: list[tuple[str, tuple[int, int] | None]] = []
+        skipped: list[tuple[str, str]] = []
+        tallies: list[tuple[str, Mapping[str, int]]] = []
+        for index in indices:
+            if stopped.is_set():
+                raise CancelledError
+            try:
+                sample = finished(split, index, self.chain, None if images is None else images[len(samples)])
+            except SampleError as error:
+                if not self.skip:
+                    raise
+                skipped.append((error.sample, error.reason))
+                continue
+            for name, rows in arrays.items():
+                tensor = sample.fields.get(name)
+                if tensor is None or tensor.shape != rows.shape[1:] or tensor.dtype != out[name].dtype:
+                    raise _misfit(sample, name, fields[name])
+                if name == "images" and images is not None and sample.inside is None:
+                    copy_and_sum(_array(tensor), rows[len(samples)], sums)
+                    pixels += tensor.shape[1] * tensor.shape[2]
+                elif name == "images" and images is not None and sample.inside is not None:
+                    copy_and_sum_part(_array(tensor), rows[len(samples)], sums, *sample.inside)
+                    pixels += sample.inside[2] * sample.inside[3]
+                else:
+                    rows[len(samples)] = _array(tensor)
+            samples.append((sample.id, sample.size))
+            if sample.tally:
+                tallies.append((sample.id, sample.tally))
+        rows_of = {name: rows[: len(samples)] for name, rows in out.items()}
+        chunk = _chunk_of(rows_of, samples, skipped, None if images is None else torch.from_numpy(sums))
+        first = first_names((name, [sample]) for sample, tally in tallies for name, count in tally.items() if count)
+        return replace(chunk, pixels=pixels, tally=add_up(tally for _, tally in tallies), first=first)
+
+
+def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
+    """Cut a split into shards of so many samples."""
+    return [
+        ShardPlan(split=name, index=index, start=start, stop=min(start + shard_samples, samples))
+        for index, start in enumerate(range(0, samples, shard_samples))
+    ]
+
+
+def most_samples(fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
+    """Samples that fit into a shard of ``shard_bytes``, but at least one."""
+    return max(1, shard_bytes // row_bytes(fields))
+
+
+def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
+    """Samples of each shard of a split.
+
+    Of several shards, the files end with whole pages where that costs at most an eighth of the rows: then they can be
+    mapped one behind the other (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
+    KiB on
+    others. Small fields, which are read into memory there, do not count; if not all large fields can have whole pages,
+    the images do.
+    """
+    most = most_samples(fields, shard_bytes)
+    if most >= samples:
+        return most
+    large = [spec for spec in fields.values() if spec.row_bytes > _SMALL_SHARE * row_bytes(fields)]
+    for specs in (large, [fields["images"]] if "images" in fields else []):
+        for page in _PAGES if specs else ():
+            step = max(page // math.gcd(page, spec.row_bytes) for spec in specs)
+            if most % step <= most // _LOSS:
+                return most - most % step
+    return most
+
+
+def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
+    """Bytes of one row over all fields."""
+    return sum(spec.row_bytes for spec in fields.values())
+
+
+def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
+    """Rows decoded by one call of a thread: 1 to 256, about 2 MiB, so that hand-overs cost little."""
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes(fields)))
+
+
+def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels | None = None) -> Sample:
+    """A sample, read and transformed; its image in ``out`` if the last transform can make it there.
+
+    Raises:
+        SampleError: if it cannot be read, or a transform cannot take it.
+    """
+    sample = split.read(index)
+    _check_sizes(sample)
+    try:
+        return tallied(sample, chain(sample, out))
+    except (ValueError, RuntimeError) as error:
+        raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
+
+
+def _check_sizes(sample: Sample) -> None:
+    """No field is empty, and a mask covers its image: another size would be cut at another place."""
+    for name, tensor in sample.fields.items():
+        if not tensor.numel():
+            raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
+    images, masks = sample.fields.get("images"), sample.fields.get("masks")
+    if images is not None and masks is not None and masks.shape[-2:] != images.shape[-2:]:
+        (height, width), (rows, columns) = images.shape[-2:], masks.shape[-2:]
+        raise SampleError(sample.id, f"its mask is {columns} x {rows}, the image {width} x {height}; make them equal")
+
+
+def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str, FieldSpec]:
+    """The fields of every row, as the first sample that can be read has them.
+
+    Raises:
+        SampleError: if the first sample cannot be read and is not to be skipped.
+        BuildError: if none can be read.
+        RecipeError: if a store cannot hold a field.
+    """
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    for index in range(len(split)):
+        try:
+            sample = finished(split, index, chain)
+        except SampleError:
+            if not skip:
+                raise
+            continue
+        fields = {}
+        for name, tensor in sample.fields.items():
+            if tensor.dtype not in names:
+                raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a store cannot hold")
+            fields[name] = FieldSpec(dtype=names[tensor.dtype], shape=tuple(tensor.shape))
+        return fields
+    raise BuildError("not one sample can be read; run without --on-error skip to see why")
+
+
+def _bulk(split: SourceSplit, rows: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]) -> Chunk:
+    """A chunk of rows that the source has finished itself."""
+    from mmload.builder.row_statistics import channel_sums
+
+    for name, spec in fields.items():
+        if rows[name].shape != (len(indices), *spec.shape) or rows[name].dtype != spec.torch_dtype:
+            raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
+    size = tuple(fields["images"].shape[-2:]) if "images" in fields else None
+    samples: list[Any] = [(split.id(index), size) for index in indices]
+    own = {name: rows[name].contiguous() for name in fields}
+    if not _has_images(fields):
+        return _chunk_of(own, samples, [], None)
+    chunk = _chunk_of(own, samples, [], channel_sums(own["images"]))
+    return replace(chunk, pixels=len(samples) * math.prod(fields["images"].shape[1:]))
+
+
+def _chunk_of(
+    fields: dict[str, Tensor],
+    samples: list[tuple[str, tuple[int, int] | None]],
+    skipped: list[tuple[str, str]],
+    sums: Tensor | None,
+) -> Chunk:
+    targets = fields.get("targets")
+    counts: dict[int, int] = {}
+    if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
+        counts = dict(Counter(targets.tolist()))
+    return Chunk(
+        fields=fields,
+        samples=samples,
+        skipped=skipped,
+        sums=sums,
+        class_counts=counts,
+    )
+
+
+def _has_images(fields: Mapping[str, FieldSpec]) -> bool:
+    """Whether rows have an image whose statistics are kept."""
+    return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
+
+
+def _array(tensor: Tensor) -> npt.NDArray[Any]:
+    """The same memory as numpy's, whose operations take a third of the time of torch's; bfloat16 as plain 16 bits."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+
+
+def _misfit(sample: Sample, name: str, spec: FieldSpec) -> RecipeError:
+    tensor = sample.fields.get(name)
+    got = "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    return RecipeError(
+        f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "
+        "every row has one shape, so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
+    )

@@ -1,0 +1,78 @@
+"""A split's entry in the manifest and its notes, from the summaries of its shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from mmload.builder.mean_std import mean_std
+from mmload.builder.staging import Staging
+from mmload.records import FieldSpec
+from mmload.sources import HasNotes, SourceSplit
+from mmload.store.losses import add_up, first_names, sentences
+from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
+from mmload.store.shard_writer import BuildPaths, ShardSummary
+
+
+def split_record(
+    name: str,
+    split: SourceSplit,
+    fields: dict[str, FieldSpec],
+    shard_samples: int,
+    summaries: Sequence[ShardSummary],
+    staging: Staging,
+) -> SplitRecord:
+    """A split's entry in the manifest; writes the split's lists of samples.
+
+    Args:
+        name: the split's name.
+        split: its samples.
+        fields: of a row.
+        shard_samples: samples that a shard was planned for.
+        summaries: of all its shards, in order.
+        staging: where the shards and their lists are.
+
+    Raises:
+        BuildError: if the disk refuses.
+    """
+    paths, numbers = staging.paths, range(len(summaries))
+    with_pixels = [summary for summary in summaries if summary.sums]
+    sums, squares = (_columns(getattr(summary, key) for summary in with_pixels) for key in ("sums", "squares"))
+    mean, std = mean_std(sums, squares, sum(summary.pixels for summary in with_pixels))
+    skipped_count = sum(summary.skipped for summary in summaries)
+    skipped_file = staging.join(paths.skipped_file, name, numbers, SKIPPED_NAME) if skipped_count else None
+    return SplitRecord(
+        rows=sum(summary.record.rows for summary in summaries),
+        fields=fields,
+        classes=split.classes,
+        class_counts=tuple(sum(s.class_counts.get(i, 0) for s in summaries) for i in range(len(split.classes))),
+        mean=mean,
+        std=std,
+        skipped_count=skipped_count,
+        skipped=tuple(islice(_skipped(paths, name, numbers), SKIPPED_SHOWN)),
+        skipped_file=skipped_file,
+        samples=staging.join(paths.samples_file, name, numbers, SAMPLES_NAME),
+        shard_samples=shard_samples,
+        shards=tuple(summary.record for summary in summaries),
+    )
+
+
+def split_notes(split: SourceSplit, summaries: Sequence[ShardSummary]) -> list[str]:
+    """What the source says about a split, and what the build lost of it."""
+    rows = sum(summary.record.rows for summary in summaries)
+    notes = split.notes() if isinstance(split, HasNotes) else ()
+    first = first_names(found for summary in summaries for found in summary.first.items())
+    return [*notes, *sentences(add_up(summary.tally for summary in summaries), first, rows)]
+
+
+def _columns(rows: Iterable[list[int]]) -> list[int]:
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def _skipped(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator[tuple[str, str]]:
+    for index in shards:
+        with open(paths.skipped_file(split, index), encoding="utf-8") as lines:
+            for line in lines:
+                item = json.loads(line)
+                yield item["id"], item["reason"]

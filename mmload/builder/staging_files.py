@@ -1,0 +1,114 @@
+"""Which files in a build's working folder are a build's own, and how they are removed. Nothing else ever is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from mmload.builder.destination import listed
+from mmload.errors import BuildError
+from mmload.runtime.durable_files import is_partial
+
+MARK = b"mmload build: this folder is removed when the build beside it is done\n"
+"""The content of ``lock``, by which a build knows a folder that a build made."""
+
+PLAN, SWAP = "plan.json", "swap.json"
+_FILES = ("lock", "workers", PLAN, SWAP)
+_FOLDERS = ("notes", "dataset", "replaced")
+_ADVICE = "a build works there: rename it, or remove it"
+_SHOWN = 4
+
+_NAME, _SHARD, _PARTIAL = "[A-Za-z0-9][A-Za-z0-9_-]*", "[0-9]{6,}", r"((\.[0-9a-f]{16})?\.partial)?"
+_OWN = re.compile(
+    rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|samples\.jsonl|skipped\.jsonl)"
+    rf"|dataset/{_NAME}/{_SHARD}(\.partial)?/({_NAME}\.memmap|meta\.json{_PARTIAL})"
+    r"|dataset/" + _NAME + r"/(samples|skipped)\.jsonl"
+    rf"|dataset/dataset\.json{_PARTIAL}"
+)
+"""The names of all files that a build writes in ``notes`` and ``dataset``."""
+
+
+def check_made_by_build(folder: Path, has_plan: bool) -> None:
+    """Refuse a folder that no build made: work in it begins with removing what is there.
+
+    A build made a folder with the mark, or with a plan as builds wrote it before there was a mark, or one in which
+    nothing is, as a kill may come before the mark.
+
+    Args:
+        folder: the working folder.
+        has_plan: whether there is a plan of a build in it.
+
+    Raises:
+        BuildError: naming what is in the way.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        raise BuildError(f"{folder} is {'a link' if folder.is_symlink() else 'a file'}; {_ADVICE}")
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    others = [entry.name for entry in found if not _is_known(entry)]
+    if others:
+        raise BuildError(f"{folder} holds {listed(others)}, which is no build's; {_ADVICE}")
+    names = {entry.name for entry in found}
+    sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in found}
+    nothing = names <= {"lock", "workers"} and not any(sizes.values())
+    marked = "lock" in names and 0 < sizes["lock"] <= len(MARK) and MARK.startswith((folder / "lock").read_bytes())
+    if not (nothing or marked or has_plan):
+        raise BuildError(f"{folder} holds {listed(sorted(names))}, and no sign of a build; {_ADVICE}")
+
+
+def check_only_own(folder: Path) -> None:
+    """Refuse files in ``notes`` and ``dataset`` that no build wrote. The caller holds the lock of the folder.
+
+    Raises:
+        BuildError: naming them.
+    """
+    others = list(islice((name for name, own in _files(folder) if not own), _SHOWN))
+    if others:
+        raise BuildError(f"{folder} holds {listed(others)}, which is no build's; {_ADVICE}")
+
+
+def remove_own(folder: Path) -> None:
+    """Remove a build's own files from ``notes`` and ``dataset``, and the folders that are empty then.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    for name, own in _files(folder):
+        if own:
+            (folder / name).unlink(missing_ok=True)
+    for top in ("notes", "dataset"):
+        for path, _, _ in os.walk(folder / top, topdown=False):
+            with suppress(OSError):  # something else is in it
+                os.rmdir(path)
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a kill left this file of writing the plan or the swap."""
+    return any(is_partial(name, of) for of in (PLAN, SWAP))
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Every file and link in ``notes`` and ``dataset``, relative to the folder, and whether it is a build's."""
+    for top in ("notes", "dataset"):
+        waiting = [top] if os.path.lexists(folder / top) else []
+        while waiting:
+            with os.scandir(folder / waiting[-1]) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+            parent = waiting.pop()
+            for entry in found:
+                name = f"{parent}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(name)
+                else:
+                    yield name, entry.is_file(follow_symlinks=False) and _OWN.fullmatch(name) is not None
+
+
+def _is_known(entry: os.DirEntry[str]) -> bool:
+    """Whether a build has an entry of this name and kind."""
+    if entry.name in _FOLDERS:
+        return entry.is_dir(follow_symlinks=False)
+    return (entry.name in _FILES or is_leftover(entry.name)) and entry.is_file(follow_symlinks=False)

@@ -1,0 +1,283 @@
+"""Checks a dataset against its manifest and its source.
+
+Takes a dataset's folder and, to compare, the source that it was built from. Returns what is wrong, shard by shard.
+Files are read completely, and nothing is changed: :mod:`mmload.builder.repair` does that.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mmload.builder.pipeline import splits_of
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.shard_job import ShardJob, ShardPlan, most_samples, plan_shards
+from mmload.builder.transforms import TransformChain
+from mmload.builder.trust import recipe_of
+from mmload.errors import BuildError, DamagedError, StoreError, counted
+from mmload.runtime.regular_files import open_regular
+from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
+from mmload.store.checksum import crc32
+from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, FileRecord, Manifest, SplitRecord, read, shard_name
+from mmload.store.shard_writer import (
+    META_NAME,
+    BuildPaths,
+    Chunk,
+    bytes_of,
+    samples_lines,
+    tensordict_meta,
+)
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes or samples done, all of them)."""
+
+_BLOCK = 4 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One thing that is wrong.
+
+    Attributes:
+        split: the split's name.
+        shard: the shard's number; None for the split's lists of samples.
+        file: the file, relative to the dataset's folder.
+        reason: what is wrong with it.
+    """
+
+    split: str
+    shard: int | None
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
+
+
+def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]:
+    """Check that every file of a dataset is there and has the size and checksum that its manifest says.
+
+    Args:
+        path: the dataset's folder.
+        progress: called with (bytes done, bytes in all).
+
+    Returns:
+        What is wrong, in the order of the files; empty if nothing is.
+
+    Raises:
+        StoreError: if there is no manifest that can be read.
+    """
+    folder = Path(path)
+    files = list(_files(read(folder)))
+    total = sum(file.record.bytes for file in files)
+    done, faults = 0, []
+    with ThreadPoolExecutor(available_cores(), thread_name_prefix="mmload-verify") as pool:
+        for file, reason in zip(files, pool.map(lambda file: file.check(folder), files), strict=True):
+            if reason is not None:
+                faults.append(Fault(split=file.split, shard=file.shard, file=file.name, reason=reason))
+            done += file.record.bytes
+            if progress is not None:
+                progress(done, total)
+    return faults
+
+
+def check_trust(path: str | Path, trust: bool) -> None:
+    """Check that a dataset's recipe asks for no more than it may; :func:`compare` and a repair do so first.
+
+    Raises:
+        UsageError: if the dataset asks for what only ``trust`` allows.
+        StoreError: if there is no manifest that can be read.
+    """
+    recipe_of(read(path).recipe, Path(path), trust=trust)
+
+
+def compare(
+    path: str | Path,
+    source: str | Path,
+    *,
+    trust: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> list[Fault]:
+    """Decode the source again and compare every stored byte with it.
+
+    Args:
+        path: the dataset's folder.
+        source: the root of what it was built from.
+        trust: let the dataset's own recipe run code, download, or read outside of the source.
+        threads: decoding threads; None takes the cores available.
+        progress: called with (samples done, samples in all).
+
+    Returns:
+        For each shard that differs, the first sample that does; empty if all is equal.
+
+    Raises:
+        UsageError: if the dataset asks for what only ``trust`` allows.
+        StoreError: if the dataset cannot be read.
+        BuildError: if the source no longer has as many samples as the dataset was built from.
+    """
+    path, source = Path(path), Path(source)
+    manifest = read(path)
+    job, plans = job_of(manifest, recipe_at(manifest, path, source, trust), BuildPaths(path))
+    total = sum(plan.stop - plan.start for plan in plans)
+    done, faults = 0, []
+    check_threads(threads)
+    size = threads or available_cores()
+    pool = single_op_pool(size, "mmload-verify")
+    lines = {name: _lines(path / name / SAMPLES_NAME) for name in manifest.splits}
+    try:
+        for plan in plans:
+            stored = _StoredShard(path, manifest.splits[plan.split], plan, lines[plan.split])
+            reasons = [stored.differs(chunk) for chunk in job.chunks(plan, pool, size)]
+            reason = next((reason for reason in [*reasons, stored.left_over()] if reason), None)
+            if reason is not None:
+                faults.append(Fault(split=plan.split, shard=plan.index, file=stored.name, reason=reason))
+            done += plan.stop - plan.start
+            if progress is not None:
+                progress(done, total)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """A file that has to be there, with its size and checksum."""
+
+    split: str
+    shard: int | None
+    name: str
+    record: FileRecord
+
+    def check(self, root: Path) -> str | None:
+        """What is wrong with it, if anything."""
+        path = root / self.name
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return "is not a file"
+            if status.st_size != self.record.bytes:
+                return f"has {status.st_size:,} bytes, the manifest says {self.record.bytes:,}"
+            crc = _crc32(path)
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        if crc != self.record.crc32:
+            return f"has the checksum {crc}, the manifest says {self.record.crc32}: its bytes have changed"
+        return None
+
+
+class _StoredShard:
+    """A stored shard, compared with chunks in the order of its rows."""
+
+    def __init__(self, root: Path, record: SplitRecord, plan: ShardPlan, lines: Iterator[bytes]) -> None:
+        self.name = f"{plan.split}/{shard_name(plan.index)}"
+        self.folder = root / self.name
+        self.fields = record.fields
+        self.rows = record.shards[plan.index].rows
+        self.lines = [next(lines, b"") for _ in range(self.rows)]
+        self.row = 0
+
+    def differs(self, chunk: Chunk) -> str | None:
+        """How the rows of the chunk differ from those stored, if they do."""
+        first, self.row = self.row, self.row + len(chunk.samples)
+        for row, line in enumerate(samples_lines(chunk).splitlines(keepends=True), first):
+            if row >= self.rows or line != self.lines[row]:
+                was = self.lines[row].decode("utf-8", "replace").strip() if row < self.rows else "not there"
+                return f"row {row} is {line.decode().strip()} in the source, and was {was} at the build"
+        for name, spec in self.fields.items():
+            fresh = np.frombuffer(bytes_of(chunk.fields[name]), np.uint8).reshape(-1, spec.row_bytes)
+            stored = self._read(name, first, spec.row_bytes, len(fresh))
+            if stored.size != fresh.size:
+                return f"{name} ends before row {first + len(fresh)}"
+            rows = np.flatnonzero((stored.reshape(fresh.shape) != fresh).any(1))
+            if rows.size:
+                sample = chunk.samples[int(rows[0])][0]
+                return f"{name} of row {first + int(rows[0])} differs from {sample} in the source"
+        return None
+
+    def left_over(self) -> str | None:
+        """Rows that are stored and that the source does not give any more."""
+        return f"{counted(self.rows, 'row')} stored, the source gives {self.row}" if self.row < self.rows else None
+
+    def _read(self, name: str, first: int, size: int, rows: int) -> np.ndarray:
+        path = self.folder / f"{name}.memmap"
+        try:
+            with open(path, "rb", opener=open_regular) as file:
+                return np.fromfile(file, np.uint8, count=rows * size, offset=first * size)
+        except OSError as error:
+            raise StoreError(f"cannot read {path} ({error.strerror})") from error
+
+
+def _files(manifest: Manifest) -> Iterator[_File]:
+    for name, split in manifest.splits.items():
+        for index, shard in enumerate(split.shards):
+            folder = f"{name}/{shard_name(index)}"
+            meta = tensordict_meta(split.fields, shard.rows).encode()
+            record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
+            yield _File(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record)
+            for field, record in shard.files.items():
+                yield _File(split=name, shard=index, name=f"{folder}/{field}.memmap", record=record)
+        for file, record in lists_of(split).items():
+            yield _File(split=name, shard=None, name=f"{name}/{file}", record=record)
+
+
+def lists_of(split: SplitRecord) -> dict[str, FileRecord]:
+    """The split's lists of samples, by name."""
+    skipped = {} if split.skipped_file is None else {SKIPPED_NAME: split.skipped_file}
+    return {SAMPLES_NAME: split.samples, **skipped}
+
+
+def recipe_at(manifest: Manifest, path: Path, source: Path, trust: bool) -> BuildRecipe:
+    """The recipe of a dataset, of what may be trusted, with the source's root."""
+    return replace(recipe_of(manifest.recipe, path, trust=trust), root=source)
+
+
+def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[ShardJob, list[ShardPlan]]:
+    """The job that built the dataset, over the source as it is now, and its plans.
+
+    Raises:
+        BuildError: if the source no longer has the splits, or as many samples in them.
+    """
+    splits = splits_of(recipe)
+    plans: list[ShardPlan] = []
+    for name, record in manifest.splits.items():
+        samples = record.rows + record.skipped_count
+        if name not in splits or len(splits[name]) != samples:
+            have = counted(len(splits[name]), "sample") if name in splits else "no samples"
+            raise BuildError(
+                f"{recipe.root} has {have} of split {name}, the dataset was built from {samples}; "
+                "give the source that it was built from"
+            )
+        planned = plan_shards(name, samples, record.shard_samples or most_samples(record.fields, recipe.shard_bytes))
+        if len(planned) != len(record.shards):
+            have = counted(len(record.shards), "shard")
+            raise DamagedError(f"split {name} has {have}, {len(planned)} were planned")
+        plans += planned
+    fields = {name: record.fields for name, record in manifest.splits.items()}
+    chain, seed = TransformChain(recipe.transforms), recipe.shuffle_seed
+    job = ShardJob(splits=splits, fields=fields, chain=chain, paths=paths, shuffle_seed=seed, skip=True)
+    return job, plans
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            yield from file
+    except OSError as error:
+        raise StoreError(f"cannot read {path} ({error.strerror})") from error
+
+
+def _crc32(path: Path) -> str:
+    block, crc = bytearray(_BLOCK), 0
+    view = memoryview(block)
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
+        while got := file.readinto(block):
+            crc = crc32(view[:got], crc)
+    return f"{crc:08x}"

@@ -1,0 +1,1 @@
+"""The ``mmload`` command: the only room that prints, or ends the program."""

@@ -1,0 +1,107 @@
+"""The ``mmload`` program: registers the commands, and makes every error one line and an exit code.
+
+Each command has a file of its own in this room: it parses, makes one call, and shows the result. Nothing outside this
+room prints or ends the program.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the output was closed, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import mmload
+from mmload.cli.bench import bench
+from mmload.cli.bench_build import bench_build
+from mmload.cli.build import build
+from mmload.cli.info import info
+from mmload.cli.interrupt import interruptible
+from mmload.cli.parity import parity
+from mmload.cli.repair import repair
+from mmload.cli.terminal import last_resort, show
+from mmload.cli.verify import verify
+from mmload.errors import UsageError
+
+
+class _WordPairs(TyperGroup):
+    """Commands whose names may be of two words, as ``bench build`` beside ``bench``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words begin with, the longer name first."""
+        pair = " ".join(args[:2])
+        return super().resolve_command(ctx, [pair, *args[2:]] if pair in self.commands else args)
+
+
+app = typer.Typer(
+    cls=_WordPairs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Build an image dataset once into memory-mapped tensors; feed training from it at memory speed.",
+)
+
+
+_Misread: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for invalid words: click's UsageError, for which typer has no public name."""
+
+
+def main() -> None:
+    """Run the command line and exit; every error becomes one line unless ``--debug`` is given."""
+    given = sys.argv[1:]
+    words = [word for word in given if word != "--debug"]
+    with last_resort("--debug" in given):
+        try:
+            code = app(args=words or ["--help"], standalone_mode=False)
+        except _Misread as error:
+            raise UsageError(_misread(error, words)) from error
+        sys.exit(code or (0 if words else UsageError.exit_code))
+
+
+def _misread(error: Any, words: list[str]) -> str:
+    """Typer's message, which has several lines and a frame, as one line with the value that it leaves out."""
+    said = " ".join(error.format_message().split())
+    for name in getattr(getattr(error, "param", None), "opts", ()):
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            option, joined, value = word.partition("=")
+            if option == name and isinstance(error, typer.BadParameter):
+                said = f"{name} is {value if joined else after!r}: {error.message}"
+    command = error.ctx.command_path if error.ctx is not None else "mmload"
+    return f"{said[:1].lower()}{said[1:].rstrip('.')}; see {command} --help"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        show(f"mmload {mmload.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Shown by --help."""
+
+
+for command in (build, verify, repair, info, parity, bench):
+    app.command()(command)
+app.command("bench build")(bench_build)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where to make it; must be new or an earlier demo's.")] = Path(
+        "mmload-demo"
+    ),
+) -> None:
+    """Make a few hundred photographs, build them, read them, bench them, train on them. No network needed."""
+    from mmload.cli.demo import run
+
+    with interruptible("run it again to start afresh"):
+        run(folder, show)

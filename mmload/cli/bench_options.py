@@ -1,0 +1,61 @@
+"""The options of ``mmload bench``, by what they are about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# What is measured.
+
+Dataset = Annotated[Path | None, typer.Argument(help="A built dataset; write ./build for one called build.")]
+Source = Annotated[
+    Path | None,
+    typer.Option(help="The folder it was built from. Without DATASET: what a build of it would gain."),
+]
+Compare = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(metavar="A.json B.json", help="Show two records side by side; measures nothing."),
+]
+
+# The task.
+
+Split = Annotated[str | None, typer.Option(help="Which split; the first by default.")]
+Augment = Annotated[str, typer.Option(help="crop, resized-crop, or none (the stored rows).")]
+Crop = Annotated[int | None, typer.Option(help="Pixels of the square crop; 7/8 of the stored side.")]
+Padding = Annotated[int, typer.Option(help="Pixels around the image before a random crop, as for CIFAR.")]
+Size = Annotated[int | None, typer.Option(help="Without DATASET: pixels of the stored square; 256 for image folders.")]
+BatchSize = Annotated[int, typer.Option(help="Images a batch.")]
+Epochs = Annotated[
+    int | None, typer.Option(help="Measured epochs of each, after one to warm up; 3, or 1 with --quick.")
+]
+Images = Annotated[
+    int | None,
+    typer.Option(help="Images an epoch at least, a smaller split is repeated; 2000, or 500 with --quick."),
+]
+
+# The loaders.
+
+Workers = Annotated[str, typer.Option(help="Worker processes of the stock DataLoader, as a list.")]
+Threads = Annotated[int | None, typer.Option(help="Loader threads; the cores available by default.")]
+Device = Annotated[str | None, typer.Option(help="Where batches go: cpu or cuda; cuda if there is one.")]
+
+# What else is measured, and for how long.
+
+Cold = Annotated[
+    bool, typer.Option("--cold", help="Evict all files from the page cache before every epoch, and prove it.")
+]
+Train = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Train this torchvision model from each: how long does it wait for data?"),
+]
+TimeBudget = Annotated[
+    float | None, typer.Option(help="Seconds for all of it, starting included; 300, or 60 with --quick.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer images, one epoch: a first look.")]
+
+# Where results go.
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a chart; needs matplotlib.")]

@@ -1,0 +1,152 @@
+"""The ``mmload build`` command."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmload.builder import recipe as recipes
+from mmload.cli import build_options as given
+from mmload.cli.info import show_dataset
+from mmload.cli.interrupt import interruptible
+from mmload.cli.options import DecodingThreads
+from mmload.cli.terminal import progress_bar, show
+from mmload.errors import UsageError, counted
+
+if TYPE_CHECKING:
+    from mmload.builder.pipeline import BuildReport
+
+
+def build(
+    words: given.Words = None,
+    config: given.Config = None,
+    size: given.Size = None,
+    val_fraction: given.ValFraction = None,
+    seed: given.Seed = None,
+    allow_empty: given.AllowEmpty = False,
+    task: given.Task = None,
+    labels: given.Labels = None,
+    dataset: given.PythonDataset = None,
+    download: given.Download = False,
+    setting: given.Setting = None,
+    threads: DecodingThreads = None,
+    processes: given.Processes = None,
+    shard_size: given.ShardSize = None,
+    shuffle_seed: given.ShuffleSeed = None,
+    exif_orient: given.ExifOrient = False,
+    decode: given.Decode = None,
+    on_error: given.OnError = "fail",
+    max_errors: given.MaxErrors = None,
+    overwrite: given.Overwrite = False,
+) -> None:
+    """Build a dataset: decode and transform every image once, and store the rows."""
+    named = {
+        "val_fraction": val_fraction,
+        "seed": seed,
+        "allow_empty": allow_empty or None,
+        "task": task,
+        "labels": labels,
+        "dataset": dataset,
+        "download": download or None,
+    }
+    options = {key: value for key, value in named.items() if value is not None} | _settings(setting or [])
+    recipe = _recipe(words or [], config, size, options)
+    recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient, decode)
+    from mmload.builder.pipeline import build as run
+
+    with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
+        report = run(
+            recipe,
+            overwrite=overwrite,
+            on_error=on_error,
+            max_errors=max_errors,
+            threads=threads,
+            processes=processes,
+            progress=progress,
+        )
+    _show_build(report, recipe)
+
+
+def _recipe(
+    words: list[str], config: Path | None, size: int | None, options: Mapping[str, object]
+) -> recipes.BuildRecipe:
+    """The recipe of a file, or of words, with the source's options."""
+    if config and size is not None:
+        raise UsageError(f"--size and --config are both given; {config} says what happens to the images")
+    recipe = _recipe_of_config(config, words) if config else _recipe_of_words(words, size, options)
+    return replace(recipe, options={**recipe.options, **options})
+
+
+def _settings(pairs: list[str]) -> dict[str, object]:
+    """KEY=VALUE words; a value is TOML where it can be (2007, true, ["a", "b"]), else the text itself."""
+    settings: dict[str, object] = {}
+    for pair in pairs:
+        key, found, text = pair.partition("=")
+        if not found or not key:
+            raise UsageError(f"--set is {pair!r}; write KEY=VALUE, as in --set year=2007")
+        try:
+            body = tomllib.loads(f"value = {text}")
+        except (ValueError, RecursionError):  # ValueError also of integers with thousands of digits
+            body = {}
+        settings[key] = body["value"] if len(body) == 1 else text
+    return settings
+
+
+def _recipe_of_words(words: list[str], size: int | None, options: Mapping[str, object]) -> recipes.BuildRecipe:
+    if len(words) != 3:
+        raise UsageError(
+            f"build got {counted(len(words), 'argument')}, expected 3: KIND ROOT OUT, "
+            "as in: mmload build imagefolder photos photos-256 --size 256"
+        )
+    kind, root, out = words
+    transforms = recipes.usual(kind, size, options)
+    return recipes.BuildRecipe(kind=kind, root=Path(root), out=Path(out), transforms=transforms)
+
+
+def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
+    recipe = recipes.load(config)
+    if len(words) > 2:
+        raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
+    paths = dict(zip(("root", "out"), map(Path, words), strict=False))
+    recipe = replace(recipe, **paths)  # type: ignore[arg-type]  # both fields are Path | None
+    for name in ("root", "out"):
+        if getattr(recipe, name) is None:
+            raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
+    return recipe
+
+
+def _with_options(
+    recipe: recipes.BuildRecipe,
+    shard_size: str | None,
+    shuffle_seed: int | None,
+    exif_orient: bool,
+    decode: str | None,
+) -> recipes.BuildRecipe:
+    """The recipe with what the command line says on top."""
+    if shard_size is not None:
+        recipe = replace(recipe, shard_bytes=recipes.parse_bytes(shard_size))
+    if shuffle_seed is not None:
+        recipe = replace(recipe, shuffle_seed=shuffle_seed)
+    if exif_orient:
+        recipe = replace(recipe, decode={**recipe.decode, "exif_orient": True})
+    if decode is not None:
+        recipe = replace(recipe, decode={**recipe.decode, "device": decode})
+    return recipe
+
+
+def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
+    from mmload.cli import summary
+    from mmload.store.dataset import open as open_dataset
+
+    show(summary.of_build(report))
+    if report.left is not None:
+        show(f"{report.left} has what was in the replaced dataset's folder and was not its own: look, and remove it")
+    show_dataset(open_dataset(report.out))
+    show("next:")
+    if recipe.kind == "imagefolder":
+        show(f"  mmload bench {report.out} --source {recipe.root}")
+    first = next(iter(report.manifest.splits))
+    show(f'  for batch in mmload.Loader("{report.out}", split="{first}", batch_size=64, shuffle=True): ...')

@@ -1,0 +1,55 @@
+"""The options of ``mmload build``, by what they are about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# What is built.
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KIND ROOT OUT", help="As in: imagefolder photos photos-256; [ROOT] [OUT] with --config."),
+]
+Config = Annotated[Path | None, typer.Option(help="A recipe, such as configs/imagefolder_256.toml.")]
+Size = Annotated[
+    int | None,
+    typer.Option(
+        help="Without --config: the short side is resized to this, then the middle square cut out (for detection: "
+        "the whole image fitted into the square). 256 for imagefolder and voc, else rows stay as they are."
+    ),
+]
+
+# The source.
+
+ValFraction = Annotated[float | None, typer.Option(help="Hold out this share of each class as split val.")]
+Seed = Annotated[int | None, typer.Option(help="Which samples --val-fraction holds out.")]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Class folders may be empty.")]
+Task = Annotated[str | None, typer.Option(help="voc: detection, classification, segmentation or single-label.")]
+Labels = Annotated[str | None, typer.Option(help="cifar100: fine or coarse.")]
+PythonDataset = Annotated[str | None, typer.Option(help="python: package.module:callable.")]
+Download = Annotated[bool, typer.Option("--download", help="voc, cifar10, cifar100: fetch it to ROOT first.")]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any other key of a source in docs/recipes.md, as --set year=2007."
+    ),
+]
+
+# How images are decoded and stored.
+
+ShardSize = Annotated[str | None, typer.Option(help="Bytes of a shard at most; 1GiB by default.")]
+ShuffleSeed = Annotated[int | None, typer.Option(help="Shuffle samples over rows, for reading in block order later.")]
+ExifOrient = Annotated[bool, typer.Option("--exif-orient", help="Rotate images as their EXIF orientation says.")]
+Decode = Annotated[
+    str | None, typer.Option(help="Where JPEGs are decoded: cpu, or cuda, which gives slightly other pixels.")
+]
+
+# How the build runs.
+
+Processes = Annotated[int | None, typer.Option(help="Processes over shards; one for every 8 cores by default.")]
+OnError = Annotated[str, typer.Option(help="A sample that cannot be read: fail, or skip it.")]
+MaxErrors = Annotated[str | None, typer.Option(help="With --on-error skip: the most to leave out, as 20 or 1%.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the dataset at OUT.")]

@@ -1,0 +1,229 @@
+"""``mmload demo``: the whole way on pictures of its own, from JPEGs to a network that learns.
+
+Takes an empty folder and writes photograph-like JPEGs and the dataset built from them into it. Reports each step
+through a function of the caller. Never prints and never downloads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
+from mmload.augment.collate import Collate
+from mmload.bench import Options, table
+from mmload.bench import run as bench
+from mmload.bench.contenders import Entry, entries
+from mmload.bench.task import Task
+from mmload.builder import recipe as recipes
+from mmload.builder.destination import listed, staging_folder
+from mmload.builder.pipeline import build
+from mmload.errors import BuildError, counted
+from mmload.loader import Loader
+from mmload.runtime.thread_pools import available_cores
+from mmload.store.dataset import open as open_dataset
+
+GRAINS = {"bark": (5.0, 0.6), "clouds": (1.0, 1.6), "ripples": (0.2, 0.6), "sand": (1.0, 0.0)}
+"""Class -> (how much finer the texture is across than along, added steepness of its spectrum)."""
+
+_MARK = ".mmload-demo"
+
+
+def run(folder: str | Path, say: Callable[[str], None], *, images: int = 320, epochs: int = 8) -> list[float]:
+    """The demo.
+
+    Args:
+        folder: where to make it; new, empty, or an earlier demo's with nothing else in it.
+        say: called with each line of the talk.
+        images: how many photographs to make.
+        epochs: how long to train.
+
+    Returns:
+        The mean training loss of each epoch.
+
+    Raises:
+        BuildError: if the folder holds something else.
+    """
+    folder = Path(folder)
+    _claim(folder, images)
+    photos, dataset = folder / "photos", folder / "dataset"
+    began = time.perf_counter()
+    make_photos(photos, images)
+    say(f"1. made {images} JPEGs of {len(GRAINS)} kinds in {photos} ({time.perf_counter() - began:.1f} s)")
+
+    recipe = recipes.BuildRecipe(kind="imagefolder", root=photos, out=dataset, transforms=recipes.square(256))
+    report = build(recipe, overwrite=True)
+    rate = report.built / report.seconds
+    say(f"2. built {dataset}: {counted(report.stored, 'row')} in {report.seconds:.1f} s, {rate:,.0f} images/s")
+
+    opened = open_dataset(dataset)
+    train = opened["train"]
+    batch = next(iter(Loader(train, batch_size=32, shuffle=True, collate=_collate(train.mean, train.std))))
+    say(f"3. read it back: images {list(batch.images.shape)} {batch.images.dtype}, classes {', '.join(train.classes)}")
+
+    say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
+    options = Options(images=images, epochs=2, workers=(2,), time_budget=40)
+    for line in table(bench(dataset, photos, options, entries=_stock_and_own)).split("\n"):
+        say(line)
+
+    say("5. a small network on it, each epoch one line:")
+    losses = train_small(dataset, epochs, say)
+    say(f"   loss {losses[0]:.3f} -> {losses[-1]:.3f} (chance is {np.log(len(GRAINS)):.3f})")
+    say(f"next: mmload info {dataset}, or mmload build imagefolder YOUR_PHOTOS OUT")
+    return losses
+
+
+def make_photos(root: Path, images: int, seed: int = 0) -> None:
+    """Write JPEGs, several hundred pixels a side, evenly over the classes of :data:`GRAINS`: ``root/class/0000.jpg``.
+
+    Args:
+        root: the folder to make.
+        images: how many.
+        seed: the same seed gives the same pictures.
+    """
+    for name in GRAINS:
+        (root / name).mkdir(parents=True, exist_ok=True)
+
+    def write(number: int) -> None:
+        place = root / _photo_name(number)
+        pixels = photo(place.parent.name, np.random.default_rng([seed, number]))
+        Image.fromarray(pixels).save(place, quality=92)
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        list(pool.map(write, range(images)))
+
+
+def photo(name: str, rng: np.random.Generator) -> np.ndarray:
+    """One picture with the statistics of photographs: amplitudes that fall as 1/f, few edges, soft color, a light.
+
+    Natural images have spectra near 1/f (Field 1987, "Relations between the statistics of natural images and the
+    response properties of cortical cells"); the class stretches the spectrum along one axis or steepens it.
+
+    Returns:
+        uint8 [H, W, 3].
+    """
+    height, width = (16 * int(side) for side in rng.integers(20, 36, 2))
+    across, steep = GRAINS[name]
+    light = _noise(rng, height, width, across, 1.0 + steep)
+    warmth = _noise(rng, height, width, 1.0, 2.2)
+    slope = np.linspace(-0.6, 0.6, height)[:, None] * rng.uniform(-1, 1)
+    base, tint = rng.uniform(90, 150), rng.uniform(-18, 18, 3)
+    channels = [base + tint[c] + 34 * light + 30 * slope + (14, 0, -14)[c] * warmth for c in range(3)]
+    return np.stack(channels, axis=-1).clip(0, 255).astype(np.uint8)
+
+
+def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[float]:
+    """Train a four-layer network from 64 x 64 crops, on the CPU.
+
+    Returns:
+        The mean loss of each epoch.
+    """
+    torch.manual_seed(0)
+    split = open_dataset(dataset)["train"]
+    model = nn.Sequential(
+        *_layer(3, 16),
+        *_layer(16, 32),
+        *_layer(32, 64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, len(GRAINS)),
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    with Loader(split, batch_size=32, shuffle=True, collate=_collate(split.mean, split.std, crop=96)) as loader:
+        for epoch in range(epochs):
+            total = correct = 0.0
+            for batch in loader:
+                scores = model(batch.images)
+                loss = nn.functional.cross_entropy(scores, batch.targets)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch has none
+                optimizer.step()
+                total += loss.item() * len(batch)
+                correct += float((scores.argmax(1) == batch.targets).sum())
+            losses.append(total / len(split))
+            say(f"   epoch {epoch + 1}: loss {losses[-1]:.3f}, {correct / len(split):.0%} right")
+    return losses
+
+
+def _noise(rng: np.random.Generator, height: int, width: int, across: float, power: float) -> np.ndarray:
+    """Noise of zero mean and unit variance whose amplitude falls with frequency to the given power."""
+    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
+    frequency = np.sqrt((fy * across) ** 2 + (fx / across) ** 2) + 1.0 / max(height, width)
+    spectrum = np.fft.rfft2(rng.standard_normal((height, width), dtype=np.float32)) / frequency**power
+    noise = np.fft.irfft2(spectrum, (height, width))
+    standard: np.ndarray = (noise - noise.mean()) / noise.std()
+    return standard
+
+
+def _layer(inputs: int, outputs: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    ]
+
+
+def _stock_and_own(task: Task) -> list[Entry]:
+    """Without the peers, which a demo has no time for."""
+    return [entry for entry in entries(task) if entry.group != "peer"]
+
+
+def _collate(mean: tuple[float, ...], std: tuple[float, ...], crop: int = 224) -> Collate:
+    return Collate(RandomCrop(crop), RandomHorizontalFlip(), Normalize(mean, std))
+
+
+def _claim(folder: Path, images: int) -> None:
+    """Mark a new or empty folder as a demo's. In an earlier demo's, refuse whatever a demo of this size does not make.
+
+    Nothing is removed: the photographs are written again as they are, and the build replaces its own dataset only.
+
+    Raises:
+        BuildError: if something else is there.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise BuildError(f"{folder} is a file; give the demo a folder of its own, as in: mmload demo my-demo")
+    folder.mkdir(parents=True, exist_ok=True)
+    others = sorted(path.relative_to(folder).as_posix() for path in _others(folder, images))
+    if others:
+        raise BuildError(
+            f"{folder} holds other things: {listed(others)}; "
+            "give the demo a folder of its own, as in: mmload demo my-demo"
+        )
+    (folder / _MARK).touch()
+
+
+def _others(folder: Path, images: int) -> Iterator[Path]:
+    """What is in a folder and no demo's; of the dataset, the build says that."""
+    marked = (folder / _MARK).is_file()
+    for path in folder.iterdir():
+        if path.name == "photos" and _is_own_folder(path) and marked:
+            yield from _other_photos(path, images)
+        elif path.name in ("dataset", staging_folder(folder / "dataset").name) and _is_own_folder(path) and marked:
+            continue
+        elif path.name != _MARK or path.is_symlink():
+            yield path
+
+
+def _other_photos(photos: Path, images: int) -> Iterator[Path]:
+    own = {photos / _photo_name(number) for number in range(images)}
+    for path in photos.iterdir():
+        if path.name in GRAINS and _is_own_folder(path):
+            yield from (file for file in path.iterdir() if file not in own or file.is_symlink())
+        else:
+            yield path
+
+
+def _photo_name(number: int) -> str:
+    return f"{sorted(GRAINS)[number % len(GRAINS)]}/{number // len(GRAINS):04d}.jpg"
+
+
+def _is_own_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

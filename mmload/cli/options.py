@@ -1,0 +1,22 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Dataset = Annotated[Path, typer.Argument(help="A built dataset.")]
+
+Source = Annotated[Path, typer.Option(help="What it was built from.")]
+
+DecodingThreads = Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")]
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Let the dataset's own recipe run code, download, or read files outside of the source."
+    ),
+]
+"""Of every command that reads a dataset's source again, by the dataset's own recipe."""

@@ -1,0 +1,198 @@
+"""What the commands share of the terminal: results, errors as one line, warnings, progress bars, a status line."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from mmload.cli.interrupt import fail
+from mmload.errors import MmloadError, UsageError, one_line
+
+_CLOSED_PIPE = 141  # as a shell tells that SIGPIPE ended a program
+
+
+@contextmanager
+def last_resort(debug: bool) -> Iterator[None]:
+    """The program's edge: whatever is raised inside ends it with an exit code and one line.
+
+    Args:
+        debug: show a traceback before that line.
+    """
+    if type(sys.stdout) is io.TextIOWrapper:
+        sys.stdout = _Stdout(sys.stdout)
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except Exception as error:
+        if debug:
+            sys.stderr.write("\n".join(map(one_line, traceback.format_exc().split("\n"))))
+        fail(_message(error), error.exit_code if isinstance(error, MmloadError) else 1)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                _settle(stream)
+
+
+def _settle(stream: TextIO) -> None:
+    """Flush; what cannot be written goes nowhere, as Python's own flush at the end would complain of it once more."""
+    try:
+        stream.flush()
+    except (OSError, MmloadError, SystemExit):
+        if isinstance(stream, _Stdout):
+            stream.forget()
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
+
+
+class _Stdout(io.TextIOWrapper):
+    """Standard output that says what is wrong with it; a reader that has gone away ends the program, quietly.
+
+    The command line library would end such a program with 1, and a full disk with a traceback.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        how = {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
+        self._kept = stream  # else it would close the buffer under this
+        self._fault: MmloadError | None = None  # libraries swallow what a flush raises: it is raised again
+        super().__init__(stream.buffer, write_through=stream.write_through, **how)  # type: ignore[arg-type]  # texts
+
+    def write(self, text: str, /) -> int:
+        """As any text stream's."""
+        with self._watched():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """As any text stream's."""
+        with self._watched():
+            super().flush()
+
+    def forget(self) -> None:
+        """Do not report again a fault that was reported."""
+        self._fault = None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        if self._fault is not None:
+            raise self._fault
+        try:
+            yield
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                sys.exit(_CLOSED_PIPE)
+            why = error.strerror or error
+            self._fault = MmloadError(f"cannot write to standard output ({why}); free some space, or send it elsewhere")
+            raise self._fault from error
+
+
+def show(*lines: str) -> None:
+    """Print lines on stdout. Line ends and control characters inside one, as of odd names, are escaped."""
+    for line in lines:
+        print(one_line(line))
+
+
+def _message(error: Exception) -> str:
+    """An error as the line that ends the program."""
+    if isinstance(error, MmloadError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"out of memory ({str(error) or 'no more could be had'}); ask for less, or free some"
+    if isinstance(error, OSError) and error.errno in _SYSTEM:
+        place = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{place}; {_SYSTEM[error.errno]}"
+    number = re.search(r"\((\d+)\)$", str(error)) if isinstance(error, RuntimeError) else None
+    if number and int(number[1]) in _SYSTEM:  # as torch tells what the system said of a file
+        return f"{error}; {_SYSTEM[int(number[1])]}"
+    return f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)"
+
+
+_SYSTEM = {
+    errno.ENOSPC: "free some space; for temporary files, set TMPDIR to a place with more",
+    errno.EDQUOT: "free some space of your quota; for temporary files, set TMPDIR to another place",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f); for temporary files, set TMPDIR to another place",
+    errno.EROFS: "choose a place that can be written; for temporary files, set TMPDIR to one",
+    errno.EIO: "the disk or its connection fails; look at the system's log",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EACCES: "change its permissions, or name another place",
+    errno.EPERM: "change its permissions, or name another place",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ELOOP: "its links form a loop; correct them",
+}
+"""Error numbers of the system -> what to do."""
+
+
+def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
+    """Check before minutes of work that a result can be written to a file, and replaces nothing of what it is about.
+
+    Args:
+        name: the option's name.
+        path: its value; None passes.
+        inputs: the dataset and the source that the command reads.
+
+    Raises:
+        UsageError: if there is no such folder, the file cannot be written, or it lies in one of the inputs.
+    """
+    if path is None:
+        return
+    from mmload.builder.destination import is_within
+
+    for folder in inputs:
+        if folder is not None and is_within(path.resolve(), folder.resolve()):
+            raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
+    if not path.parent.is_dir():
+        raise UsageError(f"{name} is {path}, and there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{name} is {path}, which may not be written; give another file, or change its permissions")
+
+
+def warn(said: list[str]) -> None:
+    """Show warnings on stderr, a line each."""
+    for text in said if sys.stderr is not None else ():
+        sys.stderr.write(f"mmload: warning: {one_line(text)}\n")
+
+
+@contextmanager
+def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar; yields what to call with (done, all)."""
+    if sys.stderr is None:  # it was closed before the start
+        yield lambda done, total: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=name, unit=unit, dynamic_ncols=True, disable=None, file=sys.stderr) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
+
+
+@contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """One line of status that is overwritten and goes away; only where stderr is a terminal."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if terminal:
+            sys.stderr.write(f"\r\033[K{one_line(text)[:79]}")
+            sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        if terminal:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

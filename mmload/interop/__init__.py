@@ -1,0 +1,1 @@
+"""Other libraries: the torchvision equivalent of a pipeline, and a LightningDataModule."""

@@ -1,0 +1,90 @@
+"""mmload under PyTorch Lightning: a DataModule over a built dataset, with one loader for each stage.
+
+Needs the ``lightning`` package: ``pip install mmload[lightning]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningDataModule
+
+from mmload.batch import Batch
+from mmload.loader import Loader
+from mmload.loader.resume_state import State
+from mmload.store.dataset import open as open_dataset
+
+
+class DataModule(LightningDataModule):
+    """Loaders over the splits of a dataset: ``train`` shuffled, ``val`` and ``test`` in stored order.
+
+    Ranks are Lightning's, through torch.distributed. A checkpoint holds where in the epoch training was.
+
+    Args:
+        dataset: the dataset's path.
+        train_collate: for the training split.
+        eval_collate: for the others.
+        val_split: which split validates.
+        test_split: which split tests.
+        options: further arguments of :class:`~mmload.loader.Loader`, such as batch_size and seed.
+    """
+
+    def __init__(
+        self,
+        dataset: str | Path,
+        *,
+        train_collate: Callable[[Batch], Batch] | None = None,
+        eval_collate: Callable[[Batch], Batch] | None = None,
+        val_split: str = "val",
+        test_split: str = "test",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.dataset = open_dataset(dataset)
+        self._train_collate, self._eval_collate = train_collate, eval_collate
+        self._val_split, self._test_split = val_split, test_split
+        self._options = options
+        self._train: Loader | None = None
+        self._resumed: State | None = None
+
+    def train_dataloader(self) -> Loader:
+        """The training split, in another random order each epoch, with as many batches on every rank."""
+        options: dict[str, Any] = {"shuffle": True, "tail": "pad", **self._options}
+        reloaded = self._train is not None
+        self._train = _TrainLoader(self.dataset["train"], collate=self._train_collate, **options)
+        if self._resumed is not None:
+            self._train.load_state_dict(self._resumed)
+        if reloaded and self.trainer is not None:  # reload_dataloaders_every_n_epochs: not epoch 0 once more
+            self._train.set_epoch(self.trainer.current_epoch)
+        return self._train
+
+    def val_dataloader(self) -> Loader:
+        """The validation split in stored order."""
+        return self._eval(self._val_split)
+
+    def test_dataloader(self) -> Loader:
+        """The test split in stored order."""
+        return self._eval(self._test_split)
+
+    def _eval(self, split: str) -> Loader:
+        options = {**self._options, "shuffle": False}
+        return Loader(self.dataset[split], collate=self._eval_collate, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training is, for Lightning's checkpoint."""
+        return {} if self._train is None else {"train": self._train.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there."""
+        self._resumed = state.get("train")
+        if self._train is not None and self._resumed is not None:
+            self._train.load_state_dict(self._resumed)
+
+
+class _TrainLoader(Loader):
+    """A loader whose epoch begins with its first batch: Lightning calls ``iter`` several times before it takes one."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from super().__iter__()

@@ -1,0 +1,280 @@
+"""The ``torchvision.transforms.v2.Compose`` that is equivalent to a collate or a recipe.
+
+It takes a :class:`~mmload.augment.collate.Collate`, a :class:`~mmload.builder.recipe.BuildRecipe`, or a recipe from a
+manifest, and returns torchvision's own transforms with the same settings, for one image at a time. It refuses what
+torchvision does not have, and never leaves a step out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+from PIL import ImageOps
+from torch import nn
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
+
+from mmload import augment
+from mmload.augment.collate import Collate
+from mmload.augment.step import AfterStep, Step
+from mmload.builder.recipe import BuildRecipe
+from mmload.errors import UsageError, choices
+from mmload.sources.voc_tasks import VOID
+
+
+def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -> v2.Compose:
+    """The torchvision v2 ``Compose`` that means the same.
+
+    Of a recipe: what makes a stored image of a file, for PIL images as ``PIL.Image.open`` gives them
+    (``ImageFolder(root, transform, loader=PIL.Image.open)``; torchvision's default loader drops transparency and EXIF
+    before a transform sees them), or for uint8 tensors, whose pixels are then the stored ones exactly.
+
+    Of a collate: what training sees of a stored image, for PIL images or uint8 tensors. torchvision draws from its own
+    generator, so the draws are others and their distributions the same. ``MixUp`` and ``CutMix`` stand where they
+    stood, but torchvision's take a batch and draw once for it: put them into the ``collate_fn``. Boxes need
+    ``v2.SanitizeBoundingBoxes(min_size=...)`` behind it for the collate's ``box_rule``; ``device`` and
+    ``memory_format`` are no transforms and stay out.
+
+    Args:
+        meaning: a collate, a recipe, or ``dataset.manifest.recipe``.
+
+    Raises:
+        UsageError: if a step or setting has no counterpart in torchvision.
+        TypeError: if it is something else.
+    """
+    if isinstance(meaning, Collate):
+        return v2.Compose(_of_collate(meaning))
+    if isinstance(meaning, BuildRecipe):
+        return v2.Compose(_of_recipe(meaning.decode, meaning.transforms))
+    if isinstance(meaning, Mapping):
+        return v2.Compose(_of_recipe(meaning["decode"], meaning["transforms"]))
+    raise TypeError(f"got {type(meaning).__name__}, expected a Collate, a BuildRecipe or a manifest's recipe")
+
+
+def conversion(collate: Collate) -> int:
+    """Before which step a collate leaves integers for floats; the number of steps if none needs them.
+
+    Images stay uint8 until Normalize, mixing, or a foreign module; a RandomErasing that none of mmload's own steps
+    follows overwrites floats.
+    """
+    steps = list(collate.steps)
+    for at, step in enumerate(steps):
+        if _needs_floats(step):
+            return at
+        if isinstance(step, augment.RandomErasing):
+            after = next((s for s in steps[at:] if not isinstance(s, augment.RandomErasing)), None)
+            if after is None or (_needs_floats(after) and not isinstance(after, Step)):
+                return at
+    return len(steps)
+
+
+def _needs_floats(step: nn.Module) -> bool:
+    if isinstance(step, Step):
+        return isinstance(step, augment.Normalize)
+    return not (isinstance(step, AfterStep) and step.takes_uint8)
+
+
+class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+    """A PIL image of any kind with 8 bits a channel, in ``mode``, by the rules of docs/images.md.
+
+    Args:
+        mode: "RGB" or "L".
+        exif_orient: turn the image as its EXIF orientation says.
+        background: what shows through transparent pixels: a gray level or (red, green, blue).
+    """
+
+    _transformed_types = (PIL.Image.Image,)
+
+    def __init__(self, mode: str = "RGB", exif_orient: bool = False, background: int | Sequence[int] = 255) -> None:
+        super().__init__()
+        self.mode, self.exif_orient = mode, exif_orient
+        self.background = (background,) * 3 if isinstance(background, int) else tuple(background)
+
+    def transform(self, inpt: PIL.Image.Image, params: dict[str, Any]) -> PIL.Image.Image:
+        """The image in the mode; itself where it is in it already."""
+        kind = inpt.format
+        if self.mode == "L":
+            inpt.draft("L", None)  # of a JPEG: the luma that the file holds
+        image = ImageOps.exif_transpose(inpt) if self.exif_orient else inpt
+        image.load()
+        if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PNG", "PPM")):
+            image = self._narrowed(image)
+        elif image.has_transparency_data:
+            ground = PIL.Image.new("RGBA", image.size, (*self.background, 255))
+            image = PIL.Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB")
+        return image if image.mode == self.mode else image.convert(self.mode)
+
+    def _narrowed(self, image: PIL.Image.Image) -> PIL.Image.Image:
+        """16 bits as 8, round(value / 257); the one transparent gray as the background."""
+        wide = np.asarray(image).astype(np.float64)
+        gray = np.floor(wide / 257 + 0.5).astype(np.uint8)
+        key = image.info.get("transparency")
+        if not isinstance(key, int):
+            return PIL.Image.fromarray(gray)
+        color = np.stack([gray] * 3, axis=2)
+        color[wide == key] = self.background
+        return PIL.Image.fromarray(color)
+
+
+class CenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no types
+    """torchvision's, with the padding of masks 255, void: it has no fill of its own and pads them with class 0."""
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """An image, boxes or a mask, padded where it is smaller and cropped."""
+        if isinstance(inpt, tv_tensors.Mask):
+            rows, cols = (max(want - have, 0) for want, have in zip(self.size, F.get_size(inpt), strict=True))
+            inpt = F.pad(inpt, [cols // 2, rows // 2, (cols + 1) // 2, (rows + 1) // 2], fill=VOID)
+        return super().transform(inpt, params)
+
+
+class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+    """The whole image in the middle of a canvas: torchvision's resize and pad, with sizes that the image decides.
+
+    Args:
+        size: (height, width) of the canvas.
+        fill: the border's value; a mask's is 255, void.
+        interpolation: of images.
+    """
+
+    def __init__(self, size: tuple[int, int], fill: int, interpolation: InterpolationMode) -> None:
+        super().__init__()
+        self.size, self.fill, self.interpolation, self.antialias = size, fill, interpolation, True
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """The size inside the border and the border: left, top, right, bottom."""
+        have = F.get_size(flat_inputs[0])
+        share = min(want / side for want, side in zip(self.size, have, strict=True))
+        inner = [max(1, min(want, round(side * share))) for want, side in zip(self.size, have, strict=True)]
+        spare_rows, spare_cols = self.size[0] - inner[0], self.size[1] - inner[1]
+        left, top = spare_cols // 2, spare_rows // 2
+        return {"inner": inner, "border": [left, top, spare_cols - left, spare_rows - top]}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """An image, boxes or a mask on the canvas."""
+        resized = F.resize(inpt, params["inner"], interpolation=self.interpolation, antialias=self.antialias)
+        fill = VOID if isinstance(inpt, tv_tensors.Mask) else self.fill
+        return F.pad(resized, params["border"], fill=fill)
+
+
+def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
+    made: list[Any] = [Decoded(**{key: value for key, value in decode.items() if key != "device"})]
+    for spec in transforms:
+        name, arguments = spec["step"], {key: value for key, value in spec.items() if key != "step"}
+        if name not in _RECIPE_STEPS:
+            raise UsageError(
+                f"the recipe's step {name} has no torchvision equivalent; those with one are {choices(_RECIPE_STEPS)}"
+            )
+        made.append(_RECIPE_STEPS[name](**arguments))
+    return made
+
+
+def _resize(size: Any, interpolation: str = "bilinear") -> Any:
+    whole = size if isinstance(size, int) else list(size)
+    return v2.Resize(whole, interpolation=InterpolationMode(interpolation), antialias=True)
+
+
+def _center_crop(size: Any, fill: int = 0) -> Any:
+    if fill != 0:
+        raise UsageError(f"CenterCrop with fill={fill} has no torchvision equivalent: its CenterCrop pads with 0")
+    return CenterCrop(size)
+
+
+def _pad(padding: Any, fill: int = 0) -> Any:
+    sides = padding if isinstance(padding, int) else list(padding)
+    return v2.Pad(sides, fill={tv_tensors.Mask: VOID, "others": fill})
+
+
+def _letterbox(size: Any, fill: int = 114, interpolation: str = "bilinear") -> Any:
+    canvas = (size, size) if isinstance(size, int) else tuple(size)
+    return Letterbox(canvas, fill, InterpolationMode(interpolation))
+
+
+_RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
+    "Resize": _resize,
+    "CenterCrop": _center_crop,
+    "Pad": _pad,
+    "Letterbox": _letterbox,
+    "Grayscale": v2.Grayscale,
+    "RGB": v2.RGB,
+}
+
+
+def _of_collate(collate: Collate) -> list[Any]:
+    dtype, at = collate.dtype, conversion(collate)
+    made = [equivalent_of(step) for step in collate.steps]
+    if dtype != torch.uint8:
+        made.insert(at, v2.ToDtype(torch.float32, scale=True))
+    if dtype not in (torch.uint8, torch.float32):
+        made.append(v2.ToDtype(dtype, scale=True))
+    return [v2.ToImage(), *made]
+
+
+def equivalent_of(step: nn.Module) -> Any:
+    """The torchvision transform of one step of a collate; torchvision's own stay as they are.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    for kind, make in _STEPS.items():
+        if isinstance(step, kind):
+            return make(step)
+    if isinstance(step, augment.PerSample):
+        return equivalent_of(step.module)
+    if isinstance(step, v2.Transform):
+        return step
+    raise UsageError(f"the step {type(step).__name__} has no torchvision equivalent; it would have to run by itself")
+
+
+def _random_crop(step: augment.RandomCrop) -> Any:
+    padding = list(step.padding) if any(step.padding) else None
+    fill: Any = step.fill[0] if len(step.fill) == 1 else list(step.fill)
+    if fill != step.mask_fill:
+        fill = {tv_tensors.Mask: step.mask_fill, "others": fill}
+    return v2.RandomCrop(step.size, padding, step.pad_if_needed, fill, step.padding_mode)
+
+
+def _random_resized_crop(step: augment.RandomResizedCrop) -> Any:
+    mode = InterpolationMode(step.mode)
+    return v2.RandomResizedCrop(step.size, step.scale, step.ratio, interpolation=mode, antialias=step.antialias)
+
+
+def _resized(step: augment.Resize) -> Any:
+    size = step.short if step.size is None else list(step.size)
+    return v2.Resize(size, InterpolationMode(step.mode), max_size=step.max_size, antialias=step.antialias)
+
+
+def _erasing(step: augment.RandomErasing) -> Any:
+    value: Any = "random" if step.value is None else list(step.value)
+    return v2.RandomErasing(step.p, step.scale, step.ratio, value[0] if len(value) == 1 else value)
+
+
+def _mixing(make: Any) -> Callable[[Any], Any]:
+    def of(step: augment.MixUp | augment.CutMix) -> Any:
+        if step.p != 1:
+            raise UsageError(
+                f"{type(step).__name__} with p={step.p:g} has no torchvision equivalent: there every batch is mixed"
+            )
+        return make(alpha=step.alpha, num_classes=step.num_classes)
+
+    return of
+
+
+_STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
+    augment.RandomCrop: _random_crop,
+    augment.CenterCrop: lambda step: CenterCrop(step.size),
+    augment.RandomResizedCrop: _random_resized_crop,
+    augment.Resize: _resized,
+    augment.RandomHorizontalFlip: lambda step: v2.RandomHorizontalFlip(step.p),
+    augment.RandomVerticalFlip: lambda step: v2.RandomVerticalFlip(step.p),
+    augment.Normalize: lambda step: v2.Normalize(step.mean.tolist(), step.std.tolist()),
+    augment.RandomGrayscale: lambda step: v2.RandomGrayscale(step.p),
+    augment.RandomErasing: _erasing,
+    augment.ColorJitter: lambda step: v2.ColorJitter(*step.ranges),
+    augment.MixUp: _mixing(v2.MixUp),
+    augment.CutMix: _mixing(v2.CutMix),
+}

@@ -1,0 +1,97 @@
+"""What a Loader's arguments mean: which rows, fields and device, which rank, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmload.augment.collate import Collate
+from mmload.errors import UsageError, choices
+from mmload.loader.order import Order
+from mmload.loader.sampler_order import SamplerOrder
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+from mmload.store.split_views import Rows, View, view_of
+
+
+def refuse_number(name: str, value: object, least: int) -> None:
+    """ValueError unless the value is an integer of at least ``least``."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} is {value!r}; give an integer of at least {least}")
+
+
+def view_named(dataset: object, name: str | None) -> View:
+    """The rows of a path, a Dataset, a Split, or a Subset or ConcatDataset of splits."""
+    if isinstance(dataset, str | Path):
+        dataset = open_dataset(dataset)
+    if isinstance(dataset, Dataset):
+        if name is None:
+            if len(dataset) > 1:
+                raise UsageError(f"{dataset.path} has several splits; choose one with split=: {choices(dataset)}")
+            name = next(iter(dataset))
+        return view_of(dataset[name])
+    if name not in (None, getattr(dataset, "name", None)):
+        raise UsageError(f"split= says {name!r}, but the rows are given already: {dataset!r}; give one of them")
+    return view_of(dataset)
+
+
+def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
+    """The fields to read; None: all."""
+    if names is None:
+        return tuple(split.fields)
+    for name in names:
+        if name not in split.fields:
+            raise UsageError(f"split {split.name!r} has no field {name!r}; it has {choices(split.fields)}")
+    return tuple(names)
+
+
+def device_for(device: torch.device | str | None, collate: object) -> torch.device:
+    """The device that is given, else the collate's, else the CPU."""
+    if device is not None:
+        return torch.device(device)
+    own = collate.device if isinstance(collate, Collate) else None
+    return own or torch.device("cpu")
+
+
+def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Which rank of how many: the given ones, else those of torch.distributed, else the only one."""
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or none")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    return _distributed_ranks() or (0, 1)
+
+
+def _distributed_ranks() -> tuple[int, int] | None:
+    """Rank and world size of torch.distributed; None where it is not initialized."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return None
+
+
+def refuse_other_ranks(world_size: int) -> None:
+    """UsageError if torch.distributed was initialized since the loader was made: every rank would read all rows."""
+    now = _distributed_ranks()
+    if now is not None and now[1] != world_size:
+        raise UsageError(
+            f"torch.distributed has {now[1]} ranks, the loader was made for {world_size}: make the loader after "
+            "init_process_group, or give it rank and world_size"
+        )
+
+
+def order_for(
+    rows: int, shuffle: bool | str, seed: int, sampler: Iterable[Any] | None, rank: int, world_size: int, tail: str
+) -> Order | SamplerOrder:
+    """The order that ``shuffle`` or ``sampler`` asks for."""
+    if shuffle not in (True, False, "block"):
+        raise ValueError(f'shuffle is {shuffle!r}; use True, False or "block"')
+    if sampler is None:
+        kind = {True: "full", False: "sequential", "block": "block"}[shuffle]
+        return Order(kind=kind, rows=rows, seed=seed, rank=rank, world_size=world_size, tail=tail)
+    if shuffle:
+        raise ValueError("shuffle and sampler are both given; a sampler decides the order by itself")
+    return SamplerOrder(sampler, rows)

@@ -1,0 +1,230 @@
+"""Makes a batch in a worker thread: rows from the tier, through the collate, into pooled memory or to the device.
+
+It takes row numbers and an epoch, and returns a :class:`Delivery` for the training thread. It never decides the order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mmload.augment.checks import refuse_fields
+from mmload.augment.collate import Collate, PreparedBatch
+from mmload.augment.draws import sample_seeds
+from mmload.augment.per_sample import PerSample
+from mmload.batch import Batch, make_batch
+from mmload.errors import MmloadError
+from mmload.loader.device_batches import DeviceBatches
+from mmload.loader.device_transfer import CudaPort
+from mmload.loader.tiers import make
+from mmload.runtime.memory_pool import MemoryPool
+from mmload.store.row_numbers import shown_rows
+from mmload.store.split_views import Rows
+
+PART_BYTES = 768 * 2**10
+"""Bytes of rows that a thread reads at a time before it renders them: what stays in cache."""
+
+
+class Delivery(Protocol):
+    """A batch as a worker thread leaves it."""
+
+    def receive(self) -> Batch:
+        """The finished batch. Called once, in the training thread."""
+
+
+class BatchWorker:
+    """The work of a loader's threads, which share memory, tier and device; thread-safe.
+
+    Args:
+        split: where rows come from.
+        fields: which of its fields to read.
+        collate: what becomes of the rows; None: nothing.
+        device: where batches arrive.
+        tier: "disk", "memory" or "device".
+        seed: the loader's.
+        batch_size: the largest batch.
+        slots: how many batches can be alive in the loader at once.
+
+    Attributes:
+        read_seconds: time spent reading rows that were gathered at once, all threads together.
+        render_seconds: time spent rendering, row-by-row reading included.
+    """
+
+    def __init__(
+        self,
+        split: Rows,
+        fields: Sequence[str],
+        collate: Callable[[Batch], Batch] | None,
+        *,
+        device: torch.device,
+        tier: str,
+        seed: int,
+        batch_size: int,
+        slots: int,
+    ) -> None:
+        self._split, self._collate, self._seed = split, collate, seed
+        if isinstance(collate, Collate):  # before the first row is read
+            refuse_fields(collate.steps, boxes="boxes" in fields, masks="masks" in fields)
+        # PerSample uses the global generators; the training thread runs it, so that nothing else draws meanwhile.
+        self._finish_in_training = isinstance(collate, nn.Module) and any(
+            isinstance(module, PerSample) for module in collate.modules()
+        )
+        self._others = [name for name in fields if name != "images"]
+        self._memory = MemoryPool(spare=slots)
+        self._tier = make(tier, split, device) if "images" in fields else None
+        self._spec = split.fields["images"] if self._tier else None
+        self._scratch = threading.local()
+        self._lock = threading.Lock()
+        self.read_seconds = self.render_seconds = 0.0
+        self._device_batches: DeviceBatches | None = None
+        if device.type == "cuda":
+            copied = self._others if self._tier is None or tier == "device" else [*self._others, "images"]
+            self._device_batches = DeviceBatches(
+                CudaPort(device),
+                {name: split.fields[name] for name in copied},
+                tier=self._tier,
+                collate=collate,
+                batch_size=batch_size,
+                slots=slots,
+            )
+
+    @property
+    def hits(self) -> int:
+        """Rows that were in memory already."""
+        return self._tier.hits if self._tier else 0
+
+    @property
+    def misses(self) -> int:
+        """Rows that had to be read."""
+        return self._tier.misses if self._tier else 0
+
+    def make(self, rows: Tensor, epoch: int) -> Delivery:
+        """Do all that can be done for a batch outside of the training thread.
+
+        Args:
+            rows: int64 [B].
+            epoch: seeds the samples, with the loader's seed and the rows.
+
+        Raises:
+            StoreError: if the dataset was overwritten by another since it was opened.
+            Exception: what reading or the collate raises; where it names no file, with a note of dataset and rows.
+        """
+        self._split.check_changed()  # rows in memory are not read from files that would tell
+        try:
+            seeds = sample_seeds(self._seed, epoch, rows)
+            if self._device_batches is not None:
+                return self._device_batches.ship(rows, seeds, self._fill)
+            host_batch = self._host_batch(rows, seeds)
+            if not self._finish_in_training:
+                host_batch.finish()
+            return host_batch
+        except MmloadError:
+            raise
+        except Exception as error:
+            error.add_note(f"while a batch was made of {self._split!r}: {shown_rows(rows)}")
+            raise
+
+    def add_seconds(self, *, read: float = 0.0, render: float = 0.0) -> None:
+        """Count time spent; for all threads."""
+        with self._lock:
+            self.read_seconds += read
+            self.render_seconds += render
+
+    def _host_batch(self, rows: Tensor, seeds: Tensor) -> HostBatch:
+        """A batch in host memory, with its images read and, by a Collate, rendered."""
+        fields = {name: self._split.reader.gather(name, rows) for name in self._others}
+        batch = make_batch(fields, len(rows), ids=rows, seeds=seeds)
+        if self._spec is None:
+            return HostBatch(self, self._collate, batch)
+        if not isinstance(self._collate, Collate):
+            batch.images = self._gathered(rows)
+            return HostBatch(self, self._collate, batch)
+        channels, height, width = self._spec.shape
+        prepared = self._collate.prepare(batch, (channels, height, width), source=self._spec.torch_dtype)
+        return HostBatch(self, self._collate, batch, prepared, self._rendered(prepared, rows))
+
+    def _gathered(self, rows: Tensor) -> Tensor:
+        """The rows' images as they are stored, in pooled memory."""
+        if self._tier is None or self._spec is None:
+            raise RuntimeError("no images are read")
+        began = perf_counter()
+        images = self._memory.empty((len(rows), *self._spec.shape), self._spec.torch_dtype)
+        self._tier.gather_into(rows, images)
+        self.add_seconds(read=perf_counter() - began)
+        return images
+
+    def _rendered(self, prepared: PreparedBatch, rows: Tensor) -> Tensor:
+        """The images after the steps that compose, in pooled memory; uint8 rows a few at a time, while in cache."""
+        if self._tier is None or self._spec is None:
+            raise RuntimeError("no images are read")
+        out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
+        if self._spec.torch_dtype != torch.uint8:
+            images = self._gathered(rows)
+            began = perf_counter()
+            prepared.render_batch(images, out)
+            self.add_seconds(render=perf_counter() - began)
+            return out
+        began = perf_counter()
+        if not hasattr(self._scratch, "rows"):
+            count = max(1, PART_BYTES // self._spec.row_bytes)
+            self._scratch.rows = torch.empty((count, *self._spec.shape), dtype=torch.uint8)
+        first = 0
+        for images, places in self._tier.parts(rows, self._scratch.rows):
+            prepared.render_rows(first, images, places, out[first : first + len(places)])
+            first += len(places)
+        self.add_seconds(render=perf_counter() - began)
+        return out
+
+    def _fill(self, name: str, rows: Tensor, buffer: Tensor) -> None:
+        """Rows of one field into a pinned buffer."""
+        began = perf_counter()
+        if name == "images" and self._tier is not None:
+            self._tier.gather_into(rows, buffer)
+        else:
+            self._split.reader.gather(name, rows, out=buffer)
+        self.add_seconds(read=perf_counter() - began)
+
+
+class HostBatch:
+    """A batch in host memory: a :class:`Delivery` that may still have steps to run.
+
+    Args:
+        worker: counts the time.
+        collate: what becomes of the batch.
+        batch: its rows; without images where ``prepared`` is given.
+        prepared: the batch as a Collate has drawn it.
+        rendered: the images that ``prepared`` finishes.
+    """
+
+    def __init__(
+        self,
+        worker: BatchWorker,
+        collate: Callable[[Batch], Batch] | None,
+        batch: Batch,
+        prepared: PreparedBatch | None = None,
+        rendered: Tensor | None = None,
+    ) -> None:
+        self._worker, self._collate, self._batch = worker, collate, batch
+        self._prepared, self._rendered = prepared, rendered
+        self._is_finished = False
+
+    def finish(self) -> None:
+        """Run the steps that are left."""
+        if self._prepared is not None and self._rendered is not None:
+            began = perf_counter()
+            self._batch = self._prepared.finish(self._rendered)
+            self._worker.add_seconds(render=perf_counter() - began)
+        elif self._collate is not None:
+            self._batch = self._collate(self._batch)
+        self._is_finished = True
+
+    def receive(self) -> Batch:
+        """See :class:`Delivery`."""
+        if not self._is_finished:
+            self.finish()
+        return self._batch

@@ -1,0 +1,147 @@
+"""One pass over an epoch: batches are submitted to the worker threads a few ahead and given out in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from time import perf_counter
+
+from torch import Tensor
+
+from mmload.batch import Batch
+from mmload.errors import UsageError
+from mmload.loader.batch_worker import Delivery
+from mmload.loader.worker_pool import WorkerPool
+
+
+@dataclass
+class Position:
+    """Where a pass over an epoch is.
+
+    Attributes:
+        epoch: its number.
+        offset: samples of the epoch, of all ranks together, that were used before this pass.
+        used: rows that this pass has given out.
+    """
+
+    epoch: int
+    offset: int
+    used: int = 0
+
+
+@dataclass
+class Counts:
+    """What all passes of a loader count together: batches given out, and seconds that training waited for them."""
+
+    batches: int = 0
+    waited_s: float = 0.0
+
+
+class BatchRows:
+    """The rows of each batch, int64 [B]. An error of ``take`` does not end it: the next call asks again.
+
+    Args:
+        take: (start, stop) -> the rows at these positions of the epoch.
+        batches: how many there are; the last may be smaller.
+        size: rows of a batch.
+        batches_at_once: for how many batches to ask ``take``.
+    """
+
+    def __init__(self, take: Callable[[int, int], Tensor], batches: int, size: int, batches_at_once: int = 1) -> None:
+        self._take, self._batches, self._size, self._at_once = take, batches, size, batches_at_once
+        self._taken: deque[Tensor] = deque()
+        self._next = 0
+
+    def __iter__(self) -> BatchRows:
+        return self
+
+    def __next__(self) -> Tensor:
+        if self._next == self._batches:
+            raise StopIteration
+        if not self._taken:
+            start = self._next * self._size
+            rows = self._take(start, start + self._size * self._at_once)
+            self._taken.extend(rows.split(self._size))  # type: ignore[no-untyped-call]  # torch has none
+        self._next += 1
+        return self._taken.popleft()
+
+
+@dataclass
+class _Pending:
+    """A batch that was not given out yet; without a future it has to be submitted (again)."""
+
+    rows: Tensor
+    future: Future[Delivery] | None = None
+
+
+class EpochIterator:
+    """An epoch's batches in order. Threads may share it; each batch goes to one of them.
+
+    A batch is a function of its rows and epoch. So after an error, or an interruption such as Ctrl-C, the next call
+    makes the same batch again, and no batch is lost.
+
+    Args:
+        pool: the threads that make the batches.
+        rows: of each batch.
+        position: moved forward by every batch.
+        counts: likewise.
+        ahead: batches that are in work or finished beside the one that is given out next.
+    """
+
+    def __init__(self, pool: WorkerPool, rows: BatchRows, position: Position, counts: Counts, *, ahead: int) -> None:
+        self._pool, self._rows, self._ahead = pool, rows, ahead
+        self._position, self._counts = position, counts
+        self._pending: deque[_Pending] = deque()
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch.
+
+        Raises:
+            UsageError: if the loader was closed, or this is another process than the one that began the epoch.
+            Exception: what made the batch fail.
+        """
+        self._pool.refuse_ended()  # before the lock, which a fork may have left locked
+        with self._lock:
+            self._submit()
+            if not self._pending:
+                raise StopIteration
+            began = perf_counter()
+            batch = self._received(self._pending[0])
+            self._position.used += len(self._pending.popleft().rows)
+            self._counts.batches += 1
+            self._counts.waited_s += perf_counter() - began
+            return batch
+
+    def __del__(self) -> None:
+        for pending in self.__dict__.get("_pending", ()):
+            if pending.future is not None:
+                pending.future.cancel()
+
+    def _submit(self) -> None:
+        """Keep the threads busy."""
+        while len(self._pending) <= self._ahead:
+            rows = next(self._rows, None)
+            if rows is None:
+                break
+            self._pending.append(_Pending(rows))
+        for pending in self._pending:
+            if pending.future is None:
+                pending.future = self._pool.submit(pending.rows, self._position.epoch)
+
+    def _received(self, pending: _Pending) -> Batch:
+        """The finished batch, once it is there; after an error the batch has to be submitted again."""
+        if pending.future is None:
+            raise RuntimeError("the batch was not submitted")
+        future, pending.future = pending.future, None
+        try:
+            return future.result().receive()
+        except CancelledError as error:
+            self._pool.refuse_ended()
+            raise UsageError("the batch was cancelled; begin another epoch with iter(loader)") from error

@@ -1,0 +1,308 @@
+"""The loader: batches of a dataset in order, epoch after epoch, made by threads a few ahead of the training loop.
+
+It takes a dataset and a collate. Every batch equals the collate of its rows, whatever the threads, tier, ranks and
+resume point. It never forks, and needs neither Pillow nor typer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Subset
+
+from mmload.augment.collate import Collate
+from mmload.batch import Batch
+from mmload.loader.arguments import (
+    device_for,
+    fields_named,
+    order_for,
+    ranks_for,
+    refuse_number,
+    refuse_other_ranks,
+    view_named,
+)
+from mmload.loader.batch_diversity import batch_diversity
+from mmload.loader.batch_worker import BatchWorker
+from mmload.loader.epoch_iterator import BatchRows, Counts, EpochIterator, Position
+from mmload.loader.order import Order
+from mmload.loader.resume_state import OrderIdentity, State, position_in, refuse_other_sampler, state_of
+from mmload.loader.sampler_order import SamplerOrder
+from mmload.loader.tiers import choose
+from mmload.loader.worker_pool import WorkerPool
+from mmload.runtime.thread_pools import available_cores
+from mmload.store.dataset import Dataset, Split
+
+__all__ = ["Collate", "Loader"]
+
+_POSITIONS_AT_ONCE = 4096  # asking an Order for many positions costs little more than for few
+
+_BEGINNING = threading.RLock()
+"""Held while an epoch begins, so that threads that begin at the same time share one pool and get an epoch each."""
+
+
+def _after_fork() -> None:
+    """A thread of the parent may have held the lock; it does not exist here."""
+    global _BEGINNING
+    _BEGINNING = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Loader:
+    """Batches of one split, epoch after epoch.
+
+    ``for batch in loader`` is one epoch; the next ``for`` is the next epoch, in another order. The order of the rows
+    and every random draw are functions of (seed, epoch, row) alone.
+
+    Args:
+        dataset: a dataset's path, an opened Dataset, one of its splits, or a ``Subset`` or ``ConcatDataset`` of splits,
+            nested in any way (``split.subset``, ``random_split``). ``ids`` are row numbers of the split or
+            concatenation beneath any subsets, as without them. An empty subset has empty epochs.
+        split: the split's name; only needed where a dataset has several.
+        batch_size: rows of a batch, on each rank.
+        shuffle: True for a new random order each epoch, False for the stored order, "block" for a random order that
+            reads neighbors together: for data larger than memory on disks that like long reads.
+        seed: 0 to 2**64 - 1; decides order and draws.
+        collate: usually a :class:`Collate`; any callable that takes a Batch of uint8 rows and returns a batch.
+            None: the rows as they are stored.
+        device: where batches arrive; None: the collate's device, else the CPU.
+        tier: where images are read from: "disk", "memory", "device", or "auto" by size and free memory.
+        threads: how many threads read and render; None: one per available core.
+        prefetch: finished batches to keep ready, besides the one that each thread is making.
+        drop_last: leave out the last batch of an epoch if it is smaller.
+        sampler: another order: a list, array or tensor of rows or of one boolean a row, or a torch ``Sampler``; instead
+            of ``shuffle``. It is this rank's own, as in a DataLoader. A sampler's ``set_epoch`` is called with the
+            loader's epoch until its user calls it: from then on it is left to them.
+        rank: which of the ranks this is; None: torch.distributed's where it is initialized, else 0.
+        world_size: how many ranks share an epoch; None: torch.distributed's where it is initialized, else 1.
+        tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
+            "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
+        fields: which stored fields to read; None: all.
+
+    Raises:
+        UsageError: if the split or a field does not exist.
+        StoreError: if the dataset cannot be opened.
+        ValueError, TypeError: if an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        dataset: str | Path | Dataset | Split | Subset[Batch] | ConcatDataset[Batch],
+        *,
+        split: str | None = None,
+        batch_size: int = 64,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        collate: Callable[[Batch], Batch] | None = None,
+        device: torch.device | str | None = None,
+        tier: str = "auto",
+        threads: int | None = None,
+        prefetch: int = 2,
+        drop_last: bool = False,
+        sampler: Iterable[Any] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        tail: str = "exact",
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        refuse_number("batch_size", batch_size, 1)
+        refuse_number("prefetch", prefetch, 0)
+        if threads is not None:
+            refuse_number("threads", threads, 1)
+        self._view = view_named(dataset, split)
+        self.split = self._view.rows
+        self._subset = self._view.subset
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.collate = collate
+        self.threads = threads or available_cores()
+        self.prefetch = prefetch
+        self.seed = seed
+        self.device = device_for(device, collate)
+        self.tier, self.tier_reason = choose(tier, self.split, self.device)
+        self._order = order_for(len(self._view), shuffle, seed, sampler, *ranks_for(rank, world_size), tail)
+        self._ranks_given = rank is not None or sampler is not None
+        self._fields = fields_named(self.split, fields)
+        self._pool: WorkerPool | None = None
+        self._epoch = self._offset = 0
+        self._position = Position(0, 0)  # of the iterator begun last
+        # Set by set_epoch, with the rows used then; it is the state until the iterator gives another batch.
+        self._announced: tuple[Position | None, int] = (None, 0)
+        self._finished = (-1, 0)  # the epoch at whose end a state was taken, and its samples
+        self._counts = Counts()
+        if isinstance(self._order, Order) and self._order.kind == "block":
+            self._warn_of_similar_samples(self._order)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration will be."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return self._batches_in(self._order.remaining())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch ``epoch``; without this, each iteration is the one after the last.
+
+        If this epoch was resumed in its middle, it continues from there; if it was resumed at its end, it is empty.
+        An iterator that is already running continues with its own epoch, and its next batch sets the state again.
+        """
+        if type(epoch) is not int or epoch < 0:
+            raise ValueError(f"epoch is {epoch!r}; give an integer from 0")
+        if epoch != self._epoch:
+            finished, samples = self._finished
+            self._epoch, self._offset = epoch, samples if epoch == finished else 0
+            self._announced = Position(self._epoch, self._offset), self._position.used
+
+    def state_dict(self) -> State:
+        """Where training is, as a small dict: batches that were given out count as used.
+
+        If several iterators run at once, this is the position of the one that was begun last.
+
+        Returns:
+            ``epoch``, ``samples`` (of this epoch, used by all ranks together), ``rows``, ``seed`` and ``order``; over a
+            subset also ``subset``, a digest of its rows; with a sampler also ``sampler``, a digest of its rows or its
+            length.
+        """
+        announced, used = self._announced
+        position = announced if announced is not None and used == self._position.used else self._position
+        samples = self._order.consumed(position.used, position.offset)
+        return state_of(position.epoch, samples, self._identity())
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where ``state`` was taken; the number of ranks and the batch size may have changed since.
+
+        A state that was taken at the end of an epoch continues with the next. Iterators that are already running
+        continue with their own epoch and no longer change the state.
+
+        Raises:
+            ValueError: if it is not a state, or the state of a loader over other rows, in another order or with another
+                seed.
+        """
+        order, identity = self._order, self._identity()
+        epoch, samples = position_in(state, identity, length=order.rows if isinstance(order, Order) else len(order))
+        finished = (-1, 0)
+        if samples and not self._batches_in(order.most_remaining(samples)):
+            finished = epoch, samples
+            epoch, samples = epoch + 1, 0
+        elif samples:
+            refuse_other_sampler(state, identity)
+        self._finished = finished
+        self._epoch, self._offset = epoch, samples
+        self._position, self._announced = Position(epoch, samples), (None, 0)
+
+    def stats(self) -> dict[str, Any]:
+        """What happened since the loader was created.
+
+        Returns:
+            ``batches`` given out; ``waited_s`` the training loop stood still for them; ``read_s`` and ``render_s`` of
+            all threads together (read and rendered row by row, they count as render); ``tier`` and its
+            ``tier_reason``; ``hits`` and ``misses`` of rows that were in memory already or not.
+        """
+        worker = self._pool.worker if self._pool else None
+        return {
+            "batches": self._counts.batches,
+            "waited_s": self._counts.waited_s,
+            "read_s": worker.read_seconds if worker else 0.0,
+            "render_s": worker.render_seconds if worker else 0.0,
+            "tier": self.tier,
+            "tier_reason": self.tier_reason,
+            "hits": worker.hits if worker else 0,
+            "misses": worker.misses if worker else 0,
+        }
+
+    def __iter__(self) -> Iterator[Batch]:
+        if not self._ranks_given:
+            refuse_other_ranks(self._order.world_size)
+        with _BEGINNING:
+            epoch, offset = self._epoch, self._offset
+            pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
+            self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
+            self._position, self._announced = Position(epoch, offset), (None, 0)
+            return EpochIterator(pool, rows, self._position, self._counts, ahead=self.threads + self.prefetch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the threads: a copy starts its own."""
+        return {**self.__dict__, "_pool": None, "_position": replace(self._position), "_counts": replace(self._counts)}
+
+    def _identity(self) -> OrderIdentity:
+        order = self._order
+        return OrderIdentity(
+            order=order.identity,
+            rows=order.rows,
+            seed=self.seed,
+            subset=self._subset,
+            sampler=order.digest if isinstance(order, SamplerOrder) else None,
+        )
+
+    def _batches_in(self, rows: int) -> int:
+        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+
+    def _batch_rows(self, epoch: int, offset: int) -> BatchRows:
+        """The rows of each batch; positions of an Order are asked for many batches at a time."""
+        size, order = self.batch_size, self._order
+        at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
+        take: Callable[[int, int, int], Tensor]
+        take = partial(order.take, epoch) if isinstance(order, Order) else order.begin(epoch).take
+
+        def ids(start: int, stop: int) -> Tensor:
+            return self._view.ids(take(start, stop, offset))
+
+        return BatchRows(ids, self._batches_in(order.remaining(offset)), size, at_once)
+
+    def _usable_pool(self) -> WorkerPool:
+        """The threads and what they run; a forked process inherits no threads, so it gets its own pool."""
+        if self._pool is None or not self._pool.usable:
+            worker = BatchWorker(
+                self.split,
+                self._fields,
+                self.collate,
+                device=self.device,
+                tier=self.tier,
+                seed=self.seed,
+                batch_size=self.batch_size,
+                slots=self.threads + self.prefetch + 2,
+            )
+            self._pool = WorkerPool(worker, self.threads)
+        return self._pool
+
+    def close(self) -> None:
+        """End the threads and release memory; iterating again starts new ones. Collecting the loader does the same."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _warn_of_similar_samples(self, order: Order) -> None:
+        """Warn if block order gives batches of few classes, as in a store that is sorted by class."""
+        targets = self.split.fields.get("targets")
+        all_ranks = replace(order, rank=0, world_size=1)
+        if targets is None or targets.shape or self.batch_size < 2 or len(all_ranks) < 2:
+            return
+
+        def labels(positions: Tensor) -> Tensor:
+            return self.split.reader.gather("targets", self._view.ids(positions))
+
+        advice = batch_diversity(all_ranks, labels, batch_size=self.batch_size).warning()
+        if advice is not None:
+            warnings.warn(f'shuffle="block" over {self.split!r}: {advice}', stacklevel=3)

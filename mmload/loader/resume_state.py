@@ -1,0 +1,100 @@
+"""The state of a loader: where training is, and what decides which rows come next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mmload.store.row_numbers import whole
+
+State = dict[str, int | str]
+
+_OPTIONAL = ("subset", "sampler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderIdentity:
+    """What two loaders must have in common, so that one can continue an epoch of the other.
+
+    Attributes:
+        order: the kind of order, with its block sizes or the sampler's class.
+        rows: how many rows there are.
+        seed: the loader's.
+        subset: a digest of the subset's rows; None: all rows.
+        sampler: a digest of a sampler's rows, or how many it yields; None: no sampler.
+    """
+
+    order: str
+    rows: int
+    seed: int
+    subset: int | None
+    sampler: int | None
+
+
+def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
+    """The state as a flat dict, without the keys that do not apply.
+
+    Args:
+        epoch: where training is.
+        samples: of this epoch, used by all ranks together.
+        identity: of the loader.
+    """
+    state: State = {"epoch": epoch, "samples": samples, **_required(identity)}
+    optional = {name: getattr(identity, name) for name in _OPTIONAL}
+    return state | {name: value for name, value in optional.items() if value is not None}
+
+
+def position_in(state: Mapping[str, object], identity: OrderIdentity, *, length: int) -> tuple[int, int]:
+    """The epoch of a state, and how many samples of it are used.
+
+    Args:
+        state: what ``Loader.state_dict`` returned.
+        identity: of the loader that continues.
+        length: samples of an epoch, of all ranks together.
+
+    Raises:
+        ValueError: if it is not such a state, or the state of a loader with another order or other rows. The rows of a
+            sampler are not compared: see :func:`refuse_other_sampler`.
+    """
+    expected = _required(identity)
+    required = ("epoch", "samples", *expected)
+    if not isinstance(state, Mapping) or set(state) - set(_OPTIONAL) != set(required):
+        keys = sorted(map(str, state)) if isinstance(state, Mapping) else state
+        raise ValueError(f"the state has {keys!r}, expected {', '.join(required)}; give what state_dict() returned")
+    for name, own in expected.items():
+        got: object = state[name] if name == "order" else _integer(name, state[name])
+        if got != own:
+            raise ValueError(f"the state has {name} {state[name]!r}, this loader has {own!r}; resume with the same")
+    if state.get("subset") != identity.subset:
+        raise ValueError(
+            f"the state is of {_shown(state.get('subset'))}, this loader reads {_shown(identity.subset)}; "
+            "resume with the same rows"
+        )
+    epoch, samples = (_integer(name, state[name]) for name in ("epoch", "samples"))
+    if samples > length:
+        raise ValueError(f"the state has samples {samples}, an epoch has {length}; resume with the same order")
+    return epoch, samples
+
+
+def refuse_other_sampler(state: Mapping[str, object], identity: OrderIdentity) -> None:
+    """ValueError if an epoch would continue with other rows: a list may change, but only between epochs."""
+    if state.get("sampler") != identity.sampler:
+        raise ValueError(
+            f"the state is in the middle of an epoch of sampler {state.get('sampler')}, this loader has "
+            f"{identity.sampler}; resume with the same rows, or with a sampler of the same length"
+        )
+
+
+def _required(identity: OrderIdentity) -> State:
+    return {"rows": identity.rows, "seed": identity.seed, "order": identity.order}
+
+
+def _integer(name: str, value: object) -> int:
+    number = whole(value)
+    if number is None or number < 0:
+        raise ValueError(f"the state has {name} {value!r}, expected an integer from 0")
+    return number
+
+
+def _shown(subset: object) -> str:
+    return "all rows" if subset is None else f"subset {subset!r}"

@@ -1,0 +1,169 @@
+"""An order that the user gives: a list of rows, an array, a mask, or any torch ``Sampler``."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.errors import counted
+from mmload.store.row_numbers import row_numbers, rows_digest, whole
+
+
+class Drawn(Protocol):
+    """The order of one epoch, for one iterator."""
+
+    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
+        """The rows at positions [start, stop) after ``offset``, int64, fewer where the epoch ends."""
+
+
+class SamplerOrder:
+    """Rows in the order that the user gives.
+
+    As in a DataLoader, each rank has its own: a DistributedSampler has dealt its rows already, and every rank reads all
+    rows of a list. Lists and arrays are read again for every epoch. Resuming in the middle of an epoch skips the
+    consumed rows, and is exact if the sampler is a function of its epoch.
+
+    A loader calls a sampler's ``set_epoch`` with each epoch's number until the user calls it: once its ``epoch``
+    differs from what a loader set last (0 before), no loader calls it again.
+
+    Args:
+        source: rows as :func:`~mmload.store.row_numbers.row_numbers` takes them, or what yields one at a time for each
+            ``iter``.
+        rows: how many rows there are.
+
+    Raises:
+        TypeError: if source is an iterator, which has but one epoch, or no rows.
+        IndexError: if a row of a list or array is out of range, or a mask has another length.
+    """
+
+    rank, world_size = 0, 1
+
+    def __init__(self, source: Iterable[Any], rows: int) -> None:
+        if isinstance(source, Iterator):
+            raise TypeError(
+                f"sampler is a {type(source).__name__}, which can be read only once; give a list or a torch Sampler"
+            )
+        if not isinstance(source, Iterable):
+            raise TypeError(f"sampler is {source!r}; give a list of rows or a torch Sampler")
+        self.rows = rows
+        self._source = source
+        self._user_sets_epoch = False
+        self._begun: Tensor | None = None
+        self._fixed()
+
+    @property
+    def identity(self) -> str:
+        """What kind of order it is, for a loader's state."""
+        return "rows" if self._fixed() is not None else f"sampler {type(self._source).__name__}"
+
+    @property
+    def digest(self) -> int:
+        """What tells given rows, as they were when an epoch last began, from others; of a sampler, its length."""
+        if self._begun is not None:
+            return rows_digest(self._begun)
+        fixed = self._fixed()
+        return len(self) if fixed is None else rows_digest(fixed)
+
+    def __len__(self) -> int:
+        """How many indices an epoch has; TypeError where the sampler does not say."""
+        fixed = self._fixed()
+        return len(self._source if fixed is None else fixed)  # type: ignore[arg-type]  # a sampler says so itself
+
+    def remaining(self, offset: int = 0) -> int:
+        """Indices left in an epoch after the first ``offset``."""
+        return max(0, len(self) - offset)
+
+    def most_remaining(self, offset: int = 0) -> int:
+        """See :meth:`mmload.loader.order.Order.most_remaining`; knows of this rank alone."""
+        return self.remaining(offset)
+
+    def consumed(self, stop: int, offset: int = 0) -> int:
+        """See :meth:`mmload.loader.order.Order.consumed`; counts this rank alone."""
+        return offset + stop
+
+    def begin(self, epoch: int) -> Drawn:
+        """Draw the sampler for an epoch. Several may be under way at once."""
+        self._begun = self._fixed()
+        if self._begun is not None:
+            return _Listed(self._begun)
+        self._set_epoch(epoch)
+        length = len(self) if hasattr(self._source, "__len__") else None
+        drawn = _Sampled(iter(self._source), self.rows, length)
+        drawn.take(0, 1)  # a sampler whose __iter__ is a generator reads its epoch only now
+        return drawn
+
+    def _fixed(self) -> Tensor | None:
+        """The rows where they are given at once."""
+        if isinstance(self._source, Tensor | np.ndarray | list | tuple | range):
+            return row_numbers(self._source, self.rows, "the sampler's dataset")
+        return None
+
+    def _set_epoch(self, epoch: int) -> None:
+        """Call the sampler's ``set_epoch``, unless the user does."""
+        set_epoch = getattr(self._source, "set_epoch", None)
+        if set_epoch is None:
+            return
+        own = getattr(self._source, "epoch", None)
+        if own is not None and own != _EPOCHS_SET.get(self._source, 0):
+            self._user_sets_epoch = True
+        if not self._user_sets_epoch:
+            set_epoch(epoch)
+            _EPOCHS_SET[self._source] = epoch
+
+
+_EPOCHS_SET: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Sampler -> the epoch that any loader set last."""
+
+
+class _Listed:
+    """Rows that are given at once."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
+        """See :class:`Drawn`."""
+        return self._rows[offset + start : offset + stop]
+
+
+class _Sampled:
+    """A sampler's rows, read lazily. Not thread-safe."""
+
+    def __init__(self, coming: Iterator[Any], rows: int, length: int | None) -> None:
+        self._coming, self._rows, self._length = coming, rows, length
+        self._seen = array("q")
+
+    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
+        """See :class:`Drawn`.
+
+        Raises:
+            TypeError: if the sampler yields anything but integers.
+            ValueError: if it yields a row that does not exist, or fewer rows than its length.
+        """
+        wanted = offset + stop if self._length is None else min(offset + stop, self._length)
+        for item in islice(self._coming, max(0, wanted - len(self._seen))):
+            self._seen.append(self._row(item))
+        if self._length is not None and len(self._seen) < wanted:
+            raise ValueError(
+                f"sampler ends after {counted(len(self._seen), 'row')}, its length is {self._length}; "
+                "let __len__ return how many rows it yields"
+            )
+        return torch.from_numpy(np.array(self._seen[offset + start : offset + stop]))
+
+    def _row(self, item: object) -> int:
+        row = whole(item)
+        if row is None:
+            raise TypeError(
+                f"sampler yields {item!r}, expected one integer at a time; of a batch sampler, "
+                "give the sampler inside it"
+            )
+        if not -self._rows <= row < self._rows:
+            raise ValueError(f"sampler yields {row}, expected a row in [{-self._rows}, {self._rows - 1}]")
+        return row % self._rows

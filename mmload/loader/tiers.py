@@ -1,0 +1,224 @@
+"""Where a split's images are read from: the files, this process's memory, or the device.
+
+All tiers give the same batches. ``choose`` picks one: "auto" takes memory if the images fit into half of what is free.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.runtime import cgroup
+from mmload.store.split_views import Rows
+
+TIERS = ("auto", "disk", "memory", "device")
+
+MEMORY_SHARE = 0.5
+"""The most of the free memory (the host's, or the device's) that ``auto`` takes for a split's images."""
+
+_CHUNK_BYTES = 64 * 2**20
+
+
+class Tier(Protocol):
+    """A source of image rows. Thread-safe.
+
+    Attributes:
+        name: "disk", "memory" or "device".
+        hits: rows that were in memory already.
+        misses: rows that had to be read from files.
+    """
+
+    name: str
+    hits: int
+    misses: int
+
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The rows in turn, some at a time: images [N, C, H, W], and int64 [b], which of them the next rows are.
+
+        The images are valid until the next part; ``scratch`` [n, C, H, W] may be used for them.
+        """
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """All rows into ``out`` [B, C, H, W] at once."""
+
+
+class Disk:
+    """Rows from the files, through the system's page cache."""
+
+    name = "disk"
+
+    def __init__(self, split: Rows) -> None:
+        self._reader = split.reader
+        self.hits = self.misses = 0
+
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`Tier`."""
+        self.misses += len(rows)
+        places = torch.arange(len(scratch))
+        return ((scratch, places[:count]) for count in self._reader.parts("images", rows, scratch))
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """See :class:`Tier`."""
+        self.misses += len(rows)
+        self._reader.gather_into("images", rows, out)
+
+
+class _Copy:
+    """A split's images in this process's memory, as far as they were read."""
+
+    def __init__(self, split: Rows) -> None:
+        spec = split.fields["images"]
+        self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype)
+        self.present = np.zeros(len(split), dtype=np.bool_)
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to be read, and to be taken from the memory that is free."""
+        share = 1 - np.count_nonzero(self.present) / max(1, len(self.present))
+        return int(self.rows.nbytes * share)
+
+
+_COPIES: WeakValueDictionary[Hashable, _Copy] = WeakValueDictionary()
+"""The copies of this process by ``split.key``; each goes with the last tier that uses it."""
+
+
+class Memory:
+    """Rows kept in memory from when they are first asked for: no wait at the start, no file from the second epoch on.
+
+    All loaders of a process that read the same rows share one copy. Two threads that miss the same row at once write
+    the same bytes twice, which does no harm.
+    """
+
+    name = "memory"
+
+    def __init__(self, split: Rows) -> None:
+        self._reader = split.reader
+        self._copy = _COPIES.setdefault(split.key, _Copy(split))  # memory that nobody touched costs nothing
+        self.hits = self.misses = 0
+
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`Tier`."""
+        self._fetch(rows)
+        yield self._copy.rows, rows
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """See :class:`Tier`."""
+        self._fetch(rows)
+        torch.index_select(self._copy.rows, 0, rows, out=out)
+
+    def _fetch(self, rows: Tensor) -> None:
+        """Read those of the rows that are not here yet, each to its own place."""
+        wanted, present = rows.numpy(), self._copy.present
+        missing = wanted[~present[wanted]]
+        self.hits += len(wanted) - len(missing)
+        self.misses += len(missing)
+        if len(missing):
+            places = torch.from_numpy(missing)
+            self._reader.gather_into("images", places, self._copy.rows, places=places)
+            present[missing] = True
+
+
+class OnDevice:
+    """The whole split on a device, copied there in chunks when it is first asked for."""
+
+    name = "device"
+
+    def __init__(self, split: Rows, device: torch.device) -> None:
+        spec = split.fields["images"]
+        self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
+        step = max(1, _CHUNK_BYTES // spec.row_bytes)
+        for start in range(0, len(split), step):
+            some = torch.arange(start, min(start + step, len(split)))
+            self.rows[start : start + len(some)].copy_(split.reader.gather("images", some))
+        self.hits = 0
+        self.misses = len(split)
+
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`Tier`."""
+        self.hits += len(rows)
+        yield self.rows, rows
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """See :class:`Tier`."""
+        self.hits += len(rows)
+        torch.index_select(self.rows, 0, rows, out=out)
+
+
+def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
+    """The tier for a split, and why.
+
+    The free memory is shared evenly by the ranks of this machine (``LOCAL_WORLD_SIZE``, which torchrun sets), each of
+    which makes its own copy; a copy that another loader of this process holds costs nothing.
+
+    Args:
+        asked: one of :data:`TIERS`.
+        split: what is read.
+        device: where batches are to arrive.
+
+    Returns:
+        "disk", "memory" or "device", and a sentence for people.
+
+    Raises:
+        ValueError: if ``asked`` is none of :data:`TIERS`.
+    """
+    if asked not in TIERS:
+        raise ValueError(f"tier is {asked!r}; use one of {', '.join(TIERS)}")
+    if asked != "auto":
+        return asked, f"{asked}: as asked"
+    images = split.fields.get("images")
+    size = images.row_bytes * len(split) if images else 0
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        if size <= MEMORY_SHARE * free:
+            return "device", f"device: {_mib(size)} of images, {_mib(free)} free on {device}"
+    if _COPIES and split.key in _COPIES:
+        return "memory", f"memory: {_mib(size)} of images, which another loader of this process keeps already"
+    ranks = local_ranks()
+    free = max(0, free_memory() - sum(copy.missing for copy in list(_COPIES.values()))) // ranks
+    shown = f"{_mib(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
+    if size <= MEMORY_SHARE * free:
+        return "memory", f"memory: {_mib(size)} of images, {shown}"
+    return "disk", f"disk: {_mib(size)} of images are more than {MEMORY_SHARE:.0%} of {shown}"
+
+
+def local_ranks() -> int:
+    """How many ranks of a training run on this machine, as torchrun says; 1 where nobody does."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(ranks)) if ranks.isdecimal() else 1
+
+
+def make(tier: str, split: Rows, device: torch.device) -> Tier:
+    """The tier of this name over a split."""
+    if tier == "device":
+        return OnDevice(split, device)
+    return Memory(split) if tier == "memory" else Disk(split)
+
+
+def free_memory() -> int:
+    """Bytes that this process can still take: what the system has available, or its cgroup's limit, if that is less.
+
+    0 where neither is known, so that nothing is taken.
+    """
+    left = [size for size in (_system_memory(), cgroup.free_memory()) if size is not None]
+    return max(0, min(left)) if left else 0
+
+
+def _system_memory() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"

@@ -1,0 +1,226 @@
+"""Aggregates the comparisons of rows with their references into verdicts, by kind of file and reference.
+
+The rows that differ most are returned with their pixels and the known fault that explains them; only theirs are kept.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+
+from mmload.errors import counted
+from mmload.parity.known_faults import looks_like, swapped_rows
+from mmload.parity.pixel_differences import EXACT, NVJPEG, PILLOW, PILLOW_BICUBIC, Difference, Limits, difference_text
+from mmload.parity.reference import Reference, ReferenceMaker
+from mmload.parity.verdict import Verdict, WorstRow
+from mmload.store.dataset import Split
+
+WORST = 8
+"""How many rows are kept with their pixels, and looked at for what is wrong with them."""
+
+_BOX_LIMIT = 1e-3  # pixels
+_PADDED_BOX_LIMIT = 1.001  # torchvision's CenterCrop moves the boxes of a padded image by up to a pixel more than it
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowComparison:
+    """One row beside its reference.
+
+    Attributes:
+        row: its number.
+        sample: its sample's id.
+        stored: its fields.
+        reference: None where the sample cannot be read.
+        reason: why it cannot be compared; empty if it can.
+        tensor: how far the pixels are from torchvision's on tensors; None without an image of that shape.
+        pillow: the same from Pillow's.
+        signatures: of the stored and of the right picture.
+        faults: every other field, and its greatest difference.
+    """
+
+    row: int
+    sample: str
+    stored: Mapping[str, Tensor]
+    reference: Reference | None
+    reason: str = ""
+    tensor: Difference | None = None
+    pillow: Difference | None = None
+    signatures: tuple[Tensor, Tensor] | None = None
+    faults: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass
+class _Counted:
+    """A further field: rows compared, rows that differ, the greatest difference."""
+
+    rows: int = 0
+    wrong: int = 0
+    greatest: float = 0.0
+    first: str = ""
+
+
+@dataclass
+class RowAggregate:
+    """Adds up the comparisons of a split's rows.
+
+    Attributes:
+        split: whose rows they are.
+        references: what made the references.
+    """
+
+    split: Split
+    references: ReferenceMaker
+    tensor: dict[str, Difference] = field(default_factory=lambda: defaultdict(Difference))
+    pillow: dict[str, Difference] = field(default_factory=lambda: defaultdict(Difference))
+    fields: dict[str, _Counted] = field(default_factory=lambda: defaultdict(_Counted))
+    differs: Counter[str] = field(default_factory=Counter)
+    unread: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    heap: list[tuple[int, float, int, RowComparison]] = field(default_factory=list)
+    signatures: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
+
+    def add(self, seen: RowComparison) -> None:
+        """Count one row."""
+        reference = seen.reference
+        if reference is None:
+            self.unread.append(seen.reason)
+            return
+        if seen.reason:
+            self.shapes.append(seen.reason)
+        if reference.differs:
+            self.differs[reference.differs] += 1
+        for name, apart in seen.faults:
+            self._count(name, apart, seen)
+        if seen.pillow is not None:
+            self.pillow[reference.kind] += seen.pillow
+        if seen.tensor is None:
+            return
+        self.tensor[reference.kind] += seen.tensor
+        if seen.signatures is not None:
+            self.signatures.append((seen.row, *seen.signatures))
+        entry = (seen.tensor.total, seen.pillow.mean if seen.pillow else 0.0, -seen.row, seen)
+        (heapq.heappushpop if len(self.heap) >= WORST else heapq.heappush)(self.heap, entry)
+
+    def _count(self, name: str, apart: float, seen: RowComparison) -> None:
+        counted = self.fields[name]
+        counted.rows += 1
+        counted.greatest = max(counted.greatest, apart)
+        if apart > _limit_of(name, seen.reference):
+            counted.wrong += 1
+            counted.first = counted.first or f"row {seen.row} ({seen.sample})"
+
+    def worst(self) -> list[WorstRow]:
+        """The rows that differ most, named; if all are equal to the tensor reference, those farthest from Pillow's."""
+        compared = [seen for *_, seen in sorted(self.heap, reverse=True, key=lambda entry: entry[:3])]
+        rows = [row for row, *_ in self.signatures]
+        bad = [rows.index(seen.row) for seen in compared if seen.tensor is not None and seen.tensor.greatest]
+        mine, theirs = [one for _, one, _ in self.signatures], [one for *_, one in self.signatures]
+        swapped = {rows[row]: rows[other] for row, other in swapped_rows(mine, theirs, bad).items()}
+        return [made for seen in compared if (made := self._worst_row(seen, swapped)) is not None]
+
+    def _worst_row(self, seen: RowComparison, swapped: Mapping[int, int]) -> WorstRow | None:
+        reference = seen.reference
+        if reference is None or reference.images is None or seen.tensor is None:
+            return None
+        diagnosis = ""
+        if seen.tensor.greatest:
+            diagnosis = looks_like(seen.stored["images"], reference, self.references.transforms)
+            if not diagnosis and seen.row in swapped:
+                diagnosis = f"the picture of row {swapped[seen.row]}" if len(self.signatures) else ""
+        return WorstRow(
+            split=self.split.name,
+            row=seen.row,
+            sample=seen.sample,
+            file=reference.file,
+            kind=reference.kind,
+            greatest=seen.tensor.greatest,
+            mean=seen.tensor.mean,
+            psnr=seen.tensor.psnr,
+            diagnosis=diagnosis,
+            stored=seen.stored["images"],
+            reference=reference.images,
+        )
+
+    def verdicts(self, worst: Sequence[WorstRow]) -> list[Verdict]:
+        """One line for each kind of file and reference, each further field, and what could not be compared."""
+        diagnosis = _most_common_diagnosis([row.diagnosis for row in worst if row.greatest])
+        lines = [
+            self._pixels(kind, name, differences, self._limits(kind, limits), diagnosis)
+            for name, found, limits in (("tensor", self.tensor, EXACT), ("Pillow", self.pillow, self._near()))
+            for kind, differences in sorted(found.items())
+        ]
+        lines += [self._field(name, seen) for name, seen in sorted(self.fields.items())]
+        for name, reasons in (("shapes", self.shapes), ("reading", self.unread)):
+            if reasons:
+                text = f"{counted(len(reasons), 'row')} cannot be compared; the first: {reasons[0]}"
+                lines.append(Verdict(part=self.split.name, name=name, state="fail", text=text))
+        if self.references.on_cuda:
+            text = "JPEGs were decoded by a CUDA device, not as a CPU decodes them: their mean difference is limited"
+            lines.append(Verdict(part=self.split.name, name="by design", state="note", text=text))
+        for reason, count in sorted(self.differs.items()):
+            text = f"{counted(count, 'row')} unlike torchvision's ImageFolder on purpose: {reason} (docs/images.md)"
+            lines.append(Verdict(part=self.split.name, name="by design", state="note", text=text))
+        return lines
+
+    def _limits(self, kind: str, limits: Limits) -> Limits:
+        """How far pixels of a kind of file may be from a reference: farther, where another decoder made them."""
+        return NVJPEG if self.references.on_cuda and kind in ("jpeg", "jpeg gray") else limits
+
+    def _near(self) -> Limits:
+        """How far pixels may be from Pillow's."""
+        modes = [getattr(step, "interpolation", None) for step in self.references.transforms.transforms]
+        return PILLOW_BICUBIC if InterpolationMode.BICUBIC in modes else PILLOW
+
+    def _pixels(self, kind: str, reference: str, found: Difference, limits: Limits, diagnosis: str) -> Verdict:
+        right = limits.hold(found)
+        numbers: dict[str, float | int | str] = {
+            "rows": found.rows,
+            "unequal": found.unequal,
+            "greatest": found.greatest,
+            "mean": found.mean,
+            "share_over_1": found.share_over,
+            "psnr": found.psnr if found.squares else "equal",
+        }
+        return Verdict(
+            part=self.split.name,
+            name=f"pixels of {kind}, {reference}",
+            state="pass" if right else "fail",
+            text=difference_text(found, limits),
+            diagnosis="" if right else diagnosis,
+            numbers=numbers,
+        )
+
+    def _field(self, name: str, seen: _Counted) -> Verdict:
+        text = f"{counted(seen.rows, 'row')} equal"
+        if seen.wrong:
+            text = f"{seen.wrong:,} of {counted(seen.rows, 'row')} differ, by {seen.greatest:g} at most; {seen.first}"
+        elif seen.greatest:
+            text = f"{counted(seen.rows, 'row')} within {seen.greatest:.3g}"
+        return Verdict(
+            part=self.split.name,
+            name=name,
+            state="fail" if seen.wrong else "pass",
+            text=text,
+            numbers={"rows": seen.rows, "wrong": seen.wrong, "greatest": seen.greatest},
+        )
+
+
+def _limit_of(name: str, reference: Reference | None) -> float:
+    """How far a field may be from its reference."""
+    if name != "boxes":
+        return 0.0
+    return _PADDED_BOX_LIMIT if reference is not None and reference.padded else _BOX_LIMIT
+
+
+def _most_common_diagnosis(names: Sequence[str]) -> str:
+    """The most common fault of the worst rows, and how many of them show it."""
+    named = Counter(name for name in names if name)
+    if not named:
+        return ""
+    name, count = named.most_common(1)[0]
+    return f"looks like {name} ({count} of the {len(names)} worst rows)"

@@ -1,0 +1,160 @@
+"""Runs torchvision's own transforms with mmload's draws, one sample and one step after the other.
+
+Takes the steps of a collate, the samples' seeds and a stored row, and returns what torchvision makes of the row with
+the same windows, flips and factors. It never calls mmload's own rendering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional as F
+
+from mmload import augment
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.augment.step import Step
+from mmload.batch import Batch
+from mmload.interop.torchvision import conversion, equivalent_of
+from mmload.parity.draws import Shape
+from mmload.render.plan import Plan
+from mmload.render.torch_sampling import Window, windows
+
+Items = dict[str, Any]
+"""``images``, ``boxes`` and ``masks`` of one sample, as torchvision's tv_tensors."""
+
+
+def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
+    """The steps up to the first that cannot be forced on torchvision for images of ``shape``, and that one's name."""
+    steps: list[nn.Module] = []
+    for step in collate.steps:
+        noise = isinstance(step, augment.RandomErasing) and step.value is None
+        if noise or not isinstance(step, Step | augment.ColorJitter):
+            return steps, type(step).__name__
+        if isinstance(step, Step):
+            plan = step.describe(
+                Plan.of(1, shape, 255.0, torch.device("cpu")), Draws(torch.zeros(1, dtype=torch.int64), 0)
+            )
+            if _mirrors_twice(plan):
+                return steps, f"{type(step).__name__} with padding wider than the image"
+            shape = shape[0], plan.height, plan.width
+        steps.append(step)
+    return steps, ""
+
+
+def _mirrors_twice(plan: Plan) -> bool:
+    """Whether padding mirrors the image more than once, which torchvision refuses or fails at."""
+    padding = plan.padding
+    if padding is None or padding.mode not in ("reflect", "symmetric"):
+        return False
+    repeated = padding.mode == "symmetric"
+    return any(margin >= side + repeated for margin, side in zip(padding.margin, plan.source[1:], strict=True))
+
+
+def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Any]:
+    """What each step drew for the batch: its description, or its factors."""
+    made: list[Any] = []
+    for place, step in enumerate(steps):
+        draws = Draws(seeds, place)
+        if isinstance(step, augment.ColorJitter):
+            made.append(step.draw(draws))
+            continue
+        if not isinstance(step, Step):
+            raise TypeError(f"{type(step).__name__} cannot be forced on torchvision")
+        plan = step.describe(Plan.of(len(seeds), shape, 255.0, torch.device("cpu")), draws)
+        shape = shape[0], plan.height, plan.width
+        made.append((plan, windows(plan)))
+    return made
+
+
+def result(steps: Sequence[nn.Module], draws: Sequence[Any], stored: Batch, k: int, dtype: torch.dtype) -> Items:
+    """What torchvision makes of a stored row.
+
+    Args:
+        steps: of a collate, each followable.
+        draws: theirs, of :func:`drawn`.
+        stored: rows as they are stored.
+        k: which of them.
+        dtype: the collate's.
+
+    Returns:
+        ``images`` in that dtype, and what of ``boxes`` and ``masks`` the row has.
+    """
+    row = _row(stored, k)
+    at = conversion(Collate(*steps, dtype=dtype))
+    for place, (step, draw) in enumerate(zip(steps, draws, strict=True)):
+        if place == at and dtype != torch.uint8:
+            row["images"] = F.to_dtype(row["images"], torch.float32, scale=True)
+        row = _moved(step, row, draw, k)
+    if at == len(steps) and dtype != torch.uint8:
+        row["images"] = F.to_dtype(row["images"], torch.float32, scale=True)
+    return row | {"images": row["images"].as_subclass(Tensor).to(dtype)}
+
+
+def _row(stored: Batch, k: int) -> Items:
+    """Row ``k`` as torchvision takes it."""
+    row: Items = {"images": tv_tensors.Image(stored.images[k])}
+    size = (int(stored.images.shape[-2]), int(stored.images.shape[-1]))
+    if stored.boxes is not None and stored.counts is not None:
+        real = stored.boxes[k, : int(stored.counts[k])]
+        row["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size)
+    if stored.masks is not None:
+        row["masks"] = tv_tensors.Mask(stored.masks[k])
+    return row
+
+
+def _moved(step: nn.Module, items: Items, draw: Any, k: int) -> Items:
+    """Sample ``k`` after torchvision's transform of the step, with mmload's draws."""
+    transform = equivalent_of(step)
+    if isinstance(step, augment.ColorJitter):
+        return items | {"images": transform.transform(items["images"], _jitter(step, draw, k))}
+    plan, places = draw
+    if isinstance(step, augment.Normalize):
+        return items | {"images": transform.transform(items["images"], {})}
+    if isinstance(step, augment.RandomErasing):
+        return items | {"images": _erased(items["images"], plan, k)}
+    params = _geometry(step, transform, items["images"], plan, places[k], k)
+    if params is None:
+        return items
+    chosen = items if not isinstance(step, augment.RandomGrayscale) else {"images": items["images"]}
+    return items | {name: transform.transform(item, params) for name, item in chosen.items()}
+
+
+def _geometry(step: nn.Module, transform: Any, image: Any, plan: Plan, window: Window, k: int) -> dict[str, Any] | None:
+    """Parameters for torchvision of a step that moves pixels or makes them gray; None where it does nothing."""
+    if isinstance(step, augment.RandomCrop):
+        params: dict[str, Any] = transform.make_params([image])
+        left, top, _, _ = params["padding"]
+        return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
+    if isinstance(step, augment.RandomResizedCrop):
+        return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
+    for kind, drawn in (
+        (augment.RandomHorizontalFlip, plan.flip_x),
+        (augment.RandomVerticalFlip, plan.flip_y),
+        (augment.RandomGrayscale, plan.gray),
+    ):
+        if isinstance(step, kind) and (drawn is None or not drawn[k]):
+            return None
+    made: dict[str, Any] = transform.make_params([image])
+    return made
+
+
+def _jitter(step: augment.ColorJitter, factors: Any, k: int) -> dict[str, Any]:
+    """Parameters for torchvision of a jitter."""
+    params: dict[str, Any] = {"fn_idx": factors.order[k]}
+    for which, name in enumerate(("brightness", "contrast", "saturation", "hue")):
+        params[f"{name}_factor"] = None if step.ranges[which] is None else float(factors.values[k, which])
+    return params
+
+
+def _erased(image: Any, plan: Plan, k: int) -> Any:
+    (hole,) = plan.holes
+    height, width = int(hole.height[k]), int(hole.width[k])
+    if not height or hole.value is None:
+        return image
+    value = torch.tensor(hole.value, dtype=image.dtype)[:, None, None]
+    return F.erase(image, int(hole.top[k]), int(hole.left[k]), height, width, value)

@@ -1,0 +1,175 @@
+"""Names the fault behind wrong pixels, by comparing them with references that are wrong in one known way.
+
+A fault is named only where its variant is far nearer than the reference. It is a hint: no verdict depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
+
+from mmload.errors import counted
+from mmload.parity.reference import Reference
+
+_FAR_NEARER = 0.3  # of the reference's mean difference: how near a variant has to be
+_SHIFTS = 3  # pixels in each direction that a crop is looked for
+_SIGNATURE = 8  # pixels of a side by which pictures are told apart
+_SAME_PICTURE = 2.0  # levels that two signatures of one picture may be apart
+_RESIZES = (
+    ("nearest-neighbor resampling", InterpolationMode.NEAREST, True),
+    ("nearest-neighbor resampling", InterpolationMode.NEAREST_EXACT, True),
+    ("bilinear resampling without antialiasing", InterpolationMode.BILINEAR, False),
+    ("bicubic resampling", InterpolationMode.BICUBIC, True),
+    ("bicubic resampling without antialiasing", InterpolationMode.BICUBIC, False),
+    ("bilinear resampling", InterpolationMode.BILINEAR, True),
+)
+_PILLOW_RESIZES = (
+    ("Lanczos resampling", InterpolationMode.LANCZOS),
+    ("box resampling", InterpolationMode.BOX),
+    ("Hamming resampling", InterpolationMode.HAMMING),
+)
+
+
+def looks_like(stored: Tensor, reference: Reference, transforms: v2.Compose) -> str:
+    """The known fault that explains a row best; empty if none does.
+
+    Args:
+        stored: uint8 [C, H, W].
+        reference: of the same shape.
+        transforms: torchvision's equivalent of the recipe after decoding.
+    """
+    if reference.images is None or reference.images.shape != stored.shape:
+        return ""
+    best, name = _FAR_NEARER * _apart(stored, reference.images), ""
+    for candidate, score in _scores(stored, reference, transforms):
+        if score < best:
+            best, name = score, candidate
+    return name
+
+
+def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Sequence[int]) -> dict[int, int]:
+    """Which other row's picture a bad row holds, by signatures.
+
+    Args:
+        stored: :func:`signature` of every row looked at.
+        references: that of their references.
+        bad: positions of the rows that differ.
+
+    Returns:
+        Position -> position of the row whose reference it holds; only where that is clear.
+    """
+    if len(references) < 2 or not bad:
+        return {}
+    places = torch.stack(list(references)).flatten(1)
+    found: dict[int, int] = {}
+    for row in bad:
+        apart = (places - stored[row].flatten()).abs().amax(1)
+        nearest = int(apart.argmin())
+        if nearest != row and apart[nearest] <= _SAME_PICTURE and apart[nearest] < _FAR_NEARER * apart[row]:
+            found[row] = nearest
+    return found
+
+
+def signature(images: Tensor) -> Tensor:
+    """A picture in a few numbers: float32 [C, 8, 8] means."""
+    means: Tensor = torch.nn.functional.adaptive_avg_pool2d(images.to(torch.float32), _SIGNATURE)
+    return means
+
+
+def _scores(stored: Tensor, reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, float]]:
+    """Every variant's name and how far the row is from it."""
+    right = reference.images
+    if right is None:
+        return
+    bases = [("", right), *_geometries(reference, transforms)]
+    for base, pixels in bases:
+        if pixels.shape != stored.shape:
+            continue
+        if base:
+            yield base, _apart(stored, pixels)
+        for change, changed in _changes(pixels):
+            yield f"{base}, and {change}" if base else change, _apart(stored, changed)
+    yield from _shifted(stored, right)
+
+
+def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, Tensor]]:
+    """The reference with one thing about its making changed."""
+    opened = reference.opened
+    if opened is None:
+        return
+    image = F.to_image(opened)
+    if reference.pillow is not None:
+        yield "Pillow's own resize", reference.pillow
+    if any(hasattr(step, "interpolation") for step in transforms.transforms):
+        for name, mode, antialias in _RESIZES:
+            yield name, _tensor(_with(transforms, interpolation=mode, antialias=antialias)(image))
+        for name, mode in _PILLOW_RESIZES:
+            yield name, F.pil_to_tensor(_with(transforms, interpolation=mode)(opened))
+        if reference.images is not None:
+            whole = list(reference.images.shape[-2:])
+            yield "the whole image squeezed into the row", _tensor(F.resize(image, whole, antialias=True))
+
+
+def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A picture with its values or places exchanged."""
+    if len(pixels) == 3:
+        yield "channels swapped (BGR)", pixels.flip(0)
+    yield "mirrored left to right", pixels.flip(-1)
+    yield "upside down", pixels.flip(-2)
+    yield "rotated by 180 degrees", pixels.flip(-1, -2)
+    yield "rows and columns exchanged", pixels.transpose(-1, -2)
+    yield "inverted levels", 255 - pixels
+
+
+def _shifted(stored: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
+    """The crop a few pixels elsewhere, compared where both have pixels."""
+    height, width = stored.shape[-2:]
+    if min(height, width) <= 2 * _SHIFTS:
+        return
+    reach = range(-_SHIFTS, _SHIFTS + 1)
+    for down, along in [(down, along) for down in reach for along in reach if (down, along) != (0, 0)]:
+        mine = stored[:, max(0, -down) : height - max(0, down), max(0, -along) : width - max(0, along)]
+        theirs = right[:, max(0, down) : height + min(0, down), max(0, along) : width + min(0, along)]
+        yield f"the crop {_places(down, along)}", _apart(mine, theirs)
+
+
+def _places(down: int, along: int) -> str:
+    """An offset in words."""
+    parts = []
+    for count, unit, after, before in (
+        (down, "row", "too low", "too high"),
+        (along, "column", "too far right", "too far left"),
+    ):
+        if count:
+            parts.append(f"{counted(abs(count), unit)} {after if count > 0 else before}")
+    return " and ".join(parts)
+
+
+def _with(transforms: v2.Compose, **settings: Any) -> v2.Compose:
+    """The transforms with other settings in every step that resizes."""
+    steps = []
+    for step in transforms.transforms:
+        if hasattr(step, "interpolation"):
+            step = copy(step)
+            for name, value in settings.items():
+                setattr(step, name, value)
+        steps.append(step)
+    return v2.Compose(steps)
+
+
+def _tensor(image: Any) -> Tensor:
+    pixels: Tensor = image.as_subclass(Tensor)
+    return pixels
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    """The mean difference in levels; infinite for other shapes."""
+    if a.shape != b.shape:
+        return float("inf")
+    return float((a.to(torch.int16) - b.to(torch.int16)).abs().to(torch.float32).mean())

@@ -1,0 +1,253 @@
+"""What a list of steps does to each sample of a batch, described before any pixel is touched.
+
+A :class:`Plan` has one source window, one optional resize, one flip per axis, one color map and holes, in that order.
+Each step adds its draws by one call; :mod:`mmload.render.rendering` carries out the result in a single pass. A step
+that does not fit into that order (``fits_...``) starts a new plan. No pixel is read here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padding:
+    """What lies outside the image: one of :data:`PADDING_MODES`, and the constant's value per channel (or one).
+
+    Masks have a value of their own, 255 (void) unless said, and boxes are never repeated or mirrored. ``margin`` is how
+    far windows may reach outside: rows, columns.
+    """
+
+    mode: str = "constant"
+    fill: tuple[float, ...] = (0.0,)
+    mask_fill: int = 255
+    margin: tuple[int, int] = (0, 0)
+
+
+def refuse_levels(name: str, values: tuple[float, ...] | None) -> None:
+    """Refuses values that cannot be written into uint8 images; None stands for noise.
+
+    Raises:
+        ValueError: if they are not integers from 0 to 255.
+    """
+    if values is None or any(not (0 <= one <= 255 and one == int(one)) for one in values):
+        got = "'random'" if values is None else ", ".join(f"{one:g}" for one in values)
+        raise ValueError(
+            f"{name} is {got}, and the images are uint8 there: give whole levels from 0 to 255, or put the step after "
+            "Normalize"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampling:
+    """The window is resized to (height, width), and a part of that is kept.
+
+    Attributes:
+        height: pixels after the resize, before the part is taken.
+        width: the same.
+        mode: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``.
+        antialias: whether shrinking averages over all source pixels.
+        top: int64 [B], first row of the part; None: the whole.
+        left: int64 [B], first column of the part; None: the whole.
+        exact_masks: whether masks take ``nearest-exact``; else ``nearest``.
+        mirror_x: bool [B], whether the window is mirrored left to right before the resize, which ``flip_x`` of the plan
+            does after it: masks, whose nearest pixels are counted from one side, need to know.
+        mirror_y: bool [B], the same upside down.
+    """
+
+    height: int
+    width: int
+    mode: str
+    antialias: bool
+    top: Tensor | None = None
+    left: Tensor | None = None
+    exact_masks: bool = False
+    mirror_x: Tensor | None = None
+    mirror_y: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hole:
+    """A rectangle that is overwritten after everything else.
+
+    Attributes:
+        top: int64 [B], in output pixels.
+        left: int64 [B].
+        height: int64 [B]; 0 where the sample has no hole.
+        width: int64 [B].
+        value: one number, or one per channel; None: ``noise``.
+        noise: int64 [B], the keys of standard normal noise per pixel.
+    """
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+    value: tuple[float, ...] | None
+    noise: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The description of one pass over a batch.
+
+    Attributes:
+        count: B.
+        source: (C, H, W) of the images that come in.
+        peak: the value of white: 255 for uint8 images, 1 for floats.
+        device: where the tensors of this description live.
+        height: rows of the output.
+        width: columns of the output.
+        top: int64 [B], first row of the source window; may lie outside the image. None: the whole image.
+        left: int64 [B], first column of it.
+        rows: int64 [B] or one number: how many rows the window has.
+        cols: int64 [B] or one number.
+        padding: what lies outside the image; None: the window lies inside.
+        resampling: how the window becomes height x width; None: it is.
+        flip_x: bool [B], mirrored left to right, after the resize.
+        flip_y: bool [B], upside down.
+        gray: bool [B], the channels are replaced by their luma.
+        shift: float32 [C]; with ``scale`` the color map (x - shift) * scale, after ``gray``. None: values stay.
+        scale: float32 [C].
+        holes: what is overwritten at the end.
+    """
+
+    count: int
+    source: tuple[int, int, int]
+    peak: float
+    device: torch.device
+    height: int
+    width: int
+    top: Tensor | None = None
+    left: Tensor | None = None
+    rows: Tensor | int = 0
+    cols: Tensor | int = 0
+    padding: Padding | None = None
+    resampling: Resampling | None = None
+    flip_x: Tensor | None = None
+    flip_y: Tensor | None = None
+    gray: Tensor | None = None
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+    holes: tuple[Hole, ...] = ()
+
+    @classmethod
+    def of(cls, count: int, source: tuple[int, int, int], peak: float, device: torch.device) -> Plan:
+        """The plan that changes nothing."""
+        _, height, width = source
+        return cls(
+            count=count,
+            source=source,
+            peak=peak,
+            device=device,
+            height=height,
+            width=width,
+            rows=height,
+            cols=width,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[B, C, H, W] of the output."""
+        return self.count, self.source[0], self.height, self.width
+
+    @property
+    def moves(self) -> bool:
+        """Whether a pixel can end up elsewhere than it was."""
+        return not (self.top is None and self.resampling is None and self.flip_x is None and self.flip_y is None)
+
+    def of_batch(self, value: Tensor | int) -> Tensor:
+        """One number per sample, [B], from one for all or one each; made on the device, without a copy to it."""
+        return value if isinstance(value, Tensor) else torch.full((self.count,), value, device=self.device)
+
+    def fits_padding(self) -> bool:
+        """Whether the whole source is still in view, so that what lies outside the view is outside the image."""
+        return self.top is None and self.resampling is None and self.gray is None and self.fits_gray()
+
+    def fits_window(self) -> bool:
+        """Whether a crop or a flip can still be composed."""
+        return not self.holes
+
+    def fits_resize(self, mode: str) -> bool:
+        """Whether a resize can still be composed.
+
+        Not bicubic after a change of colors: it overshoots, and is clipped to levels before they change. Not nearest
+        after a flip: which of two pixels is nearest depends on the side that it counts from.
+        """
+        colored = self.gray is not None or self.shift is not None
+        flipped = self.flip_x is not None or self.flip_y is not None
+        other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and flipped)
+        return self.resampling is None and self.padding is None and not self.holes and not other
+
+    def fits_gray(self) -> bool:
+        """Whether the colors are still those of the image."""
+        return self.shift is None and not self.holes
+
+    def fits_color(self) -> bool:
+        """Whether a channel map can still be composed."""
+        return not self.holes
+
+    def cropped(self, top: Tensor, left: Tensor, height: int, width: int, padding: Padding | None = None) -> Plan:
+        """The plan followed by a crop of height x width at (top, left) [B], as seen in the output so far."""
+        top = _mirrored(top, self.flip_y, self.height - height)
+        left = _mirrored(left, self.flip_x, self.width - width)
+        if self.resampling is None:
+            around = padding or self.padding
+            return replace(self, **self._within(top, left, height, width), height=height, width=width, padding=around)
+        part = replace(self.resampling, top=_sum(self.resampling.top, top), left=_sum(self.resampling.left, left))
+        return replace(self, resampling=part, height=height, width=width)
+
+    def resized(self, window: tuple[Tensor, Tensor, Tensor, Tensor] | None, resampling: Resampling) -> Plan:
+        """The plan followed by the crop of a window (top, left, rows, cols: int64 [B]) and its resize."""
+        narrowed = {}
+        if window is not None:
+            top, left, rows, cols = window
+            top = _mirrored(top, self.flip_y, self.height - rows)
+            left = _mirrored(left, self.flip_x, self.width - cols)
+            narrowed = self._within(top, left, rows, cols)
+        resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
+        return replace(self, **narrowed, resampling=resampling, height=resampling.height, width=resampling.width)
+
+    def _within(self, top: Tensor, left: Tensor, rows: Tensor | int, cols: Tensor | int) -> dict[str, Any]:
+        """What changes when the source window is narrowed to a window inside of it."""
+        return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
+
+    def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
+        """The plan followed by flips, bool [B] each."""
+        return replace(self, flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y))
+
+    def grayed(self, gray: Tensor) -> Plan:
+        """The plan followed by the luma of the samples where ``gray`` [B] is true."""
+        return replace(self, gray=gray if self.gray is None else self.gray | gray)
+
+    def scaled(self, shift: Tensor, scale: Tensor) -> Plan:
+        """The plan followed by (x - shift) * scale, float32 [C] each."""
+        if self.shift is None or self.scale is None:
+            return replace(self, shift=shift, scale=scale)
+        return replace(self, shift=self.shift + shift / self.scale, scale=self.scale * scale)
+
+    def with_hole(self, hole: Hole) -> Plan:
+        """The plan followed by a hole."""
+        return replace(self, holes=(*self.holes, hole))
+
+
+def _mirrored(start: Tensor, flip: Tensor | None, room: Tensor | int) -> Tensor:
+    """A window's start seen before a flip, where ``room`` is the frame's size less the window's."""
+    return start if flip is None else torch.where(flip, room - start, start)
+
+
+def _sum(first: Tensor | None, second: Tensor) -> Tensor:
+    return second if first is None else first + second
+
+
+def _either(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """One flip after another: the second undoes the first."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first ^ second

@@ -1,0 +1,203 @@
+"""Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmload.render.device_constants import constant
+from mmload.render.plan import Padding, Plan
+
+PICKED_AT_ONCE = 131_072
+"""Pixels that are picked one by one at a time on a CPU: their indices take 1 MB, and stay in cache."""
+
+
+class Window(NamedTuple):
+    """One sample's geometry in integers: the source window, where its part starts after a resize, the flips."""
+
+    top: int
+    left: int
+    rows: int
+    cols: int
+    part_top: int
+    part_left: int
+    flips: tuple[int, ...]
+
+    def inside(self, shape: Sequence[int]) -> bool:
+        """Whether all of the source window lies in an image [C, H, W]."""
+        _, height, width = shape
+        return self.top >= 0 and self.left >= 0 and self.top + self.rows <= height and self.left + self.cols <= width
+
+
+def windows(plan: Plan) -> list[Window]:
+    """The plan's geometry as Python numbers, one :class:`Window` per sample."""
+    zero = [0] * plan.count
+    top, left = _numbers(plan.top, zero), _numbers(plan.left, zero)
+    rows, cols = _numbers(plan.rows, zero), _numbers(plan.cols, zero)
+    part = plan.resampling
+    part_top = zero if part is None else _numbers(part.top, zero)
+    part_left = zero if part is None else _numbers(part.left, zero)
+    across, over = _numbers(plan.flip_x, zero), _numbers(plan.flip_y, zero)
+    flips = [(-1,) * bool(x) + (-2,) * bool(y) for x, y in zip(across, over, strict=True)]
+    return [Window(*one) for one in zip(top, left, rows, cols, part_top, part_left, flips, strict=True)]
+
+
+def _numbers(value: Tensor | int | None, zero: list[int]) -> list[int]:
+    """One number per sample."""
+    if value is None:
+        return zero
+    if isinstance(value, int):
+        return [value] * len(zero)
+    numbers: list[int] = value.tolist()
+    return numbers
+
+
+def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
+    """The source window of one image [C, H, W]: a view where it lies inside, else a padded copy."""
+    top, left, rows, cols = window[:4]
+    _, height, width = image.shape
+    if window.inside(image.shape):
+        return image[:, top : top + rows, left : left + cols]
+    padding = padding or Padding()
+    if padding.mode == "constant":
+        return _cut_filled(image, window, padding)
+    y = reflected(torch.arange(top, top + rows), height, padding.mode)
+    x = reflected(torch.arange(left, left + cols), width, padding.mode)
+    return image[:, y[:, None], x]
+
+
+def _cut_filled(image: Tensor, window: Window, padding: Padding) -> Tensor:
+    """The part of the window inside the image, on ground of the fill."""
+    top, left, rows, cols = window[:4]
+    height, width = image.shape[-2:]
+    ground = fill_values(padding, image).expand(len(image), rows, cols).clone()
+    y0, y1 = max(top, 0), max(min(top + rows, height), 0)
+    x0, x1 = max(left, 0), max(min(left + cols, width), 0)
+    if y0 < y1 and x0 < x1:
+        ground[:, y0 - top : y1 - top, x0 - left : x1 - left] = image[:, y0:y1, x0:x1]
+    return ground
+
+
+def fill_values(padding: Padding, images: Tensor) -> Tensor:
+    """The fill [C or 1, 1, 1] in the images' dtype."""
+    return constant(padding.fill, images.dtype, images.device).view(-1, 1, 1)
+
+
+def reflected(position: Tensor, length: int, mode: str) -> Tensor:
+    """Positions along an axis, in or outside of the image, as positions inside of it.
+
+    ``edge`` repeats the last pixel, ``reflect`` mirrors around it (period 2 * length - 2), ``symmetric`` mirrors and
+    repeats it (period 2 * length), however far outside.
+    """
+    if mode == "reflect":
+        period = max(2 * length - 2, 1)
+        position = position.remainder(period)
+        return torch.minimum(position, (period - position).clamp(max=length - 1))
+    if mode == "symmetric":
+        position = position.remainder(2 * length)
+        return torch.minimum(position, 2 * length - 1 - position)
+    return position.clamp(0, length - 1)
+
+
+def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
+    """``count`` samples of the sizes [C, h, w] in parts of at most ``most`` elements, or of one sample."""
+    size = max(1, most // max(math.prod(sizes), 1))
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
+    """The same windows of masks [B, H, W], the nearest pixel where they are resized: [B, h, w]."""
+    fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
+    return _picked(masks[:, None], plan, fill)[:, 0]
+
+
+def picked(images: Tensor, plan: Plan) -> Tensor:
+    """The windows of a whole batch [B, C, H, W], which are not resized: [B, C, h, w] in the images' dtype."""
+    return _picked(images, plan, None if plan.padding is None else fill_values(plan.padding, images))
+
+
+def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
+    """One source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
+    if not plan.moves:
+        return images
+    y, x = _rows(plan), _columns(plan)
+    count, channels = images.shape[:2]
+    taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
+    most = PICKED_AT_ONCE if plan.device.type == "cpu" else count * plan.height * plan.width
+    for some in chunks(count, (plan.height, plan.width), most):
+        source, index = _indexed(images[some], y[some], x[some], plan.padding, fill)
+        index = index.flatten(1)[:, None].expand(-1, channels, -1)
+        torch.gather(source.reshape(len(source), channels, -1), 2, index, out=taken[some])
+    return taken.view(count, channels, plan.height, plan.width)
+
+
+def _indexed(
+    images: Tensor, y: Tensor, x: Tensor, padding: Padding | None, fill: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Images to pick from, and flat positions [B, h, w] in them; images are padded where that is constant."""
+    height, width = images.shape[-2:]
+    if padding is None or fill is None:
+        return images, y[:, :, None] * width + x[:, None, :]
+    if padding.mode != "constant":
+        y, x = reflected(y, height, padding.mode), reflected(x, width, padding.mode)
+        return images, y[:, :, None] * width + x[:, None, :]
+    top, left = padding.margin
+    shape = *images.shape[:2], height + 2 * top, width + 2 * left
+    ground = torch.empty(shape, dtype=images.dtype, device=images.device).copy_(fill)
+    ground[:, :, top : top + height, left : left + width] = images
+    return ground, (y + top)[:, :, None] * shape[3] + (x + left)[:, None, :]
+
+
+def _rows(plan: Plan) -> Tensor:
+    """The source row of each output row: int64 [B, h]."""
+    how = plan.resampling
+    if how is None:
+        return _positions(plan.height, plan.flip_y, None, None, plan.top, plan)
+    sizes = plan.of_batch(plan.rows), how.height, how.mirror_y, 0.5 * how.exact_masks
+    return _positions(plan.height, plan.flip_y, how.top, sizes, plan.top, plan)
+
+
+def _columns(plan: Plan) -> Tensor:
+    """The source column of each output column: int64 [B, w]."""
+    how = plan.resampling
+    if how is None:
+        return _positions(plan.width, plan.flip_x, None, None, plan.left, plan)
+    sizes = plan.of_batch(plan.cols), how.width, how.mirror_x, 0.5 * how.exact_masks
+    return _positions(plan.width, plan.flip_x, how.left, sizes, plan.left, plan)
+
+
+def _positions(
+    length: int,
+    flip: Tensor | None,
+    part: Tensor | None,
+    sizes: tuple[Tensor, int, Tensor | None, float] | None,
+    start: Tensor | None,
+    plan: Plan,
+) -> Tensor:
+    """Where each output place comes from, back through flip, kept part, resize (window to length) and window."""
+    place = torch.arange(length, device=plan.device).expand(plan.count, -1)
+    if flip is not None:
+        place = torch.where(flip[:, None], length - 1 - place, place)
+    if part is not None:
+        place = place + part[:, None]
+    if sizes is not None:
+        place = _nearest(place, *sizes)
+    return place if start is None else place + start[:, None]
+
+
+def _nearest(place: Tensor, window: Tensor, length: int, mirror: Tensor | None, middle: float) -> Tensor:
+    """The source place of torch's nearest pixel, in its float32 arithmetic: floor((place + middle) * window / length).
+
+    ``middle`` is 0 for ``nearest`` and 0.5 for ``nearest-exact``.
+
+    Where the window is mirrored before the resize, places are counted from the other side.
+    """
+    step, last = window.to(torch.float32)[:, None] / length, window[:, None] - 1
+    if mirror is not None:
+        place = torch.where(mirror[:, None], length - 1 - place, place)
+    source = torch.minimum(((place + middle) * step).floor().to(torch.int64), last)
+    return source if mirror is None else torch.where(mirror[:, None], last - source, source)

@@ -1,0 +1,76 @@
+"""What a container may use: the CPU quota and the memory limit of this process's control groups, version 2 or 1.
+
+Read from /proc and /sys; None where there is no limit or the system has no control groups. The limits of all groups
+above this process's own apply too, so all are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+
+_UNLIMITED = 2**60  # version 1 writes "no limit" as a number just below 2**63
+
+
+def cores() -> float | None:
+    """The most cores that may be used at a time, as 1.5."""
+    quotas = []
+    for group in _groups("cpu"):
+        quota, period = (_words(group / "cpu.max") + ["", ""])[:2]
+        if not quota:
+            quota = "".join(_words(group / "cpu.cfs_quota_us"))
+            period = "".join(_words(group / "cpu.cfs_period_us"))
+        if quota.isdigit() and period.isdigit() and int(period):  # else "max" or -1
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def free_memory() -> int | None:
+    """Bytes that may still be taken; page cache can be given back and counts as free."""
+    left = []
+    for group in _groups("memory"):
+        for limit, used, cache in (
+            ("memory.max", "memory.current", "file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+        ):
+            allowed, taken = "".join(_words(group / limit)), "".join(_words(group / used))
+            if allowed.isdigit() and taken.isdigit() and int(allowed) < _UNLIMITED:  # else "max"
+                words = _words(group / "memory.stat")
+                held = dict(zip(words[::2], words[1::2], strict=False)).get(cache, "0")
+                left.append(int(allowed) - int(taken) + int(held))
+    return min(left, default=None)
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of this process's group and of all above it, for a controller; none twice.
+
+    A container often sees its own group as the root, while /proc/self/cgroup tells the host's path of it, which is not
+    there; what is above it is looked at all the same.
+    """
+    mounts = ROOT / "sys/fs/cgroup"
+    lines = _text(ROOT / "proc/self/cgroup").splitlines() or ["0::/"]
+    seen = set()
+    for line in lines:
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        for mount in (mounts / controllers, mounts / controller) if controllers else (mounts, mounts / "unified"):
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            for length in range(len(parts), -1, -1):
+                group = mount.joinpath(*parts[:length])
+                if group not in seen:
+                    seen.add(group)
+                    yield group
+
+
+def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

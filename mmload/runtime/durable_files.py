@@ -1,0 +1,176 @@
+"""Changes to files that survive a crash: written whole or not at all, made durable, exchanged, locked.
+
+Knows nothing of datasets. Other processes may do the same at the same time: no two of them share a temporary name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from mmload.runtime.regular_files import open_regular
+
+_AT_FDCWD = -100
+_SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
+_TOKEN_BYTES = 8
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A small file that is there whole, on disk, or not at all. Nothing of it is left by anything but a kill.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}.partial")
+    try:
+        with open(partial, "xb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+            sync(file)
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def is_partial(name: str, of: str) -> bool:
+    """Whether a file of this name is what a kill left of :func:`write_atomically` of the file ``of``."""
+    return re.fullmatch(rf"{re.escape(of)}(\.[0-9a-f]{{{2 * _TOKEN_BYTES}}})?\.partial", name) is not None
+
+
+def remove_partials(path: Path) -> None:
+    """Remove what kills left of writing this file; the caller holds a lock under which all of its writers write."""
+    if os.name != "posix":
+        return  # nothing is held there, see folder_lock
+    for entry in path.parent.iterdir():
+        if is_partial(entry.name, path.name) and entry.is_file() and not entry.is_symlink():
+            entry.unlink(missing_ok=True)
+
+
+def sync(file: BinaryIO) -> None:
+    """Make a file's content durable."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder durable, where the system lets a folder be opened."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a whole folder, if it is there; a link, never what it points to.
+
+    For what this program made itself, in a folder of its own. For a dataset:
+    :func:`mmload.builder.destination.remove_dataset`.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two files or folders in one step, at every moment of which both names are there.
+
+    Returns:
+        Whether it is done; False where the system or the file system cannot do that. Nothing has changed then.
+    """
+    function = _system_exchange()
+    return function is not None and function(os.fsencode(one), os.fsencode(other)) == 0
+
+
+@cache
+def _system_exchange() -> Callable[[bytes, bytes], int] | None:
+    """``renameat2`` of Linux or ``renamex_np`` of macOS; None where there is neither."""
+    if os.name != "posix":
+        return None
+    library = ctypes.CDLL(None)
+    name, number = ctypes.c_char_p, ctypes.c_uint
+    if sys.platform == "linux" and hasattr(library, "renameat2"):
+        linux = library.renameat2
+        linux.argtypes = (ctypes.c_int, name, ctypes.c_int, name, number)
+        return lambda one, other: int(linux(_AT_FDCWD, one, _AT_FDCWD, other, _SWAP))
+    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        macos = library.renamex_np
+        macos.argtypes = (name, name, number)
+        return lambda one, other: int(macos(one, other, _SWAP))
+    return None
+
+
+def lock(file: BinaryIO, *, shared: bool = False) -> bool:
+    """Take the lock of an open file for as long as it is open, if it is free; the system drops it with the process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        if shared:
+            return True  # it has no shared locks; workers there end with their build
+        file.seek(2**30)  # a locked byte cannot be read by others, so none of the content
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Wait for the lock of the folder that has this name, and hold it: nobody exchanges it or rewrites its manifest.
+
+    Where folders have no locks (Windows, some network file systems) nothing is held.
+
+    Raises:
+        OSError: if there is no such folder.
+    """
+    if os.name != "posix":
+        yield
+        return
+    while True:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _wait_for(handle)
+            if os.path.samestat(os.fstat(handle), os.stat(folder)):  # not exchanged while this waited
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _wait_for(handle: int) -> None:
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """A file to be locked, made if it is not there. It is never emptied, and a link is not followed.
+
+    Raises:
+        OSError: if it cannot be made, or is no regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(open_regular(path, flags), "ab+")

@@ -1,0 +1,105 @@
+"""Keeps numba's machine code on disk with a checksum, so that what is damaged is compiled again and never run.
+
+numba itself unpickles and runs whatever its cache holds: a crash, a full disk or a flipped bit there ended in errors of
+any kind, or in a signal. One file holds one signature of one function, written aside and renamed into place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import pkgutil
+import sys
+import uuid
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import caching, config, serialize
+
+_caching: Any = caching  # numba has types in part only
+_config: Any = config
+_serialize: Any = serialize
+
+_DIGEST = hashlib.sha256().digest_size
+
+
+def cache_of(function: Any) -> Any:
+    """Numba's cache of one function, over files with checksums.
+
+    Raises:
+        RuntimeError: if there is nowhere to keep it.
+    """
+    made = _caching.FunctionCache(function)
+    stamp = made._impl.locator.get_source_stamp()
+    made._cache_file = KeptCode(Path(made.cache_path), made._impl.filename_base, stamp)
+    return made
+
+
+class KeptCode:
+    """The files of one function, in place of numba's ``IndexDataCacheFile``.
+
+    A file is: the digest of all that the code was made from, the digest of what follows, and that.
+
+    Args:
+        folder: where they are.
+        base: what their names begin with.
+        stamp: of the function's source.
+    """
+
+    def __init__(self, folder: Path, base: str, stamp: object) -> None:
+        self._folder, self._base, self._stamp = folder, base, stamp
+
+    def load(self, key: object) -> Any:
+        """What was saved with this key; None if nothing was, or not from this source, or not all of it is as it was."""
+        try:
+            kept = self._path(key).read_bytes()
+        except OSError:
+            return None
+        origin, digest, payload = kept[:_DIGEST], kept[_DIGEST : 2 * _DIGEST], kept[2 * _DIGEST :]
+        if origin != self._origin(key) or digest != hashlib.sha256(payload).digest():
+            return None
+        return pickle.loads(payload)
+
+    def save(self, key: object, data: object) -> None:
+        """Keeps the code; where there is no room for it, a later process compiles again."""
+        payload: bytes = _serialize.dumps(data)
+        with suppress(OSError):
+            _write(self._path(key), self._origin(key) + hashlib.sha256(payload).digest() + payload)
+
+    def flush(self) -> None:
+        """Nothing to forget: code is found by what it was made from."""
+
+    def _path(self, key: object) -> Path:
+        settings = _config.BOUNDSCHECK, _config.OPT
+        name = hashlib.sha256(repr((key, settings)).encode()).hexdigest()[:16]
+        return self._folder / f"{self._base}.{name}.nbc"
+
+    def _origin(self, key: object) -> bytes:
+        """The digest of sources, versions and signature."""
+        versions = sys.version, numba.__version__, llvmlite.__version__, np.__version__
+        return hashlib.sha256(repr((versions, self._stamp, _shared_source(), key)).encode()).digest()
+
+
+@cache
+def _shared_source() -> bytes:
+    """The digest of what all compiled functions may have in them, which their own source's stamp does not cover."""
+    source = pkgutil.get_data("mmload.runtime", "numba_compile.py")
+    return hashlib.sha256(source or b"").digest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """The whole file or none of it, to whoever reads meanwhile."""
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}")
+    try:
+        aside.write_bytes(content)
+        os.replace(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise

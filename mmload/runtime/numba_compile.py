@@ -1,0 +1,125 @@
+"""Functions compiled by numba when they are first imported, and kept as machine code for every later process.
+
+The code is kept beside the source, or in the user's cache where that cannot be written to (``NUMBA_CACHE_DIR`` names
+another place); where neither can be, a process compiles for itself, for some seconds.
+:mod:`mmload.runtime.machine_code_cache` has the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils, config, typeinfer
+from numba.extending import intrinsic
+
+from mmload.runtime.machine_code_cache import cache_of
+
+_config: Any = config  # numba has types in part only
+_do_boundscheck: Any = cgutils.do_boundscheck
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def numba_compiled(*signatures: str, nogil: bool = True) -> Callable[[F], F]:
+    """Compiles a function for arguments of these types.
+
+    Args:
+        signatures: in numba's notation, such as ``"void(uint8[::1], float32)"``.
+        nogil: whether it runs without the interpreter lock; what takes microseconds had better keep it, as another
+            thread may take its turn before this one has it back.
+    """
+
+    def compile_(function: F) -> F:
+        made: Any = njit(nogil=nogil)(function)
+        if not _config.DISABLE_JIT:
+            with suppress(RuntimeError):  # there is no place to keep it
+                made._cache = cache_of(function)
+            with typeinfer.register_dispatcher(made):
+                for signature in signatures:
+                    made.compile(signature)
+                made.disable_compile()
+        kept: F = made
+        return kept
+
+    return compile_
+
+
+def inlined(function: F) -> F:
+    """A function that compiled ones call: it becomes part of them."""
+    made: Any = njit(nogil=True, inline="always")(function)
+    part: F = made
+    return part
+
+
+def called(function: F) -> F:
+    """A function that compiled ones call: compiled once for all of them, which takes less time where it is long."""
+    made: Any = njit(nogil=True)(function)
+    part: F = made
+    return part
+
+
+def fused(function: F) -> F:
+    """A ``called`` one in which a product and a sum may be rounded as one: for floats that are integers anyway."""
+    made: Any = njit(nogil=True, fastmath={"contract"})(function)
+    part: F = made
+    return part
+
+
+LINE = 64
+"""Bytes of a cache line."""
+
+
+def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
+    """Code for the first ``count`` values of ``source`` into ``out`` from place ``at`` on."""
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, sink = (target.make_array(signature.args[n])(target, builder, arguments[n]) for n in range(2))
+        place, size = arguments[2:]
+        element = target.get_data_type(signature.args[0].dtype)
+        lanes = LINE // target.get_abi_sizeof(element)
+        whole = ir.VectorType(element, lanes).as_pointer()
+        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        step = ir.Constant(size.type, lanes)
+        if target.enable_boundscheck:
+            _check_ends(target, builder, ((size, values), (builder.add(place, size), sink)), lanes)
+        with cgutils.for_range_slice(builder, ir.Constant(size.type, 0), size, step) as (i, _):
+            line = builder.load(builder.bitcast(builder.gep(values.data, [i]), whole), align=1)
+            there = builder.gep(sink.data, [builder.add(place, i)])
+            builder.store(line, builder.bitcast(there, whole), align=LINE).set_metadata("nontemporal", hint)
+        return target.get_dummy_value()
+
+    return types.void(source, out, types.uintp, types.uintp), code
+
+
+def _check_ends(target: Any, builder: Any, ends: Any, lanes: int) -> None:
+    """Code that raises IndexError if an end, rounded up to whole cache lines, lies beyond its array."""
+    for end, array in ends:
+        lines = builder.udiv(builder.add(end, ir.Constant(end.type, lanes - 1)), ir.Constant(end.type, lanes))
+        beyond = builder.add(array.nitems, ir.Constant(end.type, 1))
+        _do_boundscheck(target, builder, builder.mul(lines, ir.Constant(end.type, lanes)), beyond)
+
+
+def _all_streamed(context: Any) -> Any:
+    """Code after which all that was streamed is there."""
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return target.get_dummy_value()
+
+    return types.void(), code
+
+
+stream: Any = intrinsic(_stream)
+"""In compiled functions, ``stream(source, out, at, count)`` copies past the caches.
+
+A store into a cache first reads the memory that it replaces: half of the traffic, where that is too large to be found
+there again. Both arrays are flat and of one dtype; the values are whole cache lines, and so is what lies before them in
+``out``. Other threads see them after ``all_streamed()``.
+"""
+
+all_streamed: Any = intrinsic(_all_streamed)
+"""See :data:`stream`."""

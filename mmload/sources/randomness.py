@@ -1,0 +1,146 @@
+"""Finds out whether a Python dataset is random: by the names of its transforms, and by reading samples several times.
+
+A build stores each sample once, so a random transform would repeat one draw in every epoch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+
+_ATTRIBUTES = ("transform", "transforms", "target_transform", "joint_transform", "dataset", "datasets", "func", "lambd")
+"""Where datasets keep transforms, transforms others, and datasets those that they wrap."""
+
+_RANDOM = (
+    *("Random", "ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix"),
+    *("MixUp", "CutMix", "ElasticTransform", "GaussianBlur", "GaussianNoise"),
+)
+
+_LIBRARIES = ("torchvision", "albumentations", "albucore", "kornia", "timm", "monai", "torchio")
+_SWITCHES = (
+    *("RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale", "RandomInvert", "RandomPosterize"),
+    *("RandomSolarize", "RandomAdjustSharpness", "RandomAutocontrast", "RandomEqualize", "RandomApply"),
+)
+"""Steps that draw nothing but whether they are done, so that a probability of 0 or 1 leaves nothing random."""
+
+_MOST = 10_000
+_LISTED = 100
+"""Objects that are looked at, and of each list its first; longer ones are mostly the dataset's own samples."""
+READ = 8
+"""Samples that are read several times, spread over the dataset."""
+_TIMES = 3
+
+
+def random_step(dataset: Any) -> str | None:
+    """The name of a random transform that a dataset applies; None if none is found.
+
+    Args:
+        dataset: any; wrapped ones (``Subset``, ``ConcatDataset``) are looked into.
+    """
+    return next((type(each).__name__ for each in _parts(dataset) if _is_random(each)), None)
+
+
+def spread(size: int) -> list[int]:
+    """Some samples from the first to the last."""
+    return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
+
+
+def unsteady(read: Callable[[int], int], size: int) -> int | None:
+    """The first of some samples that is another one when it is read again; None if all stay the same.
+
+    The global generators of torch, numpy and Python are seeded differently for each reading, and put back after it.
+
+    Args:
+        read: a checksum of sample ``index``; what it raises of a sample leaves that one out.
+        size: samples of the dataset.
+    """
+    return next(
+        (index for index in spread(size) if len({_reading(read, index, seed) for seed in range(_TIMES)}) > 1), None
+    )
+
+
+def _reading(read: Callable[[int], int], index: int, seed: int) -> int | None:
+    with seeded(7919 * index + seed):
+        try:
+            return read(index)
+        except Exception:  # whatever the person's own dataset raises; the build will meet it again, and say so
+            return None
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators at a seed, for the time of a block."""
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        torch.set_rng_state(kept[2])
+
+
+def _parts(whole: Any) -> Iterator[Any]:
+    """An object and all that :data:`_ATTRIBUTES` and lists lead to from it, each once."""
+    waiting: list[Any] = [whole]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST:
+        each = waiting.pop()
+        if each is None or isinstance(each, str | bytes | int | float | np.ndarray | torch.Tensor) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += _inner(each)
+
+
+def _inner(each: Any) -> list[Any]:
+    if isinstance(each, list | tuple):
+        return list(each[:_LISTED])
+    if isinstance(each, Mapping):
+        return list(islice(each.values(), _LISTED))
+    if isinstance(each, FunctionType | type):
+        return []
+    if isinstance(each, MethodType):
+        return [each.__self__]
+    if isinstance(each, partial):
+        return [each.func, *each.args, *each.keywords.values()]
+    own = [_attribute(each, name) for name in _ATTRIBUTES]
+    return [*own, *each.children()] if isinstance(each, torch.nn.Module) else own
+
+
+def _attribute(each: Any, name: str) -> Any:
+    try:
+        return getattr(each, name, None)
+    except Exception:  # whatever a property of the person's own raises
+        return None
+
+
+def _is_random(step: Any) -> bool:
+    """Whether a step of a library that is known draws anything."""
+    kind = type(step)
+    if kind.__module__.partition(".")[0] not in _LIBRARIES:
+        return False
+    chance = getattr(step, "p", None)
+    if isinstance(chance, int | float) and 0 < chance < 1 and not getattr(step, "always_apply", False):
+        return True
+    if kind.__name__ in _SWITCHES and chance in (0, 1):
+        return False
+    if kind.__name__ == "GaussianBlur":
+        low, *rest = getattr(step, "sigma", (0, 1))
+        return any(other != low for other in rest)
+    return chance != 0 and is_random_name(kind.__name__)
+
+
+def is_random_name(name: str) -> bool:
+    """Whether torchvision, or a library that names alike, calls a random step this."""
+    return name.startswith(_RANDOM)

@@ -1,0 +1,317 @@
+"""A dataset on disk, opened: its splits by name, each a map-style dataset of rows.
+
+Opening holds the manifest against the files' sizes, which takes O(shards), not O(rows). Never writes and needs neither
+the source nor Pillow.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, choices, counted
+from mmload.records import FieldSpec
+from mmload.store.dataset_folder import Folder, Stamp, revision_of
+from mmload.store.manifest import Manifest, SplitRecord, shard_name
+from mmload.store.memory_map import OpenFile, joinable, mapped
+from mmload.store.row_numbers import is_one, row_number, row_numbers, shown_rows
+from mmload.store.row_reader import RowReader
+from mmload.store.row_sources import Samples, Source
+
+if TYPE_CHECKING:
+    from mmload.batch import Batch
+
+Rows = Sequence[int] | Sequence[bool] | slice | Tensor | npt.NDArray[Any]
+"""What may stand for several rows."""
+
+_TRIES = 10
+_SMALL_SHARE = 0.01
+"""Of a split's bytes: what a field may take to be read into memory by ``data`` where it cannot be mapped."""
+
+
+def open(path: str | Path) -> Dataset:
+    """Open a dataset.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        StoreError: if there is no finished dataset.
+        VersionError: if it is of another format version.
+        DamagedError: if its files do not have the sizes that the manifest says.
+    """
+    return Dataset(Path(path))
+
+
+class Dataset(Mapping[str, "Split"]):
+    """The splits of a dataset by name. See :func:`open`."""
+
+    def __init__(self, path: Path) -> None:
+        folder, self.manifest = _checked(path)
+        self.path = folder.path
+        self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}
+
+    def __getitem__(self, name: str) -> Split:
+        if name not in self._splits:
+            raise UsageError(f"{self.path} has no split {name!r}; it has {choices(self._splits)}")
+        return self._splits[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._splits
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._splits)
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.path)!r}: {', '.join(f'{n} {len(s):,}' for n, s in self._splits.items())})"
+
+
+class Split:
+    """One split: a map-style dataset for ``torch.utils.data``, and what a loader reads. Picklable, thread-safe.
+
+    ``split[i]`` is one row, ``split[2:8]``, ``split[[5, 1]]`` and ``split[mask]`` are batches; all are
+    :class:`~mmload.batch.Batch`.
+
+    Its files are opened when they are first read, always those of the dataset that was opened: where it was replaced
+    or overwritten in place meanwhile, reading goes on in the old files or is a StoreError.
+
+    Attributes:
+        folder: the dataset's.
+        name: the split's name.
+        record: its manifest entry.
+        reader: where rows come from.
+    """
+
+    def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
+        self.folder = folder
+        self.name = name
+        self.record = record
+        self.reader = RowReader(folder, name, record)
+        self._samples = Samples(folder, name, record)
+
+    @property
+    def path(self) -> Path:
+        """The dataset's folder."""
+        return self.folder.path
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """Equal for what was opened from one folder with the same content, as often as it was."""
+        return self.folder.place, self.folder.identity, self.name
+
+    @property
+    def fields(self) -> dict[str, FieldSpec]:
+        """Name -> dtype and row shape of each stored field."""
+        return self.record.fields
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by index."""
+        return self.record.classes
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Per-channel mean of the stored images' pixels, borders left out, in [0, 1], for ``Normalize``."""
+        return self.record.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Per-channel standard deviation of the same pixels, in [0, 1], for ``Normalize``."""
+        return self.record.std
+
+    def __len__(self) -> int:
+        return self.record.rows
+
+    def __getitem__(self, index: Rows | int) -> Batch:
+        if not is_one(index):
+            return self.rows(index)  # type: ignore[arg-type]  # several, as is_one says
+        row: Batch = self.rows([row_number(index, len(self), self._what)])[0]
+        return row
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Several rows at once; ``torch.utils.data.DataLoader`` calls this for each batch."""
+        return self.rows(indices)
+
+    def rows(self, rows: Rows) -> Batch:
+        """Several rows.
+
+        Args:
+            rows: their numbers as a list, array or tensor; a slice; or a mask, of one boolean for each row. Negative
+                numbers count from the end.
+
+        Raises:
+            IndexError: if a row is out of range, or a mask has another length than the split.
+            TypeError: if they are neither integers nor booleans.
+        """
+        from mmload.batch import make_batch  # tensordict: to open a dataset does not need it
+
+        numbers = row_numbers(rows, len(self), self._what)
+        self.check_changed()
+        try:
+            fields = {name: self.reader.gather(name, numbers) for name in self.fields}
+            return make_batch(fields, len(numbers), ids=numbers)
+        except MmloadError:
+            raise
+        except Exception as error:  # such as no memory; a DataLoader tells its worker's errors with their notes
+            error.add_note(f"while {self!r} was read: {shown_rows(numbers)}")
+            raise
+
+    def check_changed(self) -> None:
+        """Whether the dataset's folder still holds what was opened, or nothing: one ``stat``.
+
+        Raises:
+            StoreError: if it holds another dataset.
+        """
+        self.folder.check_changed()
+
+    def subset(self, rows: Rows) -> Subset[Batch]:
+        """Some of the rows, as :meth:`rows` takes them, as a dataset of their own for ``torch.utils.data``."""
+        numbers = row_numbers(rows, len(self), self._what).numpy()
+        return Subset(self, numbers)  # type: ignore[arg-type]  # map-style by its methods
+
+    @overload
+    def source(self, row: int) -> Source: ...
+
+    @overload
+    def source(self, row: Rows) -> list[Source]: ...
+
+    def source(self, row: Rows | int) -> Source | list[Source]:
+        """What a row was made of: the sample's id in its source, usually a path, and its image's original size.
+
+        Args:
+            row: a row number; or several rows, as :meth:`rows` takes them, for a list.
+
+        Raises:
+            IndexError, TypeError: as :meth:`rows`.
+            DamagedError: if ``samples.jsonl`` is not what the manifest says.
+        """
+        if is_one(row):
+            return self._samples.source(row_number(row, len(self), self._what))
+        return [self._samples.source(number) for number in row_numbers(row, len(self), self._what).tolist()]
+
+    @overload
+    def row_of(self, name: str) -> int: ...  # type: ignore[overload-overlap]  # a str is a sequence of str, too
+
+    @overload
+    def row_of(self, name: Sequence[str]) -> Tensor: ...
+
+    def row_of(self, name: str | Sequence[str]) -> int | Tensor:
+        """The way back: the row that was made of a sample, by its id as :meth:`source` gives it.
+
+        Args:
+            name: an id; or several, for int64 [B].
+
+        Raises:
+            UsageError: if no row was made of it, or several were.
+            DamagedError: if ``samples.jsonl`` is not what the manifest says.
+        """
+        if isinstance(name, str):
+            return self._samples.row_of(name)
+        return torch.tensor([self._samples.row_of(one) for one in name], dtype=torch.int64)
+
+    @property
+    def _what(self) -> str:
+        return f"split {self.name!r}"
+
+    @property
+    def shards(self) -> list[Batch]:
+        """Each shard as a memory-mapped tensorclass, copied where it is written to, as :attr:`data` is."""
+        return [self._mapped([index]) for index in range(len(self.record.shards))]
+
+    @property
+    def data(self) -> Batch:
+        """The whole split as one memory-mapped tensorclass, mapped again at each use.
+
+        It is copied where it is written to (``MAP_PRIVATE``): a page that a write touches becomes this process's own,
+        and no write ever reaches the files.
+
+        Several shards are mapped one behind the other. That takes files that end with whole pages, as those of images
+        of 64, 128, 192 ... squared do; fields whose files do not and that are small beside the images, such as targets,
+        are read into memory.
+
+        Raises:
+            UsageError: if the split has several shards whose files cannot be joined.
+        """
+        return self._mapped(range(len(self.record.shards)))
+
+    def _mapped(self, shards: Sequence[int]) -> Batch:
+        """Some shards as one tensorclass; one with no rows, of which every sample was skipped, cannot be mapped."""
+        from mmload.batch import make_batch
+
+        filled = [index for index in shards if self.record.shards[index].rows]
+        rows = sum(self.record.shards[index].rows for index in filled)
+        return make_batch({name: self._mapped_field(name, filled, rows) for name in self.fields}, rows)
+
+    def _mapped_field(self, name: str, shards: Sequence[int], rows: int) -> Tensor:
+        spec = self.fields[name]
+        sizes = [self.record.shards[index].rows * spec.row_bytes for index in shards]
+        if not rows:
+            return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
+        if joinable(sizes):
+            places = [(self.reader.path(name, index), self.reader.handle(name, index)) for index in shards]
+            flat = mapped([OpenFile(*place, size) for place, size in zip(places, sizes, strict=True)])
+            self.reader.check(name, shards)
+            return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
+        if rows * spec.row_bytes <= _SMALL_SHARE * self.record.bytes:
+            return self.reader.gather(name, torch.arange(rows))
+        raise UsageError(
+            f"{name} of split {self.name!r}: {len(shards)} files that do not end with a page cannot be mapped as one; "
+            f"take .shards, a tensorclass each, or build it again as one shard, with --shard-size {self.record.bytes}"
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in self.fields.items())
+        return f"Split({self.name!r} of {str(self.path)!r}: {counted(len(self), 'row')} of {shown})"
+
+
+def _checked(path: Path) -> tuple[Folder, Manifest]:
+    """A dataset's folder and manifest, held against the files; all of one dataset, also while it is being replaced."""
+    for _ in range(_TRIES):
+        folder = Folder(path)
+        try:
+            manifest = folder.read()
+            for name, record in manifest.splits.items():
+                _check_files(folder, name, record)
+        except StoreError:
+            if folder.is_current() or not path.exists():
+                raise
+            continue
+        if folder.is_current():
+            return folder, manifest
+    raise StoreError(f"the dataset {path} is being replaced again and again; open it when that has ended")
+
+
+def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
+    """Hold the shards' files against the manifest by their sizes, and keep what they are: O(shards), not O(rows)."""
+    advice = f"run: mmload repair {folder.path} --source ROOT"
+    seen: dict[str, list[Stamp]] = {name: [] for name in record.fields}
+    for index, shard in enumerate(record.shards):
+        for name, expected in shard.files.items():
+            file = f"{split}/{shard_name(index)}/{name}.memmap"
+            try:
+                status = folder.stat(file)
+            except FileNotFoundError as error:
+                raise DamagedError(f"{folder.name(file)} is missing; {advice}") from error
+            except OSError as error:
+                raise DamagedError(f"{folder.name(file)} cannot be read ({error.strerror})") from error
+            if not stat.S_ISREG(status.st_mode):
+                raise DamagedError(f"{folder.name(file)} is not a file; {advice}")
+            if status.st_size != expected.bytes:
+                what = "was truncated" if status.st_size < expected.bytes else "was written to"
+                raise DamagedError(
+                    f"{folder.name(file)} has {status.st_size:,} bytes, the manifest says {expected.bytes:,}: "
+                    f"it {what}; {advice}"
+                )
+            seen[name].append(revision_of(status))
+    for name, stamps in seen.items():
+        folder.remember(split, name, stamps)

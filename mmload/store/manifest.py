@@ -1,0 +1,365 @@
+"""The manifest: ``dataset.json`` as checked, immutable objects. Its presence means the dataset is complete.
+
+Equal manifests have equal JSON text, byte for byte. The shards themselves belong to :mod:`mmload.store.shard_writer`.
+The format is in docs/format.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from mmload.errors import DamagedError, StoreError
+from mmload.records import DTYPES, FieldSpec
+from mmload.runtime.regular_files import read_regular
+from mmload.store.manifest_text import FIRST_VERSION, MOST_BYTES, parse, shown, text_of
+
+FILE_NAME = "dataset.json"
+SAMPLES_NAME = "samples.jsonl"
+SKIPPED_NAME = "skipped.jsonl"
+SKIPPED_SHOWN = 1000
+"""A split's manifest lists this many skipped samples; all of them are in its ``skipped.jsonl``."""
+
+_DIMENSIONS = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_CRC32 = re.compile(r"[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """One file: its size in bytes and its CRC-32 (the one of zip and PNG) as 8 hex digits."""
+
+    bytes: int
+    crc32: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecord:
+    """One shard: its rows, and per field the record of ``<field>.memmap``."""
+
+    rows: int
+    files: dict[str, FileRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitRecord:
+    """One split.
+
+    Attributes:
+        rows: rows over all shards.
+        fields: name -> dtype and row shape.
+        classes: class names by index; empty where the split has no class targets.
+        class_counts: rows of each class, in the order of ``classes``; empty without them.
+        mean: per-channel mean of the stored images' pixels, borders left out, in [0, 1]; empty without uint8 images.
+        std: per-channel population standard deviation of the same, in [0, 1].
+        skipped_count: how many samples were left out.
+        skipped: (sample id, reason) of the first :data:`SKIPPED_SHOWN` of them.
+        skipped_file: the record of ``skipped.jsonl``; None where nothing was left out.
+        samples: the record of ``samples.jsonl``, one line a row.
+        shard_samples: samples, skipped ones included, that each shard but the last was planned to hold; None: as many
+            as fit into the recipe's shard size, as datasets of version 1 have it.
+        shards: in row order.
+    """
+
+    rows: int
+    fields: dict[str, FieldSpec]
+    classes: tuple[str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    skipped_count: int = 0
+    skipped: tuple[tuple[str, str], ...] = ()
+    skipped_file: FileRecord | None = None
+    samples: FileRecord
+    shard_samples: int | None = None
+    shards: tuple[ShardRecord, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(file.bytes for shard in self.shards for file in shard.files.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A whole dataset: what was asked for (``recipe``), of what (``fingerprint``), and what is there (``splits``)."""
+
+    recipe: dict[str, Any]
+    fingerprint: str
+    splits: dict[str, SplitRecord]
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def contents(self) -> str:
+        """A SHA-256 of all but the card: equal for a dataset of equal bytes, whatever was recorded of it since."""
+        body = [self.recipe, self.fingerprint, {name: _split_to_json(split) for name, split in self.splits.items()}]
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+    def dumps(self) -> str:
+        """The manifest as JSON text; equal manifests give equal text."""
+        body = {
+            "recipe": self.recipe,
+            "fingerprint": self.fingerprint,
+            "splits": {name: _split_to_json(split) for name, split in self.splits.items()},
+            "card": self.card,
+        }
+        return text_of(body)
+
+
+def shard_name(index: int) -> str:
+    """The folder of shard ``index`` inside its split's folder."""
+    return f"{index:06d}"
+
+
+def is_name(text: str) -> bool:
+    """Whether a split or field may be called this: a plain word that cannot leave the dataset's folder.
+
+    ``shape`` and ``device`` are keys of a shard's ``meta.json`` with another meaning, so nothing is called that.
+    """
+    return _NAME.fullmatch(text) is not None and text not in ("shape", "device")
+
+
+def loads(text: str, path: str) -> Manifest:
+    """Read a manifest.
+
+    Args:
+        text: the JSON text.
+        path: where it came from, for messages.
+
+    Raises:
+        VersionError: if it is of a format version that this mmload does not know.
+        DamagedError: if it is not a manifest, or contradicts itself.
+    """
+    body = parse(text, path)
+    return _Reader(path, strict=body["version"] != FIRST_VERSION).manifest(body)
+
+
+def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
+    """The manifest of the dataset in a folder.
+
+    Args:
+        folder: its path, for messages where there is a descriptor.
+        dir_fd: the folder's descriptor; None: it is found by its path.
+
+    Raises:
+        StoreError: if there is no finished dataset; VersionError, DamagedError: as :func:`loads`.
+    """
+    folder = Path(folder)
+    file = folder / FILE_NAME
+    try:
+        content = read_regular(file if dir_fd is None else FILE_NAME, dir_fd=dir_fd, most=MOST_BYTES)
+        return loads(content.decode("utf-8"), str(file))
+    except FileNotFoundError as error:
+        if not folder.exists():
+            raise StoreError(
+                f"no such dataset: {folder}; build it with: mmload build imagefolder ROOT {folder}"
+            ) from error
+        raise StoreError(f"{folder} is not a finished dataset: it has no {FILE_NAME}; build it again") from error
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{file} is not UTF-8 text; rebuild the dataset") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {file} ({error.strerror})") from error
+
+
+def _split_to_json(split: SplitRecord) -> dict[str, Any]:
+    return {
+        "rows": split.rows,
+        "fields": {name: {"dtype": f.dtype, "shape": list(f.shape)} for name, f in split.fields.items()},
+        "classes": list(split.classes),
+        "class_counts": list(split.class_counts),
+        "mean": list(split.mean),
+        "std": list(split.std),
+        "skipped_count": split.skipped_count,
+        "skipped": [{"id": sample, "reason": reason} for sample, reason in split.skipped],
+        "skipped_file": None if split.skipped_file is None else vars(split.skipped_file),
+        "samples": vars(split.samples),
+        "shard_samples": split.shard_samples,
+        "shards": [shard_to_json(shard) for shard in split.shards],
+    }
+
+
+def shard_to_json(shard: ShardRecord) -> dict[str, Any]:
+    """A shard's record as the manifest and the shard's seal write it."""
+    return {"rows": shard.rows, "files": {name: vars(file) for name, file in shard.files.items()}}
+
+
+def shard_from_json(body: object, path: str) -> ShardRecord:
+    """The reverse of :func:`shard_to_json`.
+
+    Raises:
+        DamagedError: if ``body`` is no such record.
+    """
+    return _Reader(path).shard(body, "shard")
+
+
+_FILE_KEYS = {field.name for field in fields(FileRecord)}
+_SHARD_KEYS = {field.name for field in fields(ShardRecord)}
+_SPLIT_KEYS = {field.name for field in fields(SplitRecord)}
+_FIELD_KEYS = {field.name for field in fields(FieldSpec)}
+_SKIPPED_KEYS = {"id", "reason"}
+
+
+class _Reader:
+    """Checks JSON values on their way into records; every complaint names the file and the place in it.
+
+    Args:
+        path: the file, for messages.
+        strict: refuse keys that this version does not have; version 1 lets a reader ignore them.
+    """
+
+    def __init__(self, path: str, *, strict: bool = True) -> None:
+        self.path, self.strict = path, strict
+
+    def fail(self, where: str, expected: str, got: object) -> DamagedError:
+        return DamagedError(
+            f"{self.path} is damaged: {where} is {shown(got)}, expected {expected}; rebuild the dataset"
+        )
+
+    def mapping(self, body: object, where: str) -> Mapping[str, Any]:
+        if not isinstance(body, dict):
+            raise self.fail(where, "an object", body)
+        return body
+
+    def keys(self, body: object, where: str, keys: Set[str]) -> Mapping[str, Any]:
+        record = self.mapping(body, where)
+        if self.strict and record.keys() != keys:
+            raise self.fail(where, f"an object of {', '.join(sorted(keys))}", sorted(record))
+        return record
+
+    def items(self, body: object, where: str) -> list[Any]:
+        if not isinstance(body, list):
+            raise self.fail(where, "a list", body)
+        return body
+
+    def count(self, body: object, where: str) -> int:
+        if type(body) is not int or not 0 <= body < 2**62:
+            raise self.fail(where, "an integer", body)
+        return body
+
+    def text(self, body: object, where: str) -> str:
+        if not isinstance(body, str):
+            raise self.fail(where, "text", body)
+        return body
+
+    def number(self, body: object, where: str) -> float:
+        if not isinstance(body, int | float) or isinstance(body, bool) or not 0 <= body <= 1:
+            raise self.fail(where, "a number from 0 to 1", body)
+        return float(body)
+
+    def name(self, body: str, where: str) -> str:
+        if not is_name(body):
+            raise self.fail(where, "a plain name of letters, digits, _ and -", body)
+        return body
+
+    def file(self, body: object, where: str) -> FileRecord:
+        record = self.keys(body, where, _FILE_KEYS)
+        digest = record.get("crc32")
+        if not isinstance(digest, str) or not _CRC32.fullmatch(digest):
+            raise self.fail(f"{where}.crc32", "8 hexadecimal digits", digest)
+        return FileRecord(bytes=self.count(record.get("bytes"), f"{where}.bytes"), crc32=digest)
+
+    def field(self, body: object, where: str) -> FieldSpec:
+        record = self.keys(body, where, _FIELD_KEYS)
+        shape = self.items(record.get("shape"), f"{where}.shape")
+        sizes = tuple(self.count(size, f"{where}.shape") for size in shape)
+        if math.prod(sizes[:_DIMENSIONS]) >= 2**56 or len(sizes) > _DIMENSIONS:
+            raise self.fail(f"{where}.shape", f"at most {_DIMENSIONS} sizes, less than 2**56 elements", shape)
+        dtype = self.text(record.get("dtype"), f"{where}.dtype")
+        if dtype not in DTYPES:
+            raise self.fail(f"{where}.dtype", f"one of {', '.join(DTYPES)}", dtype)
+        try:
+            return FieldSpec(dtype=dtype, shape=sizes)
+        except ValueError as error:
+            raise DamagedError(f"{self.path} is damaged: {where}: {error}; rebuild the dataset") from error
+
+    def shard(self, body: object, where: str) -> ShardRecord:
+        record = self.keys(body, where, _SHARD_KEYS)
+        files = self.mapping(record.get("files"), f"{where}.files")
+        return ShardRecord(
+            rows=self.count(record.get("rows"), f"{where}.rows"),
+            files={name: self.file(file, f"{where}.files.{name}") for name, file in files.items()},
+        )
+
+    def skipped(self, body: object, where: str) -> tuple[str, str]:
+        record = self.keys(body, where, _SKIPPED_KEYS)
+        return self.text(record.get("id"), f"{where}.id"), self.text(record.get("reason"), f"{where}.reason")
+
+    def split(self, body: object, where: str) -> SplitRecord:
+        record = self.keys(body, where, _SPLIT_KEYS)
+
+        def each(key: str, read: Any) -> tuple[Any, ...]:
+            return tuple(
+                read(item, f"{where}.{key}[{i}]")
+                for i, item in enumerate(self.items(record.get(key), f"{where}.{key}"))
+            )
+
+        fields = self.mapping(record.get("fields"), f"{where}.fields")
+        skipped_file, planned = record.get("skipped_file"), record.get("shard_samples")
+        split = SplitRecord(
+            rows=self.count(record.get("rows"), f"{where}.rows"),
+            fields={self.name(n, f"{where}.fields"): self.field(f, f"{where}.fields.{n}") for n, f in fields.items()},
+            classes=each("classes", self.text),
+            class_counts=each("class_counts", self.count),
+            mean=each("mean", self.number),
+            std=each("std", self.number),
+            skipped_count=self.count(record.get("skipped_count"), f"{where}.skipped_count"),
+            skipped=each("skipped", self.skipped),
+            skipped_file=None if skipped_file is None else self.file(skipped_file, f"{where}.skipped_file"),
+            samples=self.file(record.get("samples"), f"{where}.samples"),
+            shard_samples=None if planned is None else self.count(planned, f"{where}.shard_samples"),
+            shards=each("shards", self.shard),
+        )
+        self.agree(split, where)
+        return split
+
+    def agree(self, split: SplitRecord, where: str) -> None:
+        """The parts of a split must tell the same story."""
+        if split.shard_samples == 0:
+            raise self.fail(f"{where}.shard_samples", "at least 1, or null", 0)
+        if not split.fields:
+            raise self.fail(f"{where}.fields", "at least one field", {})
+        total = sum(shard.rows for shard in split.shards)
+        if total != split.rows:
+            raise self.fail(f"{where}.rows", f"{total}, the sum of its shards", split.rows)
+        if len(split.class_counts) not in (0, len(split.classes)) or sum(split.class_counts) > split.rows:
+            raise self.fail(f"{where}.class_counts", "one a class, together no more than rows", split.class_counts)
+        if len(split.skipped) != min(split.skipped_count, SKIPPED_SHOWN):
+            raise self.fail(f"{where}.skipped_count", "the number of skipped samples", split.skipped_count)
+        if (split.skipped_file is None) != (split.skipped_count == 0):
+            raise self.fail(
+                f"{where}.skipped_file", "a file where samples were left out, else null", split.skipped_file
+            )
+        images = split.fields.get("images")
+        channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
+        for name, values in (("mean", split.mean), ("std", split.std)):
+            if len(values) not in (0, channels):
+                raise self.fail(f"{where}.{name}", f"{channels} numbers, one a channel", list(values))
+        row_bytes = {name: spec.row_bytes for name, spec in split.fields.items()}
+        for index, shard in enumerate(split.shards):
+            self.agree_shard(shard, row_bytes, f"{where}.shards[{index}].files")
+
+    def agree_shard(self, shard: ShardRecord, row_bytes: Mapping[str, int], where: str) -> None:
+        """A shard has one file for each field, of rows x row size bytes."""
+        if shard.files.keys() != row_bytes.keys():
+            raise self.fail(where, f"one for each of {list(row_bytes)}", list(shard.files))
+        for name, file in shard.files.items():
+            size = shard.rows * row_bytes[name]
+            if file.bytes != size:
+                raise self.fail(f"{where}.{name}.bytes", f"{size} (rows x row size)", file.bytes)
+
+    def manifest(self, body: Mapping[str, Any]) -> Manifest:
+        splits = self.mapping(body.get("splits"), "splits")
+        if not splits:
+            raise self.fail("splits", "at least one split", {})
+        return Manifest(
+            recipe=dict(self.mapping(body.get("recipe"), "recipe")),
+            fingerprint=self.text(body.get("fingerprint"), "fingerprint"),
+            splits={self.name(name, "splits"): self.split(split, f"splits.{name}") for name, split in splits.items()},
+            card=dict(self.mapping(body.get("card", {}), "card")),
+        )

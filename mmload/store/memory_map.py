@@ -1,0 +1,80 @@
+"""Files as one array: mapped into memory, several of them one behind the other, and copied only where it is written to.
+
+A map has whole pages, so all files but the last must end with one. Touching a file that was truncated since ends the
+process, as with any map: loaders read by :mod:`mmload.store.row_reader` instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import DamagedError, StoreError
+
+_FIXED = 0x10  # MAP_FIXED of Linux and macOS, which the mmap module does not have
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE: else a map larger than the memory is refused
+_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)  # which Windows does not have
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class OpenFile(NamedTuple):
+    """A file to map: its path, for messages, its descriptor, and its bytes."""
+
+    path: str
+    handle: int
+    size: int
+
+
+def joinable(sizes: Sequence[int]) -> bool:
+    """Whether files of these sizes can be mapped one behind the other."""
+    whole_pages = os.name == "posix" and all(size % mmap.PAGESIZE == 0 for size in sizes[:-1])
+    return len(sizes) == 1 or whole_pages
+
+
+def mapped(files: Sequence[OpenFile]) -> npt.NDArray[np.uint8]:
+    """The files' bytes, which are read when they are touched and let go of with the array.
+
+    Args:
+        files: at least one, of sizes as :func:`joinable` wants them; their descriptors may be closed afterwards.
+
+    Returns:
+        uint8 [sum of sizes]; what is written to it stays in this process's memory and never reaches the files.
+
+    Raises:
+        DamagedError: if a file is shorter.
+        StoreError: if a file cannot be mapped.
+    """
+    for file in files:
+        if (have := os.fstat(file.handle).st_size) < file.size:
+            raise DamagedError(f"{file.path} has {have:,} bytes, expected {file.size:,}: it was truncated")
+    if os.name != "posix":
+        return np.frombuffer(mmap.mmap(files[0].handle, files[0].size, access=mmap.ACCESS_COPY), dtype=np.uint8)
+    # Addresses for all, of which nothing is touched; the files take their places, and munmap ends them with it.
+    kind = mmap.MAP_PRIVATE | _NO_RESERVE
+    room = mmap.mmap(-1, sum(file.size for file in files), flags=kind | mmap.MAP_ANONYMOUS, prot=_READ_WRITE)
+    whole = np.frombuffer(room, dtype=np.uint8)
+    place = whole.ctypes.data
+    for file in files:
+        if _system_mmap()(place, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
+            raise StoreError(f"cannot map {file.path} ({os.strerror(ctypes.get_errno())})")
+        place += file.size
+    return whole
+
+
+@cache
+def _system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
+    """``mmap`` of the system's C library: Python's own does not take an address."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    number, size = ctypes.c_int, ctypes.c_size_t
+    function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
+    made: Callable[[int, int, int, int, int, int], int | None] = function
+    return made

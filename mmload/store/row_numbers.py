@@ -1,0 +1,142 @@
+"""Which rows are meant: an index, a list, an array or a mask, as int64 row numbers.
+
+As in numpy, a boolean mask selects where it is True, integers are row numbers, and negative ones count from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from hashlib import sha256
+from operator import index
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmload.errors import counted
+
+
+def row_numbers(rows: object, count: int, what: str) -> Tensor:
+    """Row numbers from what a person gives for several rows.
+
+    Args:
+        rows: a slice, or a tensor, numpy array or sequence of integers or of ``count`` booleans.
+        count: how many rows there are.
+        what: what has so many rows, for messages.
+
+    Returns:
+        int64 [B], each in [0, count).
+
+    Raises:
+        IndexError: if a number is out of range, or the rows are not in one dimension, or a mask has another length.
+        TypeError: if the rows are neither integers nor booleans.
+    """
+    if isinstance(rows, slice):
+        chosen = range(*rows.indices(count))
+        return torch.arange(chosen.start, chosen.start + len(chosen) * chosen.step, chosen.step)
+    numbers = _array(rows, what)
+    if numbers.ndim != 1:
+        raise IndexError(f"rows of {what} have the shape {list(numbers.shape)}; give them in one dimension")
+    if numbers.dtype == np.bool_:
+        if len(numbers) != count:
+            raise IndexError(
+                f"a mask of {len(numbers):,} for {what}, which has {counted(count, 'row')}; give one for each row"
+            )
+        return torch.from_numpy(np.flatnonzero(numbers))
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"rows of {what} are {numbers.dtype}; give integers, or a mask of booleans")
+    if not len(numbers):
+        return torch.empty(0, dtype=torch.int64)
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < -count or high >= count:
+        raise IndexError(f"row {low if low < -count else high} of {what}, which has {counted(count, 'row')}")
+    wide = numbers.astype(np.int64)  # a copy: what is given may change later
+    if low < 0:
+        wide[wide < 0] += count
+    return torch.from_numpy(wide)
+
+
+def row_number(row: object, count: int, what: str) -> int:
+    """One row's number.
+
+    Args:
+        row: an integer of Python, numpy, or a tensor without dimensions.
+        count: how many rows there are.
+        what: what has so many rows, for messages.
+
+    Raises:
+        IndexError: if the number is out of range.
+        TypeError: if it is no integer; a boolean is none.
+    """
+    number = whole(row)
+    if number is None:
+        raise TypeError(f"a row of {what} is {row!r}; give an integer")
+    if not -count <= number < count:
+        raise IndexError(f"row {number} of {what}, which has {counted(count, 'row')}")
+    return number % count
+
+
+def is_one(rows: object) -> bool:
+    """Whether this is a single row rather than several."""
+    if isinstance(rows, Tensor | np.ndarray):
+        return rows.ndim == 0
+    return not (isinstance(rows, slice) or hasattr(rows, "__len__"))
+
+
+def whole(value: object) -> int | None:
+    """A integer of any kind as Python's; None where it is something else, such as a boolean."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]  # TypeError is what is asked for
+    except TypeError:
+        return None
+
+
+def shown_rows(rows: Tensor) -> str:
+    """Row numbers as a message shows them."""
+    first = ", ".join(map(str, rows[:8].tolist()))
+    return f"rows {first}{f' and {len(rows) - 8:,} more' if len(rows) > 8 else ''}"
+
+
+def rows_digest(rows: Tensor) -> int:
+    """63 bits that tell these rows, in their order, from any others."""
+    return int.from_bytes(sha256(rows.contiguous().numpy().tobytes()).digest()[:8], "little") >> 1
+
+
+def _array(rows: object, what: str) -> NDArray[Any]:
+    """The rows as an array of whatever they are."""
+    if isinstance(rows, Tensor):
+        if rows.dtype.is_floating_point or rows.dtype.is_complex:  # of which numpy does not have all
+            raise TypeError(f"rows of {what} are {rows.dtype}; give integers, or a mask of booleans")
+        return rows.detach().cpu().numpy()
+    if isinstance(rows, np.ndarray):
+        return rows
+    if isinstance(rows, range):
+        return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
+    if isinstance(rows, str | bytes | Set | Mapping) or not (hasattr(rows, "__len__") and hasattr(rows, "__iter__")):
+        raise TypeError(f"rows of {what} are {_shown(rows)}; give a list, a tensor or an array of integers")
+    kinds = set(map(type, rows))
+    if kinds <= {bool, np.bool_} and kinds:
+        return np.array(rows, dtype=np.bool_)
+    if kinds <= {int, np.int64, np.int32}:
+        return _wide(list(rows), what)
+    numbers = [whole(row) for row in rows]
+    if None in numbers:
+        odd = next(row for row, number in zip(rows, numbers, strict=True) if number is None)
+        raise TypeError(f"rows of {what} contain {_shown(odd)}; give integers, or a mask of booleans alone")
+    return _wide(numbers, what)
+
+
+def _wide(numbers: list[Any], what: str) -> NDArray[np.int64]:
+    try:
+        return np.array(numbers, dtype=np.int64)
+    except OverflowError as error:
+        raise IndexError(f"row {max(numbers, key=abs)} of {what} is out of range") from error
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

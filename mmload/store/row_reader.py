@@ -1,0 +1,261 @@
+"""Rows of one split from its files into memory that the caller owns.
+
+Positioned reads (``preadv``) make large requests instead of a page fault for every 4 KiB, and a truncated or failing
+file is an exception with its path, where a mapped read is a SIGBUS. At the first row of a batch that is not in the page
+cache, all later rows are announced to the system, so that a cold disk has a whole batch of each thread to work on. The
+reader never allocates batches and never decides an order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmload.errors import DamagedError, StoreError
+from mmload.runtime.positioned_reads import read_at
+from mmload.store.dataset_folder import Folder
+from mmload.store.held_file import HeldFile
+from mmload.store.manifest import SplitRecord, shard_name
+
+COLUMN_BYTES = 64 * 2**20
+"""A field of small rows (targets, counts) is kept in memory once read, if the whole of it is not larger than this."""
+
+SMALL_ROW = 1024
+"""Bytes of a row up to which it is a small one."""
+
+_JOINED_BYTES = 8 * 2**20
+
+Numbers = NDArray[np.int64]
+
+
+class _Request(NamedTuple):
+    """Bytes of a shard's file from ``offset``, as many as ``out`` takes."""
+
+    file: HeldFile
+    offset: int
+    out: memoryview
+
+
+class _Requests(NamedTuple):
+    """What a call reads: the requests in order, where in memory each one's rows end, and the files, once each."""
+
+    each: list[_Request]
+    ends: list[int]
+    files: list[HeldFile]
+
+
+class RowReader:
+    """Reads rows of a split. Thread-safe, picklable, and safe to use after a fork.
+
+    Args:
+        folder: the dataset's.
+        split: the split's name.
+        record: its manifest entry.
+    """
+
+    def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
+        self._folder, self._split = folder, split
+        self._record = record
+        self._starts = np.cumsum([0, *(shard.rows for shard in record.shards)])
+        self._files: dict[tuple[int, str], HeldFile] = {}
+        self._columns: dict[str, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self._folder, "split": self._split, "record": self._record}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]  # files are opened again, lazily
+
+    def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """Rows of a field.
+
+        Args:
+            name: the field.
+            rows: int64 [B].
+            out: contiguous [B, *row shape] to read into; None: new memory.
+
+        Returns:
+            [B, *row shape].
+
+        Raises:
+            DamagedError: if a file is shorter than its manifest says.
+            StoreError: if a file cannot be opened or read, or was written to since the dataset was opened.
+        """
+        column = self._column(name)
+        if column is not None:
+            if out is not None or column.dtype == torch.bfloat16:  # which numpy does not have
+                return torch.index_select(column, 0, rows, out=out)
+            return torch.from_numpy(column.numpy()[rows.numpy()])
+        spec = self._record.fields[name]
+        if out is None:
+            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
+        self.gather_into(name, rows, out)
+        return out
+
+    def gather_into(self, name: str, rows: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        """Rows of a field into memory; neighbors that stay neighbors in one request.
+
+        Args:
+            name: the field.
+            rows: int64 [B].
+            out: contiguous [N, *row shape].
+            places: int64 [B], where in ``out`` each row goes; None: one after the other from its start.
+        """
+        most = max(1, _JOINED_BYTES // self._record.fields[name].row_bytes)
+        requests = self._requests(name, rows, np.arange(len(rows)) if places is None else places.numpy(), out, most)
+        for _ in _served(requests.each):
+            pass
+        _check(requests.files)
+
+    def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
+        """The rows in turn, as many at a time as ``scratch`` [n, *row shape] takes; the next ones overwrite them.
+
+        Yields:
+            How many of its rows are filled. What was read counts only once this has ended without an error.
+
+        Raises:
+            DamagedError, StoreError: as :meth:`gather`.
+        """
+        most = len(scratch)
+        requests = self._requests(name, rows, np.arange(len(rows)) % most, scratch, most)
+        last = len(requests.each)
+        for number, _ in enumerate(_served(requests.each), 1):
+            end = requests.ends[number - 1]
+            if end == most or number == last:
+                yield end
+        _check(requests.files)
+
+    def path(self, name: str, shard: int) -> str:
+        """The file that holds a field of a shard."""
+        return self._folder.name(self._file(name, shard))
+
+    def _file(self, name: str, shard: int) -> str:
+        return f"{self._split}/{shard_name(shard)}/{name}.memmap"
+
+    def _requests(self, name: str, rows: Tensor, places: Numbers, out: Tensor, most: int) -> _Requests:
+        """One request for each run of at most ``most`` neighbors; Python's lists, as numpy's elements take 5 us a row.
+
+        Args:
+            name: the field.
+            rows: int64 [B].
+            places: int64 [B], where in ``out`` each row goes.
+            out: contiguous [N, *row shape].
+            most: rows of a request.
+        """
+        wanted, memory, size = rows.numpy(), memory_of(out), self._record.fields[name].row_bytes
+        shards = np.searchsorted(self._starts, wanted, side="right") - 1
+        firsts = wanted - self._starts[shards]
+        breaks = (np.diff(shards) != 0) | (np.diff(firsts) != 1) | (np.diff(places) != 1)
+        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(wanted)]
+        shard_of, first_of, place_of = shards.tolist(), firsts.tolist(), places.tolist()
+        files = {shard: self._held(name, shard) for shard in set(shard_of)}
+        requests = _Requests([], [], list(files.values()))
+        for head, end in pairwise(edges):
+            for start in range(head, end, most):
+                place = place_of[start]
+                after = place + min(most, end - start)
+                part = memory[place * size : after * size]
+                requests.each.append(_Request(files[shard_of[start]], first_of[start] * size, part))
+                requests.ends.append(after)
+        return requests
+
+    def handle(self, name: str, shard: int) -> int:
+        """The descriptor of an open file, closed with the reader."""
+        return self._held(name, shard).handle
+
+    def check(self, name: str, shards: Iterable[int]) -> None:
+        """Whether what was read of these shards is of the dataset that was opened: one ``fstat`` for each.
+
+        Raises:
+            DamagedError, StoreError: if a file was written to.
+        """
+        _check(self._held(name, shard) for shard in shards)
+
+    def _held(self, name: str, shard: int) -> HeldFile:
+        """The open file; no lock, so that a fork at any moment leaves none held."""
+        key = (shard, name)
+        held = self._files.get(key)
+        if held is None:
+            record = self._record.shards[shard].files[name]
+            seen = self._folder.seen(self._split, name, shard)
+            held = self._files.setdefault(key, HeldFile(self._folder, self._file(name, shard), record, seen))
+        return held
+
+    def _column(self, name: str) -> Tensor | None:
+        """The whole of a field, if its rows are small and it is not large."""
+        column = self._columns.get(name)
+        if column is None:
+            spec = self._record.fields[name]
+            rows = self._record.rows
+            if spec.row_bytes > SMALL_ROW or spec.row_bytes * rows > COLUMN_BYTES:
+                return None
+            column = torch.empty((rows, *spec.shape), dtype=spec.torch_dtype)
+            self.gather_into(name, torch.arange(rows), column)
+            self._columns[name] = column
+        return column
+
+
+def _served(requests: Sequence[_Request]) -> Iterator[None]:
+    """Fill the requests' memories in turn; once one of them has to wait for the disk, all others are announced."""
+    announced = False
+    for number, request in enumerate(requests):
+        done = 0 if announced else _read_cached(request.file.handle, request.out, request.offset)
+        if done < len(request.out):
+            if not announced:
+                announced = True
+                _announce(requests[number:])
+            _read(request, done)
+        yield
+
+
+def _announce(requests: Sequence[_Request]) -> None:
+    """Have the system start reading in its own time; it is a hint, and may come to nothing."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for request in requests:
+        with suppress(OSError):
+            os.posix_fadvise(request.file.handle, request.offset, len(request.out), os.POSIX_FADV_WILLNEED)
+
+
+def _read(request: _Request, done: int) -> None:
+    """What is left of a request after its first ``done`` bytes."""
+    file, out = request.file, request.out
+    while done < len(out):
+        try:
+            got = read_at(file.handle, out[done:] if done else out, request.offset + done)
+        except OSError as error:
+            raise StoreError(f"cannot read {file.path} ({error.strerror})") from error
+        if got == 0:
+            raise DamagedError(
+                f"{file.path} ends at byte {request.offset + done}, before its last row: "
+                "it was truncated; repair or rebuild the dataset"
+            )
+        done += got
+
+
+def _check(files: Iterable[HeldFile]) -> None:
+    for file in files:
+        file.check()
+
+
+def memory_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, writable, not copied."""
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy 2 on 3.11
+
+
+def _read_cached(handle: int, out: memoryview, offset: int) -> int:
+    """As many bytes as are in the page cache, without waiting for the disk; 0 where that cannot be asked."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return 0
+    try:
+        return os.preadv(handle, [out], offset, os.RWF_NOWAIT)
+    except OSError:  # EAGAIN: none is; and what else is wrong, the read that waits will say
+        return 0

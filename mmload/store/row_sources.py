@@ -1,0 +1,161 @@
+"""Where rows came from: ``samples.jsonl`` by row, and back by the sample's id."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmload.errors import DamagedError, StoreError, UsageError, counted
+from mmload.runtime.positioned_reads import read_at
+from mmload.store.checksum import crc32
+from mmload.store.dataset_folder import Folder
+from mmload.store.held_file import HeldFile
+from mmload.store.manifest import SAMPLES_NAME, SplitRecord
+
+_CHUNK_BYTES = 16 * 2**20
+_ID = re.compile(rb'^\{"id": "([^"\\\n]*(?:\\.[^"\\\n]*)*)"', re.MULTILINE)
+
+
+class Source(NamedTuple):
+    """A sample in its source: its id, usually a path relative to the root, and (height, width) before any transform."""
+
+    id: str
+    size: tuple[int, int] | None
+
+
+class Samples:
+    """The lines of a split's ``samples.jsonl``. Thread-safe; picklable, without what it has read.
+
+    The first use reads the file once and holds it against its checksum; from then on a row takes one short read. Kept
+    are 8 bytes a row, and 16 more once an id was asked for.
+
+    Args:
+        folder: the dataset's.
+        split: the split's name.
+        record: its manifest entry.
+    """
+
+    def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
+        self._folder, self._split, self._record = folder, split, record
+        self._file = f"{split}/{SAMPLES_NAME}"
+        self._held: HeldFile | None = None
+        self._index: NDArray[np.int64] | None = None
+        self._ids: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self._folder, "split": self._split, "record": self._record}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]  # the file is opened again, lazily
+
+    def source(self, row: int) -> Source:
+        """What a row was made of; the row is in [0, rows).
+
+        Raises:
+            DamagedError: if the file is not what the manifest says.
+            StoreError: if it cannot be read.
+        """
+        ends = self._ends()
+        start = int(ends[row - 1]) if row else 0
+        return self._parsed(self._bytes(start, int(ends[row]) - start))[0]
+
+    def row_of(self, name: str) -> int:
+        """The row that was made of a sample.
+
+        Raises:
+            UsageError: if there is none, or more than one.
+            DamagedError, StoreError: as :meth:`source`.
+        """
+        hashes, rows = self._by_hash()
+        key = hash(name)
+        first, last = np.searchsorted(hashes, key, "left"), np.searchsorted(hashes, key, "right")
+        found = sorted(row for row in map(int, rows[first:last]) if self.source(row).id == name)
+        if len(found) == 1:
+            return found[0]
+        what = f"split {self._split!r} of {self._folder.path}"
+        if found:
+            raise UsageError(
+                f"{name!r} is in {counted(len(found), 'row')} of {what}: {', '.join(map(str, found[:5]))}; use rows"
+            )
+        raise UsageError(f"no row of {what} was made of {name!r}; ids are as in {self._folder.name(self._file)}")
+
+    def _ends(self) -> NDArray[np.int64]:
+        """Where each row's line ends, from one pass that also checks the file."""
+        if self._index is None:
+            ends, checksum, at = [], 0, 0
+            for chunk in self._chunks():
+                checksum = crc32(chunk, checksum)
+                ends.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + at + 1)
+                at += len(chunk)
+            index = np.concatenate([np.empty(0, np.int64), *ends])
+            record = self._record
+            size = self._folder.stat(self._file).st_size
+            if size != record.samples.bytes or f"{checksum:08x}" != record.samples.crc32 or len(index) != record.rows:
+                raise self._damaged("it is not the file that the manifest names")
+            self._index = index
+        return self._index
+
+    def _by_hash(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids' hashes in ascending order, and the row of each."""
+        if self._ids is None:
+            ends, hashes, at = self._ends(), [], 0
+            while at < (int(ends[-1]) if len(ends) else 0):
+                last = max(int(np.searchsorted(ends, at, "right")) + 1, int(np.searchsorted(ends, at + _CHUNK_BYTES)))
+                stop = int(ends[min(last, len(ends)) - 1])
+                names = self._names(self._bytes(at, stop - at))
+                hashes.append(np.fromiter(map(hash, names), np.int64, len(names)))
+                at = stop
+            whole = np.concatenate([np.empty(0, np.int64), *hashes])
+            order = np.argsort(whole, kind="stable")
+            self._ids = whole[order], order
+        return self._ids
+
+    def _chunks(self) -> Iterator[bytes]:
+        at = 0
+        while at < self._record.samples.bytes:
+            chunk = self._bytes(at, min(_CHUNK_BYTES, self._record.samples.bytes - at))
+            yield chunk
+            at += len(chunk)
+
+    def _bytes(self, start: int, count: int) -> bytes:
+        """Part of the file, whole."""
+        held = self._held
+        if held is None:
+            held = self._held = HeldFile(self._folder, self._file, self._record.samples, None)
+        out, done = bytearray(count), 0
+        while done < count:
+            try:
+                got = read_at(held.handle, memoryview(out)[done:], start + done)
+            except OSError as error:
+                raise StoreError(f"cannot read {self._folder.name(self._file)} ({error.strerror})") from error
+            if not got:
+                raise self._damaged(f"it ends at byte {start + done:,}")
+            done += got
+        held.check()
+        return bytes(out)
+
+    def _names(self, lines: bytes) -> list[str]:
+        """The ids of some lines; a pattern finds them sooner than JSON, where the lines are written as mmload's."""
+        found = _ID.findall(lines)
+        if len(found) != lines.count(b"\n"):
+            return [sample.id for sample in self._parsed(lines)]
+        try:
+            return [json.loads(b'"' + raw + b'"') if b"\\" in raw else raw.decode() for raw in found]
+        except ValueError as error:
+            raise self._damaged(f"an id in it is no text ({error})") from error
+
+    def _parsed(self, lines: bytes) -> list[Source]:
+        try:
+            items = json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]")
+            return [Source(item["id"], tuple(item["size"]) if item["size"] else None) for item in items]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise self._damaged(f"a line of it is no sample ({error})") from error
+
+    def _damaged(self, why: str) -> DamagedError:
+        path = self._folder.name(self._file)
+        return DamagedError(f"{path} is damaged: {why}; run: mmload verify {self._folder.path}")

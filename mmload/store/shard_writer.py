@@ -1,0 +1,345 @@
+"""The files of a shard: written row by row under another name, sealed with their checksums, found again after a crash.
+
+It takes chunks of rows as tensors and writes shard folders as docs/format.md describes them, each with a seal that says
+what is in it. It never decodes, never reads a source and does not know the dataset's destination, as
+:mod:`mmload.builder.staging` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from operator import add
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from mmload.errors import BuildError, DamagedError
+from mmload.records import FieldSpec
+from mmload.runtime.durable_files import remove, sync, sync_folder, write_atomically
+from mmload.runtime.regular_files import read_regular
+from mmload.store.checksum import crc32
+from mmload.store.losses import add_up, first_names
+from mmload.store.manifest import FileRecord, ShardRecord, shard_from_json, shard_name, shard_to_json
+
+META_NAME = "meta.json"
+
+_JSON = json.JSONEncoder(ensure_ascii=False)
+_FLUSH_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Neighboring rows, ready to be stored.
+
+    Attributes:
+        fields: name -> contiguous tensor [n, *row shape].
+        samples: (sample id, (height, width) of the image in its file, or None) of each row.
+        skipped: (sample id, reason) of the samples left out.
+        sums: int64 [2, C], the sum and the sum of squares of each channel over the images' pixels, without the borders
+            that transforms added; None without uint8 images.
+        pixels: how many pixels of a channel the sums are over.
+        class_counts: class index -> rows.
+        tally: what was left out of the samples that are there, by the names of :mod:`mmload.store.losses`.
+        first: of some of these counts, the first samples.
+    """
+
+    fields: Mapping[str, Tensor]
+    samples: Sequence[tuple[str, tuple[int, int] | None]]
+    skipped: Sequence[tuple[str, str]] = ()
+    sums: Tensor | None = None
+    pixels: int = 0
+    class_counts: Mapping[int, int] = field(default_factory=dict)
+    tally: Mapping[str, int] = field(default_factory=dict)
+    first: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class ShardSummary:
+    """What is known of a finished shard.
+
+    Attributes:
+        record: its rows and files.
+        sums: per channel, the sum of the images' pixels, without borders; exact. Empty without uint8 images.
+        squares: per channel, the sum of their squares; exact.
+        pixels: how many pixels of a channel these are over.
+        class_counts: class index -> rows.
+        skipped: how many samples were left out.
+        tally: what was left out of those that are there, by the names of :mod:`mmload.store.losses`.
+        first: of some of these counts, the first samples.
+    """
+
+    record: ShardRecord = field(default_factory=lambda: ShardRecord(rows=0, files={}))
+    sums: list[int] = field(default_factory=list)
+    squares: list[int] = field(default_factory=list)
+    pixels: int = 0
+    class_counts: dict[int, int] = field(default_factory=dict)
+    skipped: int = 0
+    tally: dict[str, int] = field(default_factory=dict)
+    first: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk) -> None:
+        """Count a chunk's statistics in."""
+        self.skipped += len(chunk.skipped)
+        if chunk.sums is not None and chunk.samples:
+            sums, squares = chunk.sums.tolist()
+            self.sums = [*map(add, self.sums, sums)] or sums
+            self.squares = [*map(add, self.squares, squares)] or squares
+            self.pixels += chunk.pixels
+        self.tally = add_up([self.tally, chunk.tally])
+        self.first = first_names([*self.first.items(), *chunk.first.items()])
+        for target, count in chunk.class_counts.items():
+            self.class_counts[target] = self.class_counts.get(target, 0) + count
+
+    def dumps(self) -> str:
+        """The seal as JSON text."""
+        return json.dumps({**vars(self), "record": shard_to_json(self.record)})
+
+    @staticmethod
+    def loads(text: str, path: str) -> ShardSummary:
+        """The reverse of :meth:`dumps`.
+
+        Raises:
+            DamagedError: if it is not a seal.
+        """
+        try:
+            body = json.loads(text)
+            return ShardSummary(
+                record=shard_from_json(body["record"], path),
+                sums=[int(value) for value in body["sums"]],
+                squares=[int(value) for value in body["squares"]],
+                pixels=int(body["pixels"]),
+                class_counts={int(target): int(count) for target, count in body["class_counts"].items()},
+                skipped=int(body["skipped"]),
+                tally={str(name): int(count) for name, count in body["tally"].items()},
+                first={str(name): [str(each) for each in samples] for name, samples in body["first"].items()},
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(f"{path} is not a seal ({error})") from error
+
+
+@dataclass(frozen=True)
+class BuildPaths:
+    """The paths of a build under way: the dataset as it grows, and notes beside it. Picklable."""
+
+    folder: Path
+
+    @property
+    def dataset(self) -> Path:
+        """What will be the dataset."""
+        return self.folder / "dataset"
+
+    def shard(self, split: str, index: int) -> Path:
+        """The folder of a shard."""
+        return self.dataset / split / shard_name(index)
+
+    def summary_file(self, split: str, index: int) -> Path:
+        """Where a shard's seal lies."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.json"
+
+    def samples_file(self, split: str, index: int) -> Path:
+        """One JSON line for each row of a shard."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.samples.jsonl"
+
+    def skipped_file(self, split: str, index: int) -> Path:
+        """One JSON line for each sample that a shard left out."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
+
+    def sealed(self, split: str, index: int) -> ShardSummary | None:
+        """The seal of a shard that an earlier run finished, if its files are all there with their sizes."""
+        path = self.summary_file(split, index)
+        try:
+            seal = ShardSummary.loads(read_regular(path).decode("utf-8"), str(path))
+            for name, file in seal.record.files.items():
+                if (self.shard(split, index) / f"{name}.memmap").stat().st_size != file.bytes:
+                    return None
+        except (OSError, ValueError, DamagedError):
+            return None
+        return seal
+
+
+class ShardWriter:
+    """Writes one shard's rows in order; nothing is at the shard's own name until :meth:`seal`.
+
+    Args:
+        paths: the build's paths.
+        split: the split's name.
+        index: the shard's number in it.
+        fields: dtype and row shape of each field.
+        rows: the most rows that will be written; disk space for them is reserved first.
+
+    Raises:
+        BuildError: if the disk has no room.
+    """
+
+    def __init__(self, paths: BuildPaths, split: str, index: int, fields: Mapping[str, FieldSpec], rows: int) -> None:
+        self._final = paths.shard(split, index)
+        self._partial = self._final.with_suffix(".partial")
+        self._summary_file = paths.summary_file(split, index)
+        self._fields = fields
+        self._summary = ShardSummary()
+        self._behind = ThreadPoolExecutor(1, "mmload-flush")
+        self._flush: Future[None] | None = None
+        self._unflushed = 0
+        self._crcs = dict.fromkeys(fields, 0)
+        self._files: dict[str, BinaryIO] = {}
+        try:
+            self._clear()
+            for name, spec in fields.items():
+                self._files[name] = self._open(self._partial / f"{name}.memmap")
+                _reserve(self._files[name], rows * spec.row_bytes)
+            self._samples = self._open(paths.samples_file(split, index))
+            self._skipped = self._open(paths.skipped_file(split, index))
+        except OSError as error:
+            self.abandon()
+            need = sum(rows * spec.row_bytes for spec in fields.values())
+            raise BuildError(
+                f"no room for {need:,} bytes at {self._partial} ({error.strerror}); free some, or build elsewhere"
+            ) from error
+
+    def write(self, chunk: Chunk) -> None:
+        """Append rows.
+
+        Raises:
+            BuildError: if the disk refuses the write.
+        """
+        try:
+            for name, file in self._files.items():
+                block = bytes_of(chunk.fields[name])
+                self._crcs[name] = crc32(block, self._crcs[name])
+                file.write(block)
+                self._unflushed += len(block)
+            self._samples.write(samples_lines(chunk))
+            self._skipped.write(skipped_lines(chunk.skipped))
+            self._flush_behind()
+        except OSError as error:
+            raise _write_failed(self._partial, error) from error
+        self._summary.add(chunk)
+        rows = self._summary.record.rows + len(chunk.samples)
+        self._summary.record = ShardRecord(rows=rows, files={})
+
+    def _flush_behind(self) -> None:
+        """Have a thread bring to disk what is written, so that little is left for the seal to wait for."""
+        if self._flush is not None and self._flush.done():
+            self._flush.result()
+            self._flush = None
+        if self._flush is None and self._unflushed >= _FLUSH_BYTES:
+            self._unflushed = 0
+            for file in self._files.values():
+                file.flush()
+            self._flush = self._behind.submit(_sync_data, [file.fileno() for file in self._files.values()])
+
+    def abandon(self) -> None:
+        """Close the files without sealing."""
+        self._behind.shutdown(wait=True)  # it must not meet other files under the same numbers
+        for name in ("_samples", "_skipped"):
+            if name in self.__dict__:
+                _close_quietly(self.__dict__[name])
+        for file in self._files.values():
+            _close_quietly(file)
+
+    def seal(self) -> ShardSummary:
+        """Finish the shard: cut to the rows written, flush to disk, rename into place, note it down.
+
+        Raises:
+            BuildError: if the disk refuses.
+        """
+        rows = self._summary.record.rows
+        files = {}
+        try:
+            if self._flush is not None:
+                self._flush.result()  # the system tells of an error only once
+            for name, file in self._files.items():
+                size = rows * self._fields[name].row_bytes
+                file.flush()
+                file.truncate(size)
+                sync(file)
+                files[name] = FileRecord(bytes=size, crc32=f"{self._crcs[name]:08x}")
+            for lines in (self._samples, self._skipped):
+                sync(lines)
+            self.abandon()
+            write_atomically(self._partial / META_NAME, tensordict_meta(self._fields, rows))
+            self._partial.rename(self._final)
+            sync_folder(self._final.parent)
+            self._summary.record = ShardRecord(rows=rows, files=files)
+            write_atomically(self._summary_file, self._summary.dumps())
+        except OSError as error:
+            self.abandon()
+            raise _write_failed(self._final, error) from error
+        return self._summary
+
+    def _clear(self) -> None:
+        """Remove what an earlier try left: its seal first, so that no seal ever speaks of other files."""
+        for path in (self._summary_file, self._partial, self._final):
+            remove(path)
+        self._partial.mkdir(parents=True)
+        self._summary_file.parent.mkdir(parents=True, exist_ok=True)
+
+    @staticmethod
+    def _open(path: Path) -> BinaryIO:
+        return open(path, "wb", buffering=1 << 16)
+
+
+def samples_lines(chunk: Chunk) -> bytes:
+    """The lines of ``samples.jsonl`` for a chunk."""
+    return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
+
+
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
+    """The lines of ``skipped.jsonl``."""
+    return json_lines({"id": name, "reason": reason} for name, reason in skipped)
+
+
+def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
+    """One JSON object a line, as UTF-8; bytes of a file name that are no UTF-8 stay as JSON's escapes of surrogates."""
+    text = "".join(_JSON.encode(item) + "\n" for item in items)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def tensordict_meta(fields: Mapping[str, FieldSpec], rows: int) -> str:
+    """The ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard; ``_type`` is tensordict's own fixed mark."""
+    meta: dict[str, Any] = {
+        name: {
+            "device": "cpu",
+            "shape": [rows, *spec.shape],
+            "dtype": f"torch.{spec.dtype}",
+            "is_nested": False,
+        }
+        for name, spec in fields.items()
+    }
+    meta |= {"shape": [rows], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+    return json.dumps(meta, indent=1) + "\n"
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A tensor's elements in row-major order, without a copy where they lie so already."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _write_failed(path: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"cannot write to {path} ({error.strerror}); what is sealed is kept: make room, then run the same again"
+    )
+
+
+def _close_quietly(file: BinaryIO) -> None:
+    """Close; what a full disk did not take was reported by the write that failed, and the file will be removed."""
+    try:
+        file.close()
+    except OSError:
+        file.close()
+
+
+def _sync_data(files: Sequence[int]) -> None:
+    for file in files:
+        os.fsync(file)
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    if size and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)

@@ -1,0 +1,272 @@
+"""Resized crops against torchvision's antialiased reference, and their windows against its own draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torchvision.transforms.v2 as v2
+import torchvision.transforms.v2.functional as tv
+from torch import Tensor, nn
+from torchvision import tv_tensors
+
+from mmload.augment import (
+    CenterCrop,
+    Normalize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    sample_seeds,
+)
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.augment.step import plan_for
+from mmload.batch import Batch
+from mmload.render.rendering import Rendering
+from mmload.render.torch_resample import resized_batch
+from mmload.render.torch_sampling import windows
+
+
+def pictures(count: int, shape: tuple[int, int, int]) -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    smooth = torch.rand((count, shape[0], 8, 8), generator=generator) * 255
+    noise = torch.rand((count, *shape), generator=generator) * 60
+    return (torch.nn.functional.interpolate(smooth, shape[1:]) + noise).clamp(0, 255).to(torch.uint8)
+
+
+def seeds_for(count: int) -> Tensor:
+    return sample_seeds(7, 0, torch.arange(count))
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 80), (1, 33, 40), (4, 50, 31), (3, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest-exact"])
+def test_resized_crop_is_torchvisions(shape: tuple[int, int, int], dtype: torch.dtype, mode: str) -> None:
+    images, seeds = pictures(12, shape), seeds_for(12)
+    step = RandomResizedCrop((32, 47), interpolation=mode)
+    drawn = windows(step.describe(plan_for(images), Draws(seeds, 0)))
+    got = Collate(step, dtype=dtype)(Batch(images=images, seeds=seeds, batch_size=[12])).images
+    levels = got.float() * (255.0 if dtype.is_floating_point else 1.0)
+    for k, (top, left, rows, cols, *_) in enumerate(drawn):
+        expected = tv.resized_crop(images[k], top, left, rows, cols, [32, 47], interpolation=v2.InterpolationMode(mode))
+        assert (levels[k] - expected).abs().max() <= 1.0 + 1e-4
+
+
+def test_the_packed_way_gives_the_bits_of_the_plain_way() -> None:
+    images, seeds = pictures(16, (3, 70, 60)), seeds_for(16)
+    batch = Batch(images=images, seeds=seeds, batch_size=[16])
+    steps = (RandomResizedCrop(48), RandomHorizontalFlip(), CenterCrop((40, 33)))
+    whole = Collate(*steps, dtype=torch.uint8)(batch).images
+    assert torch.equal(Collate(*steps)(batch).images, whole * torch.tensor(1 / 255))
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_the_batched_resize_is_within_a_level_of_the_float_reference(antialias: bool, dtype: torch.dtype) -> None:
+    images, seeds = pictures(16, (3, 61, 72)), seeds_for(16)
+    plan = RandomResizedCrop((40, 55), antialias=antialias).describe(plan_for(images), Draws(seeds, 0))
+    plan = plan.flipped(x=Draws(seeds, 1).chance(0.5), y=Draws(seeds, 2).chance(0.5))
+    plan = plan.cropped(torch.full((16,), 3), torch.full((16,), 5), 30, 41)
+    rows = torch.empty(plan.shape)
+    Rendering(replace(plan, peak=1.0), torch.float32).render_batch(images.float(), rows)
+    assert plan.resampling is not None
+    got = resized_batch(images.to(dtype), plan, plan.resampling).float()
+    assert (got - rows).abs().max() <= (0.51 if dtype == torch.uint8 else 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("size", "max_size"), [(20, None), ([17], None), ((31, 12), None), (20, 25), (None, 33), (40, None)]
+)
+@pytest.mark.parametrize("shape", [(3, 40, 57), (3, 57, 40), (3, 40, 40)])
+def test_resize_is_torchvisions(
+    size: int | list[int] | None, max_size: int | None, shape: tuple[int, int, int]
+) -> None:
+    images = pictures(2, shape)
+    expected = tv.resize(images, size, max_size=max_size)
+    got = Resize(size, max_size=max_size)(images)
+    assert got.shape == expected.shape
+    assert (got.int() - expected.int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+def test_a_max_size_that_leaves_nothing_is_refused(antialias: bool) -> None:
+    collate = Collate(Resize(3, max_size=4, antialias=antialias))
+    with pytest.raises(ValueError, match="max_size 4 leaves 4 x 0 pixels of images of 9 x 2: make it larger"):
+        collate(pictures(2, (3, 9, 2)))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 5, 1), (2, 3, 2)])
+def test_a_column_is_the_row_of_the_transposed_image(
+    mode: str, dtype: torch.dtype, shape: tuple[int, int, int]
+) -> None:
+    """torch 2.15 itself makes the mean of all lines of a column of antialiased floats."""
+    images = pictures(3, shape).to(dtype) / 255
+    column = Resize((16, 1), mode)(images)
+    row = Resize((1, 16), mode)(images.transpose(2, 3).contiguous()).transpose(2, 3)
+    torch.testing.assert_close(column, row, rtol=0, atol=1e-5)
+    assert (column != column[:, :, :1]).any()
+
+
+def test_validation_steps_are_one_pass_and_torchvisions() -> None:
+    images = pictures(3, (3, 90, 120))
+    got = Collate(Resize(64), CenterCrop(56), dtype=torch.uint8)(images)
+    expected = tv.center_crop(tv.resize(images, [64]), [56, 56])
+    assert (got.int() - expected.int()).abs().max() <= 1
+
+
+def test_a_second_resize_runs_after_the_first() -> None:
+    images = pictures(3, (3, 60, 60))
+    got = Collate(Resize((30, 40)), Resize((20, 20)), dtype=torch.uint8)(images)
+    expected = tv.resize(tv.resize(images, [30, 40]), [20, 20])
+    assert (got.int() - expected.int()).abs().max() <= 1
+
+
+def ks(first: Tensor, second: Tensor) -> float:
+    """The Kolmogorov-Smirnov statistic of two samples, times the root of their effective size."""
+    both = torch.cat((first, second)).sort().values
+    shares = [torch.searchsorted(one.sort().values, both, right=True) / len(one) for one in (first, second)]
+    size = len(first) * len(second) / (len(first) + len(second))
+    return float((shares[0] - shares[1]).abs().max()) * size**0.5
+
+
+def test_bicubic_overshoots_before_its_colours_change() -> None:
+    """Clipped to levels first, gray noise was ten levels off."""
+    images = torch.randint(0, 256, (6, 3, 12, 10), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    got = Collate(RandomGrayscale(1.0), Resize((19, 14), "bicubic"), dtype=torch.uint8)(images)
+    expected = tv.resize(tv.rgb_to_grayscale(images, 3), [19, 14], v2.InterpolationMode.BICUBIC)
+    assert (got.int() - expected.int()).abs().max() <= 1
+    mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
+    values = Collate(Normalize(mean, std), Resize((19, 14), "bicubic"))(images)
+    floats = tv.normalize(tv.to_dtype(images, torch.float32, scale=True), mean, std)
+    wanted = tv.resize(floats, [19, 14], v2.InterpolationMode.BICUBIC)
+    torch.testing.assert_close(values, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest-exact"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_floats_of_every_dtype_are_resized(dtype: torch.dtype, mode: str, antialias: bool) -> None:
+    """torch itself resizes no float16 with antialiasing."""
+    images = pictures(2, (3, 12, 10))
+    steps = RandomErasing(1.0), Normalize([0.5], [0.5]), RandomErasing(1.0), Resize((9, 5), mode, antialias=antialias)
+    batch = Batch(images=images[:, :1], seeds=seeds_for(2), batch_size=[2])
+    got = Collate(*steps, dtype=dtype)(batch).images
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.float(), Collate(*steps)(batch).images, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "nearest-exact"])
+@pytest.mark.parametrize("flip", [RandomHorizontalFlip, RandomVerticalFlip])
+@pytest.mark.parametrize("later", [False, True])
+def test_nearest_pixels_after_a_flip_are_torchvisions(mode: str, flip: type[nn.Module], later: bool) -> None:
+    """Masks, too: nearest counts from one side, so mirrored before the resize is not mirrored after it."""
+    images = pictures(8, (3, 13, 17))
+    masks = images[:, 0].clone()
+    steps = [flip(1.0), Resize((8, 11), mode), *[CenterCrop((5, 6)), flip(1.0)] * later]
+    batch = Collate(*steps, dtype=torch.uint8)(Batch(images=images, masks=masks, batch_size=[8]))
+    mirrored = tv.horizontal_flip if flip is RandomHorizontalFlip else tv.vertical_flip
+
+    def plain(pixels: Tensor, interpolation: v2.InterpolationMode) -> Tensor:
+        small = tv.resize(mirrored(pixels), [8, 11], interpolation)
+        return mirrored(tv.center_crop(small, [5, 6])) if later else small
+
+    assert (batch.images.int() - plain(images, v2.InterpolationMode(mode)).int()).abs().max() <= (mode == "bilinear")
+    exact = mode == "nearest-exact"
+    nearest = v2.InterpolationMode.NEAREST_EXACT if exact else v2.InterpolationMode.NEAREST
+    assert torch.equal(batch.masks, plain(masks, nearest))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_pixels_of_masks_of_any_size_are_torchs(mode: str) -> None:
+    """In torch's float32 arithmetic: a column each, numbered."""
+    for cols in (1, 2, 3, 5, 7, 31, 41, 97, 255):
+        masks = torch.arange(cols, dtype=torch.uint8).expand(1, 1, cols)
+        images = masks[:, None].contiguous()
+        for wanted in (*range(1, 64), 97, 254, 500, 1021):
+            batch = Batch(images=images, masks=masks.contiguous(), batch_size=[1])
+            got = Collate(Resize((1, wanted), mode), dtype=torch.uint8)(batch)
+            assert torch.equal(got.images[:, 0], got.masks), (cols, wanted)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest-exact"])
+def test_masks_of_a_resized_crop_take_the_nearest_pixel(mode: str) -> None:
+    """torchvision's resized crop does not tell masks of its interpolation."""
+    masks, seeds = pictures(8, (1, 23, 31))[:, 0], seeds_for(8)
+    step = RandomResizedCrop((9, 14), interpolation=mode)
+    batch = Batch(images=masks[:, None], masks=masks, seeds=seeds, batch_size=[8])
+    got = Collate(step, dtype=torch.uint8)(batch).masks
+    for k, (top, left, rows, cols, *_) in enumerate(windows(step.describe(plan_for(masks[:, None]), Draws(seeds, 0)))):
+        size = [9, 14]
+        wanted = tv.resized_crop(tv_tensors.Mask(masks[k]), top, left, rows, cols, size, v2.InterpolationMode(mode))
+        assert torch.equal(got[k], wanted.as_subclass(Tensor))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("shape", [(1, 9, 7), (3, 9, 7), (4, 2, 5), (3, 1, 8)])
+def test_one_pixel_without_antialias_is_the_middle(mode: str, shape: tuple[int, int, int]) -> None:
+    """torch 2.15 fails at contiguous uint8 images of three channels there."""
+    images = pictures(4, shape)
+    got = Collate(Resize((1, 1), mode, antialias=False), dtype=torch.uint8)(images)
+    wanted = torch.nn.functional.interpolate(images.double(), (1, 1), mode=mode).clamp(0, 255)
+    assert (got - wanted).abs().max() <= 0.51
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(11, 14), (7, 1), (5, 3), (2, 2)])
+def test_one_antialiased_pixel_of_three_channels(mode: str, size: tuple[int, int]) -> None:
+    images = torch.randint(0, 256, (4, 3, *size), dtype=torch.uint8)
+    got = Collate(Resize((1, 1), mode), dtype=torch.uint8)(images)
+    floats = tv.resize(images.float(), [1, 1], v2.InterpolationMode(mode), antialias=True).clamp(0, 255)
+    assert got.shape == (4, 3, 1, 1)
+    assert float((got.float() - floats).abs().max()) <= 1
+
+
+def test_areas_and_ratios_are_distributed_as_torchvisions() -> None:
+    count = 4000
+    plan = plan_for(torch.empty((count, 1, 200, 160), dtype=torch.uint8))
+    ours = RandomResizedCrop(8).describe(plan, Draws(seeds_for(count), 0))
+    assert isinstance(ours.rows, Tensor)
+    assert isinstance(ours.cols, Tensor)
+    torch.manual_seed(0)
+    theirs = v2.RandomResizedCrop(8, antialias=True)
+    params = [theirs.make_params([torch.empty(1, 200, 160)]) for _ in range(count)]
+    rows = torch.tensor([one["height"] for one in params]).double()
+    cols = torch.tensor([one["width"] for one in params]).double()
+    tops = torch.tensor([one["top"] for one in params]).double()
+    critical = 1.95  # exceeded by one pair of equal distributions in a thousand
+    assert ks((ours.rows * ours.cols).double(), rows * cols) < critical
+    assert ks((ours.cols / ours.rows).double(), cols / rows) < critical
+    assert ours.top is not None
+    assert ks(ours.top.double(), tops) < critical
+    assert ks((ours.rows * ours.cols).double() * 1.1, rows * cols) > critical
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 400), (400, 10)])
+def test_the_fallback_is_torchvisions(height: int, width: int) -> None:
+    images = torch.empty((4, 1, height, width), dtype=torch.uint8)
+    scale = (0.95, 1.0)
+    plan = RandomResizedCrop(8, scale=scale).describe(plan_for(images), Draws(seeds_for(4), 0))
+    theirs = v2.RandomResizedCrop(8, scale=scale).make_params([images[0]])
+    expected = (theirs["top"], theirs["left"], theirs["height"], theirs["width"])
+    assert all(window[:4] == expected for window in windows(plan))
+
+
+def test_wrong_arguments_are_told() -> None:
+    with pytest.raises(ValueError, match="interpolation is 'lanczos'"):
+        Resize(3, interpolation="lanczos")
+    with pytest.raises(ValueError, match="scale is \\(0.5, 0.2\\)"):
+        RandomResizedCrop(3, scale=(0.5, 0.2))
+    with pytest.raises(ValueError, match="ratio is \\(0.0, 0.2\\)"):
+        RandomResizedCrop(3, ratio=(0.0, 0.2))
+    with pytest.raises(ValueError, match="size and max_size are both None"):
+        Resize(None)
+    with pytest.raises(ValueError, match="max_size is 5 beside size"):
+        Resize((3, 4), max_size=5)
+    with pytest.raises(ValueError, match="max_size is 5, expected more than size"):
+        Resize(9, max_size=5)

@@ -1,0 +1,281 @@
+"""Boxes and masks against torchvision's functional results for the same windows and flips."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+import torchvision.transforms.v2.functional as tv
+from torch import Tensor, nn
+from torchvision import tv_tensors
+
+from mmload.augment import (
+    BoxRule,
+    CenterCrop,
+    ColorJitter,
+    Normalize,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    sample_seeds,
+)
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.augment.step import Step
+from mmload.batch import Batch
+from mmload.interop.torchvision import torchvision_equivalent
+from mmload.render.plan import Plan
+from mmload.render.torch_sampling import Window, windows
+
+HEIGHT, WIDTH, MOST = 40, 52, 6
+
+
+def batch_of(count: int) -> Batch:
+    generator = torch.Generator().manual_seed(9)
+    corners = torch.rand((count, MOST, 2, 2), generator=generator) * torch.tensor([WIDTH, HEIGHT])
+    boxes = torch.cat((corners.amin(2), corners.amax(2)), dim=2)
+    counts = torch.randint(0, MOST + 1, (count,), generator=generator)
+    real = torch.arange(MOST) < counts[:, None]
+    return Batch(
+        images=torch.randint(0, 256, (count, 3, HEIGHT, WIDTH), dtype=torch.uint8, generator=generator),
+        boxes=boxes * real[:, :, None],
+        labels=torch.where(real, torch.arange(MOST), -1),
+        difficult=(torch.arange(MOST) % 2 == 0) & real,
+        counts=counts,
+        masks=torch.randint(0, 256, (count, HEIGHT, WIDTH), dtype=torch.uint8, generator=generator),
+        seeds=sample_seeds(1, 0, torch.arange(count)),
+        batch_size=[count],
+    )
+
+
+def plan_of(steps: list[Step], batch: Batch) -> Plan:
+    plan = Plan.of(len(batch), (3, HEIGHT, WIDTH), 255.0, torch.device("cpu"))
+    for place, step in enumerate(steps):
+        plan = step.describe(plan, Draws(batch.seeds, place))
+    return plan
+
+
+def theirs(value: Tensor, window: Window, plan: Plan, fill: float = 0.0) -> Tensor:
+    """torchvision's result for boxes or a mask, step by step."""
+    value = (
+        tv.crop(value, *window[:4]) if plan.padding is None or isinstance(value, tv_tensors.BoundingBoxes) else value
+    )
+    if plan.padding is not None and not isinstance(value, tv_tensors.BoundingBoxes):
+        value = tv.crop(tv.pad(value, [20, 20, 20, 20], fill=fill), window.top + 20, window.left + 20, *window[2:4])
+    if plan.resampling is not None:
+        value = tv.resize(value, [plan.resampling.height, plan.resampling.width])
+        value = tv.crop(value, window.part_top, window.part_left, plan.height, plan.width)
+    value = tv.horizontal_flip(value) if -1 in window.flips else value
+    return tv.vertical_flip(value) if -2 in window.flips else value
+
+
+def shows_all(window: Window, plan: Plan) -> bool:
+    """Whether nothing of the image is cut off."""
+    top, left, rows, cols, part_top, part_left, _ = window
+    how = plan.resampling
+    part = how is None or (part_top, part_left, plan.height, plan.width) == (0, 0, how.height, how.width)
+    return part and top <= 0 and left <= 0 and top + rows >= HEIGHT and left + cols >= WIDTH
+
+
+LISTS: list[list[Step]] = [
+    [RandomCrop((24, 31)), RandomHorizontalFlip(), RandomVerticalFlip()],
+    [RandomCrop((36, 50), padding=9, mask_fill=255), RandomHorizontalFlip()],
+    [RandomResizedCrop((33, 27)), RandomHorizontalFlip()],
+    [Resize((60, 70)), CenterCrop((48, 50)), RandomVerticalFlip()],
+    [RandomHorizontalFlip(1.0)],
+]
+
+
+@pytest.mark.parametrize("steps", LISTS)
+def test_boxes_and_masks_are_torchvisions(steps: list[Step]) -> None:
+    batch = batch_of(16)
+    plan = plan_of(steps, batch)
+    got = Collate(*steps)(batch)
+    assert got.images.shape[-2:] == (plan.height, plan.width)
+    for k, window in enumerate(windows(plan)):
+        count = int(batch.counts[k])
+        boxes = tv_tensors.BoundingBoxes(batch.boxes[k, :count], format="XYXY", canvas_size=(HEIGHT, WIDTH))
+        expected = theirs(boxes, window, plan).as_subclass(Tensor)
+        stay = ((expected[:, 2:] - expected[:, :2]) >= 1).all(1) | shows_all(window, plan)
+        real = int(got.counts[k])
+        assert real == int(stay.sum())
+        assert torch.allclose(got.boxes[k, :real], expected[stay], atol=1e-4, rtol=0)
+        assert got.labels[k].tolist() == batch.labels[k, :count][stay].tolist() + [-1] * (MOST - real)
+        assert got.difficult[k, :real].tolist() == batch.difficult[k, :count][stay].tolist()
+        assert not got.boxes[k, real:].any()
+        mask = theirs(tv_tensors.Mask(batch.masks[k]), window, plan, fill=255.0)
+        assert torch.equal(got.masks[k], mask.as_subclass(Tensor))
+
+
+def test_whole_pixel_boxes_are_exact() -> None:
+    batch = batch_of(16)
+    batch = batch.replace(boxes=batch.boxes.round())
+    steps = LISTS[0]
+    got, plan = Collate(*steps)(batch), plan_of(LISTS[0], batch)
+    for k, window in enumerate(windows(plan)):
+        boxes = tv_tensors.BoundingBoxes(batch.boxes[k], format="XYXY", canvas_size=(HEIGHT, WIDTH))
+        expected = theirs(boxes, window, plan).as_subclass(Tensor)[: int(batch.counts[k])]
+        stay = ((expected[:, 2:] - expected[:, :2]) >= 1).all(1)
+        assert torch.equal(got.boxes[k, : int(got.counts[k])], expected[stay])
+
+
+def test_the_rule_weeds_what_keeps_too_little() -> None:
+    boxes = torch.tensor([[[0.0, 0.0, 40.0, 40.0], [18.0, 10.0, 30.0, 30.0], [16.5, 10.0, 17.0, 30.0]]])
+    batch = Batch(
+        images=torch.zeros((1, 3, HEIGHT, WIDTH), dtype=torch.uint8),
+        boxes=boxes,
+        labels=torch.tensor([[5, 6, 7]]),
+        counts=torch.tensor([3]),
+        batch_size=[1],
+    )
+    kept = {
+        rule: Collate(CenterCrop((20, 20)), box_rule=rule)(batch).labels.tolist()[0]
+        for rule in (None, BoxRule(min_visible=0.3), BoxRule(min_size=0.4), BoxRule(min_size=19))
+    }
+    assert list(kept.values()) == [[5, 6, -1], [6, -1, -1], [5, 6, 7], [5, -1, -1]]
+
+
+def test_boxes_follow_a_second_pass() -> None:
+    batch = batch_of(5)
+    once = Collate(Resize((20, 26)), Resize((40, 52)), box_rule=BoxRule(min_size=0.0))(batch)
+    assert torch.equal(once.counts, batch.counts)
+    assert torch.allclose(once.boxes, batch.boxes, atol=1e-4)
+
+
+def test_colours_alone_leave_them() -> None:
+    batch = batch_of(3)
+    got = Collate(nn.Identity())(batch)
+    assert torch.equal(got.boxes, batch.boxes)
+    assert torch.equal(got.masks, batch.masks)
+
+
+TINY = torch.tensor([[0.0, 0.0, 0.5, 0.4], [3.0, 3.0, 9.0, 9.0], [7.0, 7.0, 7.0, 9.0]])
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        RandomHorizontalFlip(0.0),
+        RandomHorizontalFlip(1.0),
+        RandomVerticalFlip(1.0),
+        CenterCrop((HEIGHT, WIDTH)),
+        CenterCrop((HEIGHT + 3, WIDTH + 4)),
+        RandomCrop((HEIGHT, WIDTH)),
+        RandomResizedCrop((20, 26), scale=(1.0, 1.0), ratio=(WIDTH / HEIGHT, WIDTH / HEIGHT)),
+        Resize((20, 26)),
+        RandomCrop((HEIGHT + 8, WIDTH + 8), padding=4),
+        Normalize.imagenet(),
+    ],
+)
+def test_only_what_cuts_off_drops_boxes(step: Step) -> None:
+    batch = batch_of(2).replace(
+        boxes=TINY.expand(2, -1, -1).contiguous(),
+        labels=torch.tensor([[4, 5, 6]] * 2),
+        difficult=torch.zeros(2, 3, dtype=torch.bool),
+        counts=torch.full((2,), 3),
+    )
+    for rule in (None, BoxRule(min_size=30, min_visible=0.9)):
+        got = Collate(step, box_rule=rule)(batch)
+        assert got.labels.tolist() == [[4, 5, 6]] * 2
+        assert got.counts.tolist() == [3, 3]
+    assert Collate(CenterCrop((HEIGHT, WIDTH - 2)))(batch).labels.tolist() == [[5, -1, -1]] * 2
+
+
+@pytest.mark.parametrize(("length", "size"), [(7, 57), (11, 29), (13, 7), (40, 23)])
+def test_rounding_at_the_border_cuts_nothing_off(length: int, size: int) -> None:
+    boxes = torch.tensor([[[length - 0.01, 0.0, length, length], [0.0, length - 0.01, length, length]]])
+    batch = Batch(images=torch.zeros(1, 1, length, length, dtype=torch.uint8), boxes=boxes, batch_size=[1])
+    assert int(Collate(Resize((size, size)))(batch).counts) == 2
+
+
+@pytest.mark.parametrize("between", [[], [nn.ReLU()], [RandomErasing(0.0)]])
+def test_padding_that_is_cut_off_again_drops_no_box(between: list[nn.Module]) -> None:
+    batch = batch_of(4).replace(boxes=TINY[:1].expand(4, MOST, 4).contiguous(), counts=torch.full((4,), MOST))
+    pad, crop = CenterCrop((HEIGHT + 9, WIDTH + 5)), CenterCrop((HEIGHT + 4, WIDTH))
+    assert Collate(pad, *between, crop)(batch).counts.tolist() == [MOST] * 4
+    assert Collate(pad, *between, CenterCrop((HEIGHT, WIDTH - 2)))(batch).counts.tolist() == [0] * 4
+
+
+def test_new_pixels_of_masks_are_void() -> None:
+    batch = batch_of(4).replace(masks=torch.zeros(4, HEIGHT, WIDTH, dtype=torch.uint8))
+    for step in (RandomCrop((HEIGHT + 8, WIDTH + 8), padding=4), CenterCrop((HEIGHT + 8, WIDTH + 8))):
+        got = Collate(step)(batch).masks
+        assert got.sum() == 4 * 255 * ((HEIGHT + 8) * (WIDTH + 8) - HEIGHT * WIDTH)
+        mask = tv_tensors.Mask(batch.masks[0])
+        equivalent = torchvision_equivalent(Collate(step, dtype=torch.uint8))
+        assert torch.equal(equivalent(tv_tensors.Image(batch.images[0]), mask)[1], got[0])
+    for wrong in (-1, 256, 1.5):
+        with pytest.raises(ValueError, match="mask_fill is"):
+            RandomCrop(8, mask_fill=wrong)
+
+
+@pytest.mark.parametrize("height", range(8, 12))
+@pytest.mark.parametrize("size", range(8, 16))
+def test_boxes_go_where_centre_crops_put_the_pixels(height: int, size: int) -> None:
+    images = torch.zeros(1, 1, height, 10, dtype=torch.uint8)
+    images[..., 4:6, 3:6] = 255
+    batch = Batch(images=images, boxes=torch.tensor([[[3.0, 4.0, 6.0, 6.0]]]), batch_size=[1])
+    got = Collate(CenterCrop((size, 11)), dtype=torch.uint8)(batch)
+    rows, cols = (got.images[0, 0].amax(axis).nonzero().flatten().tolist() for axis in (1, 0))
+    assert got.boxes[0, 0].tolist() == [cols[0], rows[0], cols[-1] + 1, rows[-1] + 1]
+
+
+def test_what_was_cut_in_one_pass_is_judged_in_the_next() -> None:
+    batch = batch_of(8)
+    crop, shrink = RandomCrop((24, 31)), Resize((4, 5))
+    once = Collate(crop, shrink)(batch)
+    twice = Collate(crop, RandomErasing(0.0), shrink)(batch)
+    assert int(once.counts.sum()) < int(Collate(crop)(batch).counts.sum())
+    assert torch.equal(once.counts, twice.counts)
+    assert torch.equal(once.labels, twice.labels)
+
+
+def test_boxes_that_a_later_resize_enlarges_again_stay() -> None:
+    boxes = torch.tensor([[[10.0, 10.0, 12.0, 30.0], [0.0, 0.0, 3.0, 40.0], [4.0, 4.0, 30.0, 30.0]]])
+    batch = Batch(
+        images=torch.zeros((1, 3, HEIGHT, WIDTH), dtype=torch.uint8),
+        boxes=boxes,
+        labels=torch.tensor([[5, 6, 7]]),
+        counts=torch.tensor([3]),
+        seeds=torch.tensor([1]),
+        batch_size=[1],
+    )
+    steps: list[nn.Module] = [CenterCrop((HEIGHT, WIDTH - 8)), Resize((10, 11)), Resize((HEIGHT, WIDTH - 8))]
+    got = Collate(*steps)(batch)
+    assert got.labels.tolist() == [[5, 7, -1]]
+    assert torch.allclose(got.boxes[0, 0], boxes[0, 0] - torch.tensor([4.0, 0.0, 4.0, 0.0]), atol=1e-4)
+    assert Collate(*steps[:2])(batch).labels.tolist() == [[7, -1, -1]]
+
+
+@pytest.mark.parametrize("rule", [None, BoxRule(min_visible=0.4), BoxRule(min_size=3.0, min_visible=0.2)])
+def test_passes_may_be_split_anywhere(rule: BoxRule | None) -> None:
+    batch = batch_of(16)
+    steps = [RandomCrop((30, 40)), RandomHorizontalFlip(), Resize((9, 11)), RandomCrop((7, 8)), RandomVerticalFlip()]
+    once = Collate(*steps, box_rule=rule)(batch)
+    assert 0 < int(once.counts.sum()) < int(batch.counts.sum())
+    between = [RandomErasing(0.0), nn.ReLU(), ColorJitter(0.1)]
+    for at, other in product(range(1, len(steps)), between):
+        draws = [Fixed(step, batch.seeds, place) for place, step in enumerate(steps)]
+        split = Collate(*draws[:at], other, *draws[at:], box_rule=rule)(batch)
+        assert torch.equal(split.counts, once.counts)
+        assert torch.equal(split.labels, once.labels)
+        assert torch.equal(split.difficult, once.difficult)
+        torch.testing.assert_close(split.boxes, once.boxes, atol=1e-4, rtol=0)
+
+
+class Fixed(Step):
+    """A step with the draws that it has at another place of a list."""
+
+    def __init__(self, step: Step, seeds: Tensor, place: int) -> None:
+        super().__init__()
+        self.step, self.seeds, self.place = step, seeds, place
+
+    def fits(self, plan: Plan) -> bool:
+        return self.step.fits(plan)
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        return self.step.describe(plan, Draws(self.seeds, self.place))

@@ -1,0 +1,217 @@
+"""Color and holes against torchvision's functional results for the same parameters."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torchvision.transforms.v2 as v2
+import torchvision.transforms.v2.functional as tv
+from test_augment_resize import ks
+from torch import Tensor
+
+from mmload.augment import (
+    CenterCrop,
+    ColorJitter,
+    Normalize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    sample_seeds,
+)
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.augment.jitter import Factors
+from mmload.augment.step import plan_for
+from mmload.batch import Batch
+
+LARGE, TINY = (3, 80, 90), (3, 20, 24)
+
+
+def batch_of(count: int, shape: tuple[int, int, int]) -> Batch:
+    generator = torch.Generator().manual_seed(4)
+    images = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
+    return Batch(images=images, seeds=sample_seeds(1, 0, torch.arange(count)), batch_size=[count])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_normalize_alone_takes_levels_and_floats(dtype: torch.dtype) -> None:
+    images = batch_of(3, TINY).images
+    scaled = tv.to_dtype(images, torch.float32, scale=True)
+    given = images if dtype == torch.uint8 else scaled
+    mean, std = [0.5, 0.3, 0.1], [0.2, 0.3, 0.25]
+    assert (Normalize(mean, std)(given) - tv.normalize(scaled, mean, std)).abs().max() <= 1e-6
+
+
+def test_normalize_twice_and_of_a_split() -> None:
+    images = batch_of(3, (4, 9, 9)).images
+    split = SimpleNamespace(mean=[0.1, 0.2, 0.3, 0.4], std=[0.5, 0.6, 0.7, 0.8])
+    twice = Collate(Normalize.of(split), Normalize([0.1] * 4, [2.0] * 4))(images)
+    scaled = tv.normalize(tv.to_dtype(images, torch.float32, scale=True), split.mean, split.std)
+    assert (twice - tv.normalize(scaled, [0.1] * 4, [2.0] * 4)).abs().max() <= 1e-6
+    with pytest.raises(ValueError, match="this split has no statistics"):
+        Normalize.of(SimpleNamespace(mean=[], std=[]))
+
+
+def test_normalize_keeps_its_constants_and_its_state() -> None:
+    step = Normalize.imagenet().half()
+    assert step.mean.dtype == torch.float32
+    other = Normalize([0.0] * 3, [1.0] * 3)
+    other.load_state_dict(step.state_dict())
+    images = batch_of(2, TINY).images
+    assert torch.equal(other(images), step(images))
+
+
+@pytest.mark.parametrize("shape", [LARGE, TINY, (1, 9, 9)])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_grayscale_is_torchvisions(shape: tuple[int, int, int], memory_format: torch.memory_format) -> None:
+    batch = batch_of(12, shape)
+    step = RandomGrayscale(0.5)
+    gray = step.describe(plan_for(batch.images), Draws(batch.seeds, 0)).gray
+    assert gray is not None
+    assert 0 < gray.sum() < 12
+    collate = Collate(step, RandomHorizontalFlip(0.0), dtype=torch.uint8, memory_format=memory_format)
+    got = collate(batch).images
+    for k in range(12):
+        expected = tv.rgb_to_grayscale(batch.images[k], shape[0]) if gray[k] else batch.images[k]
+        assert (got[k].int() - expected.int()).abs().max() <= 1
+
+
+def test_grayscale_after_normalize_is_of_the_normalised_values() -> None:
+    batch = batch_of(4, TINY)
+    got = Collate(Normalize.imagenet(), RandomGrayscale(1.0))(batch).images
+    expected = tv.rgb_to_grayscale(Normalize.imagenet()(batch.images), 3)
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+def jittered(image: Tensor, values: list[float], order: list[int]) -> Tensor:
+    changes = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+    for which in order:
+        image = changes[which](image, values[which])
+    return image
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("floats", [False, True])
+def test_jitter_is_torchvisions(channels: int, floats: bool) -> None:
+    images = batch_of(24, (channels, 31, 29)).images
+    images[0], images[1] = 0, 255
+    if floats:
+        images = images / 255
+    step = ColorJitter(0.8, 0.8, 0.8, 0.4)
+    factors = step.draw(Draws(sample_seeds(2, 0, torch.arange(24)), 0))
+    got = step.adjusted(images, factors)
+    for k in range(24):
+        expected = jittered(images[k], factors.values[k].tolist(), factors.order[k].tolist())
+        limit = 1 / 255 if floats else 1
+        assert (got[k].float() - expected.float()).abs().max() <= limit
+
+
+def test_jitter_does_not_depend_on_the_batch_and_keeps_its_input() -> None:
+    batch = batch_of(9, TINY)
+    before = batch.images.clone()
+    collate = Collate(ColorJitter(0.4, 0.4, 0.4, 0.1), Normalize.imagenet())
+    whole = collate(batch).images
+    assert torch.equal(batch.images, before)
+    assert torch.equal(collate(batch[4:6]).images, whole[4:6])
+
+
+def test_jitter_before_normalize_is_torchvisions_pipeline() -> None:
+    batch = batch_of(6, (3, 40, 40))
+    step = ColorJitter(brightness=(0.5, 0.9), contrast=0.3)
+    got = Collate(CenterCrop(32), step, Normalize.imagenet())(batch).images
+    factors: Factors = step.draw(Draws(batch.seeds, 1))
+    for k in range(6):
+        image = tv.center_crop(batch.images[k], [32, 32])
+        image = jittered(image, factors.values[k].tolist(), [one for one in factors.order[k].tolist() if one < 2])
+        image = tv.to_dtype(image, torch.float32, scale=True)
+        expected = tv.normalize(image, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        assert (got[k] - expected).abs().max() <= 1 / 255 / 0.224 + 1e-5
+
+
+def test_jitter_draws_orders_and_factors_uniformly() -> None:
+    factors = ColorJitter(0.4, hue=(-0.1, 0.3)).draw(Draws(sample_seeds(0, 0, torch.arange(2400)), 0))
+    orders = torch.tensor([sum(4**place * one for place, one in enumerate(row)) for row in factors.order.tolist()])
+    counts = orders.unique(return_counts=True)[1]
+    assert len(counts) == 24
+    assert float(((counts - 100) ** 2 / 100).sum()) < 49.7  # chi-square, 23 degrees of freedom, one in a thousand
+    assert factors.values[:, 0].min() > 0.6
+    assert factors.values[:, 0].max() < 1.4
+    assert -0.1 <= factors.values[:, 3].min() < -0.09
+    assert 0.29 < factors.values[:, 3].max() <= 0.3
+
+
+@pytest.mark.parametrize("shape", [LARGE, TINY])
+@pytest.mark.parametrize("value", [0.0, (0.1, 0.2, 0.3), "random"])
+def test_erasing_is_torchvisions_and_the_same_by_rows(shape: tuple[int, int, int], value: object) -> None:
+    batch = batch_of(16, shape)
+    step = RandomErasing(0.7, value=value)  # type: ignore[arg-type]
+    plan = step.describe(plan_for(batch.images), Draws(batch.seeds, 1))
+    collate = Collate(Normalize.imagenet(), step)
+    got, clean = collate(batch).images, Collate(Normalize.imagenet())(batch).images
+    prepared = collate.prepare(batch.replace(images=None), shape)
+    rows = torch.empty(prepared.shape)
+    for k in range(16):
+        prepared.render_rows(k, batch.images, torch.tensor([k]), rows[k : k + 1])
+    assert torch.equal(prepared.finish(rows).images, got)
+    hole = plan.holes[0]
+    for k in range(16):
+        i, j, h, w = (int(one[k]) for one in (hole.top, hole.left, hole.height, hole.width))
+        filled = got[k, :, i : i + h, j : j + w] if value == "random" else torch.tensor(value).view(-1, 1, 1)
+        expected = tv.erase(clean[k], i, j, h, w, filled.expand(3, h, w)) if h else clean[k]
+        assert torch.equal(got[k], expected)
+    assert 0 < (hole.height > 0).sum() < 16
+
+
+def test_erasing_noise_is_standard_normal() -> None:
+    batch = batch_of(40, (3, 64, 64))
+    step = RandomErasing(1.0, scale=(0.3, 0.33), value="random")
+    got = Collate(Normalize([0.0] * 3, [1.0] * 3), step)(batch).images
+    hole = step.describe(plan_for(batch.images), Draws(batch.seeds, 1)).holes[0]
+    sides = zip(*(one.tolist() for one in (hole.top, hole.left, hole.height, hole.width)), strict=True)
+    noise = torch.cat([got[k, :, t : t + h, x : x + w].flatten() for k, (t, x, h, w) in enumerate(sides)])
+    assert abs(float(noise.mean())) < 4 / len(noise) ** 0.5
+    assert abs(float(noise.std()) - 1) < 4 / (2 * len(noise)) ** 0.5
+    assert noise.unique().numel() > 0.9 * len(noise)
+
+
+def test_erased_areas_are_distributed_as_torchvisions() -> None:
+    count = 3000
+    plan = plan_for(torch.empty((count, 1, 60, 80), dtype=torch.uint8))
+    hole = RandomErasing(1.0).describe(plan, Draws(sample_seeds(0, 0, torch.arange(count)), 0)).holes[0]
+    torch.manual_seed(1)
+    theirs = v2.RandomErasing(1.0)
+    params = [theirs.make_params([torch.empty(1, 60, 80)]) for _ in range(count)]
+    h = torch.tensor([one["h"] for one in params]).double()
+    w = torch.tensor([one["w"] for one in params]).double()
+    assert ks((hole.height * hole.width).double(), h * w) < 1.95
+    assert ks((hole.height / hole.width).double(), h / w) < 1.95
+
+
+def test_a_step_after_a_hole_sees_the_hole() -> None:
+    batch = batch_of(4, TINY)
+    got = Collate(RandomErasing(1.0, value=255.0), RandomHorizontalFlip(1.0), dtype=torch.uint8)(batch).images
+    expected = Collate(RandomErasing(1.0, value=255.0), dtype=torch.uint8)(batch).images.flip(-1)
+    assert torch.equal(got, expected)
+
+
+def test_wrong_arguments_are_told() -> None:
+    with pytest.raises(ValueError, match="std is"):
+        Normalize([0.0], [0.0])
+    with pytest.raises(ValueError, match="mean has 2 channels and std 1"):
+        Normalize([0.0, 1.0], [1.0])
+    with pytest.raises(ValueError, match="Normalize has 3 channels and the images 1"):
+        Normalize.imagenet()(torch.zeros(1, 1, 2, 2))
+    with pytest.raises(ValueError, match="takes images of 1 or 3 channels"):
+        RandomGrayscale()(torch.zeros(1, 2, 2, 2))
+    with pytest.raises(ValueError, match="takes images of 1 or 3 channels"):
+        ColorJitter(0.5)(torch.zeros(1, 2, 2, 2))
+    with pytest.raises(ValueError, match="hue is 0.7"):
+        ColorJitter(hue=0.7)
+    with pytest.raises(ValueError, match="brightness is -1"):
+        ColorJitter(brightness=-1)
+    with pytest.raises(ValueError, match="value is 'noise'"):
+        RandomErasing(value="noise")
+    with pytest.raises(ValueError, match="value has 2 numbers"):
+        RandomErasing(value=(1.0, 2.0))(torch.zeros(1, 3, 2, 2))

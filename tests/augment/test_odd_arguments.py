@@ -1,0 +1,116 @@
+"""Every argument of every public step with odd values: it works as documented, or is refused in one clear line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mmload import augment
+from mmload.augment import BoxRule
+from mmload.augment.collate import Collate, TwoViews
+from mmload.batch import Batch
+
+ODD: list[Any] = [
+    *(None, True, False, np.True_, math.nan, math.inf, -math.inf, -1, 0, 1, 2, 3, 7, 0.25, 1.5, -0.5),
+    *(10**9, 10**400, 1e300, 1j, "", "0", "0.5", "nan", "random", "a\nb", b"8", "nowhere", object(), int, BoxRule()),
+    *(np.uint8(3), np.int64(2), np.float32(0.1), np.float64(math.nan), np.float16(1), np.str_("8")),
+    *(np.array(2), np.array([1, 2]), np.array([0.5, 0.7]), np.zeros((2, 2)), np.array(["a"])),
+    *(torch.tensor(2), torch.tensor(0.5), torch.tensor(True), torch.tensor([1, 2]), torch.zeros(2, 2)),
+    *([], (), {}, {1: 2}, {1}, (0, 0), (2, 3), (3, 2), (1, 2, 3), (1, 2, 3, 4), (0.5, 0.6, 0.7), (0.2, 0.4)),
+    *((math.nan, 1), (1, math.inf), (-1, 1), (1e308, 1e308), (10**9, 10**9), (0.0, 1e-320), (None, None)),
+    *(("1", "2"), (True, True), ((1, 2), (3, 4)), [2, 2], range(2), [np.int64(2), 2], (np.float32(0.5), 1)),
+    *((x for x in (1, 2)), torch.float32, torch.uint8, torch.channels_last, torch.device("cpu")),
+]
+ACCEPTED = {
+    "size": [1, 2, 3, 7, np.uint8(3), np.int64(2), (2, 3), np.array([1, 2])],
+    "padding": [None, 0, np.int64(2), (1, 2, 3, 4)],
+    "p": [0, 1, 0.25, np.float32(0.1), torch.tensor(0.5)],
+    "alpha": [1, 0.25, np.float32(0.1)],
+    "brightness": [None, 0, 1.5, np.float32(0.1), (0.2, 0.4)],
+    "hue": [None, 0, 0.25, np.float32(0.1)],
+    "min_size": [0, 1.5, np.float32(0.1)],
+    "mask_fill": [0, 7, np.uint8(3)],
+    "seed": [-1, 10**400, np.int64(2)],
+}
+PLAIN = (0.5, 0.5, 0.5)
+STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
+    (augment.RandomCrop, {"size": 4}, ("size", "padding", "pad_if_needed", "fill", "padding_mode", "mask_fill")),
+    (augment.RandomCrop, {"size": 4, "padding": 2}, ("fill", "padding_mode", "mask_fill")),
+    (augment.CenterCrop, {"size": 4}, ("size",)),
+    (augment.RandomHorizontalFlip, {}, ("p",)),
+    (augment.RandomVerticalFlip, {}, ("p",)),
+    (augment.RandomGrayscale, {}, ("p",)),
+    (augment.RandomResizedCrop, {"size": 4}, ("size", "scale", "ratio", "interpolation", "antialias")),
+    (augment.Resize, {"size": 4}, ("size", "interpolation", "max_size", "antialias")),
+    (augment.Resize, {"size": None, "max_size": 9}, ("max_size",)),
+    (augment.RandomErasing, {"p": 1.0}, ("p", "scale", "ratio", "value")),
+    (augment.ColorJitter, {}, ("brightness", "contrast", "saturation", "hue")),
+    (augment.Normalize, {"mean": PLAIN, "std": PLAIN}, ("mean", "std")),
+    (augment.Normalize.of, {}, ("split",)),
+    (augment.MixUp, {"num_classes": 5}, ("alpha", "num_classes", "p")),
+    (augment.CutMix, {"num_classes": 5}, ("alpha", "num_classes", "p")),
+    (augment.PerSample, {}, ("module",)),
+    (BoxRule, {}, ("min_size", "min_visible")),
+    (Collate, {}, ("device", "dtype", "memory_format", "box_rule")),
+    (TwoViews, {"first": Collate()}, ("first", "second")),
+    (augment.sample_seeds, {"seed": 0, "epoch": 0, "ids": torch.arange(3)}, ("seed", "epoch", "ids")),
+    (augment.view_seeds, {"seeds": torch.arange(3), "view": 1}, ("seeds", "view")),
+]
+CASES = [(make, given, name) for make, given, names in STEPS for name in names]
+
+
+def batch_of() -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    return Batch(
+        images=torch.randint(0, 256, (3, 3, 8, 9), dtype=torch.uint8, generator=generator),
+        seeds=torch.arange(3),
+        targets=torch.arange(3),
+        batch_size=[3],
+    )
+
+
+def run(made: Any) -> None:
+    """A batch through what was made; its images must be finite."""
+    if isinstance(made, BoxRule):
+        made = Collate(augment.RandomCrop(4), box_rule=made)
+    if isinstance(made, torch.nn.Module) and not isinstance(made, Collate | TwoViews):
+        made = Collate(made)
+    got = made(batch_of()) if isinstance(made, torch.nn.Module) else ()
+    for one in got if isinstance(got, tuple) else (got,):
+        assert one.images.isfinite().all()
+        assert one.images.shape[-1] < 1000
+
+
+def _id(part: object) -> str:
+    """Of a function its name: its text has an address in it, and workers of pytest-xdist must collect the same."""
+    return getattr(part, "__qualname__", str(part)[:30])
+
+
+@pytest.mark.parametrize(("make", "given", "name"), [case for case in CASES if case[2] in ACCEPTED], ids=_id)
+def test_scalars_of_numpy_and_torch_are_numbers(make: Callable[..., Any], given: dict[str, Any], name: str) -> None:
+    for value in ACCEPTED[name]:
+        made, plain = make(**{**given, name: value}), make(**{**given, name: _plain(value)})
+        assert repr(made) == repr(plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.generic | np.ndarray | Tensor) else value
+
+
+@pytest.mark.parametrize(("make", "given", "name"), CASES, ids=_id)
+def test_odd_values_work_or_are_one_line(make: Callable[..., Any], given: dict[str, Any], name: str) -> None:
+    for value in ODD:
+        try:
+            run(make(**{**given, name: value}))
+        except (ValueError, TypeError) as error:
+            text = str(error)
+            assert len(text.splitlines()) == 1, text
+            assert len(text) < 400, text
+            assert name in text or "images" in text, f"{name}={value!r}: {text}"
+            assert not any(raw in text for raw in ("not supported between", "argument must be", "Traceback")), text

@@ -1,0 +1,395 @@
+"""What a bench says of its numbers: record, verdict, chart, two records side by side; samples and cold files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from conftest import make_folder
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from mmload.bench import Record, read_record, write_record
+from mmload.bench.chart import COLORS, INK, check_plot, draw
+from mmload.bench.cold import files_below, make_cold, resident_bytes
+from mmload.bench.compare import compare
+from mmload.bench.options import Options
+from mmload.bench.record import Row
+from mmload.bench.report import number, rates, table
+from mmload.bench.sample import balanced, build_sample, size, span
+from mmload.bench.train import check_model
+from mmload.bench.verdict import verdict
+from mmload.errors import MmloadError, SourceError, UsageError
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+
+
+def row(name: str, group: str, rate: float, spread: float = 0.05, **more: object) -> Row:
+    """A row of three epochs around a rate."""
+    epochs = [rate * (1 - spread), rate, rate * (1 + spread)]
+    return Row(name=name, group=group, images_per_second=rate, epochs=epochs, **more)  # type: ignore[arg-type]
+
+
+STOCK = row("DataLoader + torchvision, 2 workers", "stock", 690, cpu_seconds_per_1000=2.8)
+OWN = row(
+    "mmload.Loader, memory, 2 threads", "mmload", 14_000, of_ceiling=0.35, ceiling="fill_ of the output, 2 threads"
+)
+FILL = row("fill_ of the output, 2 threads", "ceiling", 40_000)
+BROKEN = Row(name="FFCV raw, 2 threads", group="peer", differs="center crop", failure="ffcv is not installed")
+CACHED = Row(name="one cached batch: no loading at all", group="cached", trained_per_second=2400.0, waited=0.0)
+
+
+def record(*rows: Row, text: str = "It is so.") -> Record:
+    """A record of rows."""
+    settings = {"cache": "warm", "device": "cpu", "batch_size": 64}
+    return Record(settings=settings, machine={"cores": 2}, versions={"torch": "2"}, rows=list(rows), verdict=text)
+
+
+@pytest.fixture
+def whole() -> Record:
+    """One with a row of every kind."""
+    return record(STOCK, BROKEN, OWN, FILL)
+
+
+# The verdict
+
+
+def said(*rows: Row, device: str = "cpu") -> str:
+    return verdict(rows, cores=2, device=device)
+
+
+def test_without_training_it_compares_the_best_of_both_and_says_what_it_cannot_know() -> None:
+    text = said(replace(STOCK, name="slower", images_per_second=300.0), STOCK, BROKEN, OWN, FILL)
+    assert "(DataLoader + torchvision, 2 workers) delivers 690 images/s" in text
+    assert "14,000, 20.3 times as many (35% of fill_ of the output, 2 threads)" in text
+    assert "decoding and transforming there is the bottleneck, with 1.9 of 2 cores busy" in text
+    assert "--train MODEL" in text
+
+
+def test_a_loader_that_leaves_cores_idle_is_not_said_to_be_short_of_them() -> None:
+    text = said(replace(STOCK, cpu_seconds_per_1000=0.5), OWN)
+    assert "busy" not in text
+    assert "decoding" not in text
+
+
+def test_a_starved_model_is_told_that_loading_is_the_bottleneck() -> None:
+    stock = replace(STOCK, trained_per_second=680.0, waited=0.71)
+    text = said(stock, replace(OWN, trained_per_second=2350.0, waited=0.02), CACHED)
+    assert "Your loader delivers 690 images/s, with 1.9 of 2 cores busy, and the model takes 2,400" in text
+    assert "loading is the bottleneck, the step waits for data 71% of its time" in text
+    assert "with mmload, which delivers 14,000, training runs at 2,350 instead of 680." in text
+    still = said(stock, replace(OWN, trained_per_second=1350.0, waited=0.4), CACHED)
+    assert "and still waits 40% of its time" in still
+
+
+def test_a_slow_model_is_told_that_it_is_the_bottleneck_itself() -> None:
+    stock = replace(STOCK, trained_per_second=55.0, waited=0.03)
+    cached = replace(CACHED, trained_per_second=57.0)
+    text = said(stock, replace(OWN, trained_per_second=56.5, waited=0.0), cached)
+    assert "the model is the bottleneck, it waits for data only 3% of its time" in text
+    assert "loading is the bottleneck" not in text
+    assert text.endswith("a faster loader would gain about that much.")
+    slowed, own = replace(stock, trained_per_second=40.0), replace(OWN, trained_per_second=56.5)
+    assert "they share the cores, though: with mmload" in said(slowed, own, cached)
+    assert "share the cores" not in said(slowed, own, cached, device="cuda")
+    assert "share the cores" not in said(slowed, own, replace(cached, trained_per_second=20.0))
+
+
+def test_no_gain_is_not_made_one() -> None:
+    assert "fewer. There is nothing to gain here." in said(STOCK, row("mmload.Loader", "mmload", 500))
+    assert "no difference beyond the spread" in said(STOCK, row("mmload.Loader", "mmload", 700))
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    absent = Row(name="DataLoader", group="stock", failure="no source was given")
+    assert "No stock loader was measured to compare it with (no source was given)" in said(absent, OWN)
+    failed = Row(name="mmload.Loader", group="mmload", failure="its process died")
+    assert said(STOCK, failed) == "Nothing can be said: mmload was not measured (its process died)."
+
+
+# Table, record, comparison, chart
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(7.25, "7.2"), (690.4, "690"), (12_345, "12,345"), (154_685, "155k"), (34e6, "34M")]
+)
+def test_numbers_are_short(rate: float, text: str) -> None:
+    assert number(rate) == text
+
+
+def test_the_table_has_80_columns_and_every_row(whole: Record) -> None:
+    trained = [replace(each, trained_per_second=2000.0, waited=0.1, training=[{}]) for each in whole.rows if each.rate]
+    for shown in (whole, replace(whole, rows=[*trained, BROKEN]), record(OWN, BROKEN)):
+        lines = table(shown).splitlines()
+        assert max(map(len, lines)) <= 80
+        for each in shown.rows:
+            assert any(line.startswith(each.name) for line in lines)
+    assert rates(whole)[1].split()[-4:] == ["690", "656..724", "1.0x", "-"]
+    assert rates(whole)[3].split()[-4:] == ["14,000", "13,300..14,700", "20.3x", "35%"]
+    assert "not measured: FFCV raw, 2 threads: ffcv is not installed" in table(whole)
+
+
+def test_only_what_was_measured_has_a_footnote(whole: Record) -> None:
+    assert "*" not in table(whole)
+    peer = row("DALI", "peer", 700, differs="its own resize")
+    text = table(record(STOCK, BROKEN, peer, replace(peer, name="late", images_per_second=None, training=[{}])))
+    assert "\nDALI* " in text
+    assert "\nlate* " in text
+    assert "\n* DALI: its own resize" in text
+    assert "FFCV raw, 2 threads*" not in text
+    assert "center crop" not in text
+
+
+def test_failures_for_one_reason_are_told_once() -> None:
+    text = table(record(STOCK, BROKEN, replace(BROKEN, name="FFCV JPEG"), replace(OWN, failure="it died")))
+    assert "not measured: FFCV raw, 2 threads; FFCV JPEG: ffcv is not installed" in text
+    assert "failed later: mmload.Loader, memory, 2 threads: it died" in text
+
+
+def test_columns_of_great_ratios_stay_apart() -> None:
+    fast = row("mmload.Loader", "mmload", 690 * 1065.1)
+    assert rates(record(STOCK, fast))[2].split()[-3:] == ["698k..772k", "1,065x", "-"]
+
+
+def test_a_record_comes_back_from_its_file(whole: Record, tmp_path: Path) -> None:
+    write_record(whole, tmp_path / "a.json")
+    assert read_record(tmp_path / "a.json") == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "cannot read the record"),
+        ("{", "is not JSON"),
+        ("[]", "is not a record of mmload bench"),
+        ('{"format": "mmload bench", "version": 9}', "record version 9, this mmload reads version 1"),
+        ('{"format": "mmload bench", "version": 1}', "is a damaged record"),
+    ],
+)
+def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str | None, expected: str) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match=expected):
+        read_record(path)
+
+
+def test_a_record_with_words_for_numbers_is_damaged(whole: Record, tmp_path: Path) -> None:
+    body = whole.as_json()
+    body["results"][0]["epochs"] = ["many"]
+    (tmp_path / "a.json").write_text(json.dumps(body))
+    with pytest.raises(UsageError, match="damaged record"):
+        read_record(tmp_path / "a.json")
+
+
+def test_two_records_stand_side_by_side(whole: Record) -> None:
+    faster = replace(OWN, images_per_second=21_000.0, epochs=[20_000.0, 21_000.0, 22_000.0])
+    other = replace(whole, rows=[STOCK, faster, row("new", "peer", 5)], machine={"cores": 16}, verdict="Other.")
+    text = compare(whole, other, ("old.json", "new.json"))
+    lines = {line.split("  ")[0]: line.split() for line in text.splitlines()}
+    assert max(map(len, text.splitlines())) <= 80
+    assert lines[STOCK.name][-2:] == ["1.00x", "overlaps"]
+    assert lines[OWN.name][-2:] == ["1.50x", "apart"]
+    assert lines["new"][-2:] == ["-", "5.0"]
+    assert "FFCV" not in text
+    assert "machine, cores: 2 in a, 16 in b" in text
+    assert "settings," not in text
+    assert "b: Other." in text
+    assert "settings, machine and versions are the same" in compare(whole, whole)
+
+
+def test_a_file_that_is_too_long_for_a_record_is_not_read_to_its_end(tmp_path: Path) -> None:
+    endless = tmp_path / "record.json"
+    with open(endless, "wb") as file:
+        file.truncate(2**40)  # a hole: to read all of it would take memory for it
+    with pytest.raises(UsageError, match=r"record\.json is not a record .* longer than 16,777,216 characters"):
+        read_record(endless)
+
+
+def test_a_chart_is_a_picture_with_every_colour_and_no_background(whole: Record, tmp_path: Path) -> None:
+    if find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    draw(whole, tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.mode == "RGBA"
+        assert 1000 <= picture.width <= 2000
+        assert 200 <= picture.height <= 2000
+        assert picture.getpixel((0, 0))[3] == 0
+        found = {pixel[:3] for _, pixel in picture.getcolors(1 << 24) if pixel[3] > 100}
+    for color in (COLORS["mmload"], COLORS["stock"], COLORS["ceiling"], INK):
+        assert any(all(abs(a - b) <= 3 for a, b in zip(rgb(color), pixel, strict=True)) for pixel in found), color
+
+
+@pytest.mark.parametrize("color", [INK, COLORS["mmload"], COLORS["peer"], COLORS["ceiling"], COLORS["stock"]])
+def test_a_charts_colours_stand_out_from_light_and_from_dark(color: str) -> None:
+    for background in ("#ffffff", "#0d1117"):
+        bright, dark = sorted((luminance(color), luminance(background)), reverse=True)
+        assert (bright + 0.05) / (dark + 0.05) >= 3
+
+
+def rgb(color: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(color[1:]))
+
+
+def luminance(color: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb(color))]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_chart_that_cannot_be_is_refused_before_anything_is_measured(
+    whole: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_spec("matplotlib") is not None:
+        with pytest.raises(UsageError, match=r"ends in \.png"):
+            check_plot(Path("a.pdf"))
+        with pytest.raises(MmloadError, match="nothing to draw"):
+            draw(record(BROKEN), tmp_path / "a.png")
+        with pytest.raises(MmloadError, match="cannot write the chart"):
+            draw(whole, tmp_path / "no" / "a.png")
+    monkeypatch.setattr("mmload.bench.chart.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r'pip install "mmload\[plot\]"'):
+        check_plot(Path("a.png"))
+
+
+# Options, models
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"augment": "zoom"}, "--augment is 'zoom'; use one of crop, resized-crop, none"),
+        ({"epochs": 0}, "--epochs is 0"),
+        ({"batch_size": -1}, "--batch-size is -1"),
+        ({"threads": 0}, "threads is 0"),
+        ({"padding": -1}, "--padding is -1"),
+        ({"workers": ()}, "--workers is"),
+        ({"time_budget": 0.0}, "--time-budget is 0"),
+        ({"time_budget": float("nan")}, "--time-budget is nan"),
+        ({"device": "tpu"}, "--device is 'tpu'; use one of cpu, cuda"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, object], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        Options(**wrong)  # type: ignore[arg-type]
+
+
+def test_quick_asks_for_less_and_what_is_given_stays() -> None:
+    usual, quick = Options(), Options(quick=True)
+    assert (usual.plan().epochs, usual.epoch_images()) == (3, 2000)
+    assert (quick.plan().epochs, quick.plan().budget < usual.plan().budget, quick.epoch_images()) == (1, True, 500)
+    given_ = Options(quick=True, epochs=4, images=7, time_budget=9.0)
+    assert (given_.plan().epochs, given_.epoch_images(), given_.plan().budget) == (4, 7, 9.0)
+
+
+def test_a_model_that_does_not_exist_or_does_not_fit_is_refused(dataset: Dataset) -> None:
+    task = Options(images=1, crop=24, device="cpu").task(dataset.path, None)
+    check_model("resnet18", task)
+    with pytest.raises(UsageError, match="'resnet19', which torchvision has not; use a model such as resnet18"):
+        check_model("resnet19", task)
+    with pytest.raises(UsageError, match=r"alexnet does not take images of \[3, 24, 24\]"):
+        check_model("alexnet", task)
+
+
+# Cold files
+
+
+def test_evicted_files_have_no_page_in_memory_or_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("a", "deep/b"):
+        (tmp_path / name).write_bytes(b"x" * 300_001)
+    (tmp_path / "empty").touch()
+    (tmp_path / "deep" / "link").symlink_to(tmp_path / "a")
+    files = files_below([tmp_path])
+    assert sorted(path.name for path in files) == ["a", "b", "empty"]
+    coldness = make_cold(files)
+    assert (coldness.files, coldness.bytes) == (3, 600_002)
+    assert coldness.proven == (coldness.reason == "")
+    if not coldness.proven:
+        pytest.skip(coldness.reason)
+    assert sum(resident_bytes(path) for path in files) == 0
+    (tmp_path / "a").read_bytes()
+    assert resident_bytes(tmp_path / "a") >= 300_001
+    assert resident_bytes(tmp_path / "a", 5000) == 8192
+    assert resident_bytes(tmp_path / "deep" / "b") == 0
+
+
+def test_files_that_live_in_memory_are_never_called_cold() -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        pytest.skip("there is no /dev/shm")
+    path = memory / "mmload-test-cold"
+    try:
+        path.write_bytes(b"x" * 100_000)
+        coldness = make_cold([path])
+    finally:
+        path.unlink(missing_ok=True)
+    assert not coldness.proven
+    assert "stay in the page cache" in coldness.reason
+
+
+def test_a_system_that_cannot_tell_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    monkeypatch.delattr("os.posix_fadvise", raising=False)
+    coldness = make_cold([tmp_path / "a"])
+    assert not coldness.proven
+    assert "no posix_fadvise" in coldness.reason
+
+
+# A sample
+
+
+@given(
+    counts=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    most=st.integers(0, 60),
+)
+def test_a_sample_is_balanced_and_as_large_as_asked(counts: list[int], most: int) -> None:
+    starts = [sum(counts[:target]) for target in range(len(counts))]
+    classes = {t: range(start, start + count) for t, (start, count) in enumerate(zip(starts, counts, strict=True))}
+    chosen = balanced(classes, most)
+    assert len(set(chosen)) == len(chosen) == min(most, sum(counts))
+    got = Counter(target for index in chosen for target, indices in classes.items() if index in indices)
+    for target, count in enumerate(counts):
+        for other in range(len(counts)):
+            assert got[target] == count or got[target] >= got[other] - 1
+
+
+def test_a_sample_is_built_and_tells_what_the_whole_would_take(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "photos" / "train", per_class=6).parent
+    make_folder(tmp_path / "photos" / "val", per_class=2)
+    before = sorted(root.rglob("*"))
+    work = tmp_path / "work"
+    work.mkdir()
+    sample = build_sample(root, work, split=None, images=7, side=32, threads=1, cold=False)
+    built = open_dataset(sample.dataset)["train"]
+    assert (len(built), sample.estimate.sampled, sample.estimate.images) == (7, 7, 24)
+    assert sorted(Counter(built[:].targets.tolist()).values()) == [2, 2, 3]
+    assert sample.estimate.bytes == 24 * (3 * 32 * 32 + 8)
+    assert "Building all 24 images would take about" in sample.estimate.sentence()
+    assert sorted(root.rglob("*")) == before
+    val = tmp_path / "val"
+    val.mkdir()
+    assert list(
+        open_dataset(build_sample(root, val, split="val", images=3, side=16, threads=1, cold=True).dataset)
+    ) == ["val"]
+    with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
+        build_sample(root, tmp_path / "other", split="test", images=3, side=16, threads=1, cold=False)
+    with pytest.raises(SourceError, match="no such folder"):
+        build_sample(tmp_path / "nowhere", work, split=None, images=3, side=16, threads=1, cold=False)
+
+
+def test_sizes_and_times_are_told_as_people_do() -> None:
+    assert [span(seconds) for seconds in (0.2, 8.4, 100, 1620, 11_520)] == [
+        "1 s",
+        "8 s",
+        "2 min",
+        "27 min",
+        "3.2 hours",
+    ]
+    assert [size(count) for count in (23_592_960, 5 * 2**29)] == ["22.5 MiB", "2.5 GiB"]

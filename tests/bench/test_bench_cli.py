@@ -1,0 +1,262 @@
+"""``mmload bench`` from end to end: every contender that is installed, a few images each; what it refuses; Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from conftest import Done, mmload
+from test_bench_measure import alive
+from test_cli import complaint
+
+from mmload.bench import Record, read_record, usage
+from mmload.bench.record import Row
+from mmload.errors import UsageError
+from mmload.store.dataset import Dataset
+
+TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--device", "cpu", "--time-budget", 3]
+
+
+@pytest.fixture(scope="module")
+def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+    """One whole bench, trained and cold, with its record and its chart."""
+    out = tmp_path_factory.mktemp("bench")
+    words: list[object] = ["--cold", "--epochs", 1, "--train", "squeezenet1_1", "--json", out / "a.json"]
+    words += ["--time-budget", 120]  # a busy machine has to have room for training
+    if find_spec("matplotlib") is not None:
+        words += ["--plot", out / "a.png"]
+    return mmload("bench", dataset.path, "--source", folder, *TINY, *words), out
+
+
+def test_a_whole_bench_measures_all_that_is_there(done: tuple[Done, Path]) -> None:
+    command, out = done
+    assert command.returncode == 0, command.stderr
+    assert command.stderr == ""
+    record = json.loads((out / "a.json").read_text())
+    assert record["settings"]["augment"] == "crop"
+    assert {"python", "torch", "torchvision", "mmload"} <= set(record["versions"])
+    assert record["machine"]["cores"] >= 1
+    results = {result["name"]: result for result in record["results"]}
+    groups = {result["group"] for result in results.values()}
+    assert groups == {"stock", "peer", "mmload", "ceiling", "cached"}
+    for result in results.values():
+        if result["group"] in (
+            "stock",
+            "mmload",
+        ):  # on a busy machine, those that the verdict does not need may be left out
+            assert result["failure"] == "" or "the time budget of 120 s" in result["failure"], result
+        if result["group"] != "cached" and not result["failure"]:
+            assert len(result["epochs"]) == len(result["samples"]) >= 1
+            assert result["images_per_second"] > 0
+            assert result["cpu_seconds_per_1000"] >= 0
+        if result["training"]:
+            assert 0 <= result["waited"] <= 1
+            assert all(turn["steps"] >= 1 for turn in result["training"])
+    trained = {result["group"] for result in results.values() if result["training"]}
+    assert trained >= {"stock", "mmload", "cached"}
+    own = next(result for name, result in results.items() if name.startswith("mmload.Loader, disk"))
+    assert own["of_ceiling"] > 0
+    assert own["ceiling"] in results
+
+
+def test_its_table_ends_with_a_verdict_on_the_model(done: tuple[Done, Path]) -> None:
+    command, out = done
+    lines = command.stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines if not line.startswith(("record: ", "chart: ")))
+    assert "Your loader delivers" in command.stdout
+    assert "bottleneck" in command.stdout
+    assert "trained/s" in command.stdout
+    assert f"record: {out / 'a.json'}" in lines
+
+
+def test_cold_is_said_only_where_it_was_proven(done: tuple[Done, Path]) -> None:
+    command, out = done
+    record = read_record(out / "a.json")
+    rows = [row for row in record.rows if row.cold is not None]
+    assert {row.group for row in rows} >= {"stock", "mmload"}
+    text = " ".join(command.stdout.split())
+    if all(row.cold for row in rows):
+        assert "mincore found no page of them in memory" in text
+    else:
+        assert "NOT cold" in text
+        assert "cold: before every epoch" not in text
+
+
+def test_its_chart_is_drawn(done: tuple[Done, Path]) -> None:
+    if find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    assert (done[1] / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert f"chart: {done[1] / 'a.png'}" in done[0].stdout
+
+
+def test_its_record_is_compared_with_itself(done: tuple[Done, Path]) -> None:
+    path = done[1] / "a.json"
+    shown = mmload("bench", "--compare", path, path)
+    assert shown.returncode == 0, shown.stderr
+    assert "1.00x" in shown.stdout
+    assert "settings, machine and versions are the same" in shown.stdout
+
+
+def test_a_record_from_somebody_forges_no_line(done: tuple[Done, Path], tmp_path: Path) -> None:
+    body = json.loads((done[1] / "a.json").read_text())
+    for row in body["results"]:
+        row["name"] += "\nFORGED"
+    body["versions"]["x\nFORGED"] = body["verdict"] = "1\nFORGED\x1b[31m"
+    (tmp_path / "b\nFORGED.json").write_text(json.dumps(body))
+    shown = mmload("bench", "--compare", done[1] / "a.json", tmp_path / "b\nFORGED.json")
+    assert shown.stdout.count("\\nFORGED") > 3
+    assert not [line for line in shown.stdout.splitlines() if line.strip().startswith("FORGED")]
+    assert "\x1b" not in shown.stdout
+
+
+def test_a_folder_alone_is_sampled_and_says_what_a_build_would_gain(folder: Path) -> None:
+    words = ["--size", 32, "--images", 9, "--quick", *TINY[4:], "--time-budget", 1]
+    done = mmload("bench", "--source", folder, *words)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "delivers" in text
+    assert "Building all 18 images would take about" in text
+    assert "9 of them were built" in text
+
+
+def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: Path) -> None:
+    words = [folder, "--size", 32, "--images", 6, "--rounds", 1, "--json", tmp_path / "b.json"]
+    done = mmload("bench", "build", *words)
+    assert done.returncode == 0, done.stderr
+    assert "mmload build" in done.stdout
+    assert json.loads((tmp_path / "b.json").read_text())["machine"]["cores"] >= 1
+    assert "--rounds is 0" in complaint(mmload("bench", "build", folder, "--rounds", 0), 2)
+    assert "missing argument" in complaint(mmload("bench", "build"), 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ([], 2, "bench needs a DATASET and its --source ROOT, or --source ROOT alone"),
+        (["--source", "nowhere"], 1, "no such folder: nowhere"),
+        (["nowhere"], 1, "nowhere; build it with: mmload build"),
+        (["nowhere", "--size", 3], 2, "--size is 3, and nowhere has its size already"),
+        (["nowhere", "--workers", "two"], 2, "--workers is 'two'"),
+        (["nowhere", "--workers", ""], 2, "--workers is ''"),
+        (["nowhere", "--workers", "0,5000"], 2, "--workers is 0,5000; give integers from 0 to 1024"),
+        (["nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
+        (["--source", "nowhere", "--size", "0"], 2, "--size is 0; use at least 1"),
+        (["build", "nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
+        (["nowhere", "--device", "tpu"], 2, "--device is 'tpu'"),
+        (["nowhere", "--images", "100000000"], 2, "--images is 100000000; use at most 10000000"),
+        (["nowhere", "--epochs", "100000"], 2, "--epochs is 100000; use at most 1000"),
+        (["--source", "nowhere", "--size", "1000000"], 2, "--size is 1000000; use at most 16384"),
+        (["build", "nowhere", "--size", "1000000"], 2, "--size is 1000000; use at most 16384"),
+        (["build", "nowhere", "--images", "2000000"], 2, "--images is 2000000; use at most 1000000"),
+        (["build", "nowhere", "--rounds", "2000"], 2, "--rounds is 2000; use at most 1000"),
+        (["build", "nowhere", "--size", "16384", "--images", "1000000"], 1, "set TMPDIR to a place with more"),
+        (["nowhere", "--augment", "none", "--crop", "3"], 2, "--crop is 3, and --augment none does not take it"),
+        (["nowhere", "--augment", "resized-crop", "--padding", "3"], 2, "--padding is 3, and --augment resized-crop"),
+        (["nowhere", "--time-budget", "-1"], 2, "--time-budget is -1"),
+        (["nowhere", "--json", "no/such/a.json"], 2, "there is no folder no/such"),
+        (["nowhere", "--json", "."], 2, "is a folder"),
+        (["--compare", "a.json", "b.json"], 2, "cannot read the record a.json"),
+        (["nowhere", "--compare", "a.json", "b.json"], 2, "measures nothing; leave the other arguments out"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    words: list[object], code: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in complaint(mmload("bench", *words), code)
+
+
+def test_numbers_that_do_not_fit_the_images_or_the_memory_are_one_line(dataset: Dataset, tmp_path: Path) -> None:
+    words = ["bench", dataset.path, "--device", "cpu"]
+    assert "--padding is 33, the stored images are 32 x 32; use 0 to 32" in complaint(
+        mmload(*words, "--padding", 33), 2
+    )
+    line = complaint(mmload(*words, "--batch-size", 10**9), 2)
+    assert re.search(r"--batch-size is 1000000000: 8 batches of .* GiB do not fit .*; use at most \d+$", line)
+    line = complaint(mmload(*words, "--source", tmp_path), 1)
+    assert f"torchvision cannot read {tmp_path} as an ImageFolder" in line
+
+
+def test_a_record_is_written_before_anything_is_shown(done: tuple[Done, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*lines: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    record = read_record(done[1] / "a.json")
+    monkeypatch.setattr("mmload.cli.bench._measure", lambda *_: record)
+    monkeypatch.setattr("mmload.cli.bench.show", full)
+    assert mmload("bench", "nowhere", "--json", done[1] / "again.json").returncode == 1
+    assert read_record(done[1] / "again.json") == record
+
+
+def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        Row(name="DataLoader", group="stock", failure="OSError: it is full"),
+        Row(name="mmload.Loader", group="mmload", failure="its process died"),
+        Row(name="fill_", group="ceiling", images_per_second=3.0, epochs=[3.0]),
+    ]
+    record = Record(settings={}, machine={}, versions={}, rows=rows, verdict="Nothing can be said.")
+    monkeypatch.setattr("mmload.cli.bench._measure", lambda *_: record)
+    done = mmload("bench", "nowhere", "--json", tmp_path / "a.json")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "mmload: none of 2 loaders could be measured: OSError: it is full; 1 more reason is in the table\n"
+    )
+    assert "not measured: mmload.Loader: its process died" in done.stdout
+    assert read_record(tmp_path / "a.json") == record
+    rows[1] = replace(rows[1], images_per_second=2.0, epochs=[2.0])
+    assert mmload("bench", "nowhere").returncode == 0
+
+
+def test_a_model_or_device_that_is_not_there_is_one_line(dataset: Dataset, folder: Path) -> None:
+    import torch
+
+    words = ["bench", dataset.path, "--source", folder]
+    assert "'resnet19', which torchvision has not" in complaint(mmload(*words, "--train", "resnet19"), 2)
+    if not torch.cuda.is_available():
+        assert "finds no CUDA device" in complaint(mmload(*words, "--device", "cuda"), 2)
+
+
+@pytest.mark.parametrize("body", [{"settings": []}, {"notes": "text"}, {"verdict": 3}, {"results": [{"name": 3}]}])
+def test_a_damaged_record_is_one_line(body: dict[str, object], tmp_path: Path) -> None:
+    whole = {"format": "mmload bench", "version": 1, "settings": {}, "machine": {}, "versions": {}, "notes": []}
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(whole | {"verdict": "", "results": []} | body))
+    with pytest.raises(UsageError, match="is a damaged record"):
+        read_record(path)
+
+
+@pytest.mark.parametrize("patience", [0.0, 2.0])
+def test_an_interrupt_ends_every_process_with_one_line(
+    dataset: Dataset, folder: Path, tmp_path: Path, patience: float
+) -> None:
+    if not Path("/proc").is_dir():
+        pytest.skip("there is no /proc to see processes in")
+    command = [sys.executable, "-m", "mmload", "bench", dataset.path, "--source", folder, *map(str, TINY)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    place = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, start_new_session=True, env=place, **pipes) as bench:  # type: ignore[call-overload]
+        seen: set[int] = set()
+        deadline = time.monotonic() + 60
+        while len(seen) < 3 and time.monotonic() < deadline:
+            seen.update(usage.tree(bench.pid))
+            time.sleep(0.02)
+        time.sleep(patience)
+        seen.update(usage.tree(bench.pid))
+        os.killpg(bench.pid, signal.SIGINT)
+        out, err = bench.communicate(timeout=60)
+    assert len(seen) >= 3
+    assert (bench.returncode, out, err) == (130, "", "mmload: interrupted; nothing was changed\n")
+    deadline = time.monotonic() + 10
+    while any(alive(each) for each in seen) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [each for each in seen if alive(each)]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,346 @@
+"""A tiny run of every contender, held against the stored rows and torchvision's own transforms."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_folder
+from devkit import Devkit, thing
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from mmload.bench.contenders import Contender, Entry, entries
+from mmload.bench.contenders.entry import converted, not_installed
+from mmload.bench.task import Task
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.errors import SourceError, UsageError
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The given buffer is not writable:UserWarning",  # LitData's, of its own memory map
+    "ignore:Exception ignored in. <finalize object:pytest.PytestUnraisableExceptionWarning",  # where FFCV has run
+)
+
+WORKERS = (0, 1)
+STORED = (  # those that read the stored rows: the same bytes come out
+    "tensordict tutorial",
+    "FFCV raw, 2 threads",
+    "LitData, uint8 rows, 2 workers",
+    "DataLoader + mmload dataset, 0 workers",
+    "mmload.Loader, disk, 2 threads",
+    "mmload.Loader, memory, 2 threads",
+)
+DECODED = {  # those that decode: levels that a pixel may be off, on average over an image
+    "DataLoader + torchvision, 0 workers": 1.0,
+    "DataLoader + torchvision, 1 worker": 1.0,
+    "DataLoader + v2 on tensors, 0 workers": 0.0,
+    "DataLoader + v2 on tensors, 1 worker": 0.0,
+    "FFCV JPEG, 2 threads": 5.0,
+    "NVIDIA DALI, CPU, 2 threads": 12.0,  # its middle may lie a pixel beside torchvision's
+    "WebDataset, tars, 2 workers": 1.0,
+}
+NAMES = (*STORED, *DECODED)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 smooth JPEGs of 3 classes: 9, 8 and 7 of them."""
+    root = tmp_path_factory.mktemp("smooth") / "photos"
+    rng = np.random.default_rng(0)
+    for index, name in enumerate(("ant", "bee", "cat")):
+        (root / name).mkdir(parents=True)
+        for number in range(9 - index):
+            few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+            size = tuple(rng.integers(48, 80, 2).tolist())
+            few.resize(size, Image.Resampling.BICUBIC).save(root / name / f"{number}.jpg", quality=95)
+    return root
+
+
+@pytest.fixture(scope="module")
+def task(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
+    """48 images an epoch of 24 rows of 32 x 32, cropped to 24, in batches of 10."""
+    out = tmp_path_factory.mktemp("stored") / "photos-32"
+    build(BuildRecipe(kind="imagefolder", root=photos, out=out, transforms=square(32)), threads=2)
+    return Task(
+        dataset=out, split="train", source=photos, crop=24, batch_size=10, images=40, threads=2, workers=WORKERS
+    )
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    """CIFAR-10's layout with 5 x 8 rows of noise, trained with padding."""
+    source = tmp_path_factory.mktemp("cifar")
+    folder = source / "cifar-10-batches-py"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        data = rng.integers(0, 256, (8, 3072), dtype=np.uint8)
+        body = {"data": data, "labels": rng.integers(0, 10, 8).tolist(), "filenames": [""] * 8}
+        (folder / name).write_bytes(pickle.dumps(body, protocol=2))
+    names = [f"kind{number}" for number in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    build(BuildRecipe(kind="cifar10", root=source, out=source.parent / "out"))
+    return Task(
+        dataset=source.parent / "out",
+        split="train",
+        source=source,
+        crop=32,
+        padding=4,
+        batch_size=16,
+        images=80,
+        threads=2,
+        workers=WORKERS,
+    )
+
+
+def entry_of(task: Task, name: str) -> Entry:
+    entry = next(entry for entry in entries(task) if entry.name == name)
+    if "is not installed" in entry.missing:
+        pytest.skip(entry.missing)
+    return entry
+
+
+def collect(contender: Contender, task: Task) -> tuple[Tensor, Tensor]:
+    """An epoch as it should be: every batch of the right kind; the images and labels of all."""
+    images, labels = [], []
+    for batch, targets in contender.epoch():
+        assert batch.shape[1:] == task.shape[1:]
+        assert batch.dtype == task.dtype
+        assert targets.dtype == torch.int64
+        assert targets.shape == (len(batch),)
+        assert len(batch) <= task.batch_size
+        assert batch.device.type == targets.device.type == task.device
+        images.append(batch.clone())
+        labels.append(targets.clone())
+    return torch.cat(images).cpu(), torch.cat(labels).cpu()
+
+
+def stored(task: Task) -> Tensor:
+    return task.rows.reader.gather("images", torch.arange(len(task.rows)))
+
+
+def reference(task: Task) -> Tensor:
+    """Many draws of what should come out, by torchvision's transforms on the stored rows, one at a time."""
+    resized = task.augment == "resized-crop"
+    crop = v2.RandomResizedCrop(task.crop) if resized else v2.RandomCrop(task.crop, task.padding)
+    steps = v2.Compose([crop, v2.ToDtype(torch.float32, scale=True), v2.Normalize(task.mean, task.std)])
+    return torch.stack([steps(row) for _ in range(8) for row in stored(task)])
+
+
+def same_labels(labels: Tensor, task: Task) -> bool:
+    expected = torch.bincount(torch.tensor(task.targets), minlength=10) * task.repeats
+    return torch.equal(torch.bincount(labels, minlength=10), expected)
+
+
+@pytest.mark.parametrize("augment", ["crop", "resized-crop"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_comes_out_is_what_the_task_asks_for(task: Task, scratch: Path, name: str, augment: str) -> None:
+    task = replace(task, augment=augment)
+    entry = entry_of(task, name)
+    if augment == "resized-crop" and name == "tensordict tutorial":
+        assert "no resized crop" in entry.missing
+        return
+    assert not entry.missing
+    contender = entry.make(task, scratch)
+    try:
+        first, labels = collect(contender, task)
+        again, other = collect(contender, task)
+        assert len(first) == len(again) == task.epoch_images == 48
+        assert same_labels(labels, task)
+        assert same_labels(other, task)
+        assert not torch.equal(labels, other)
+        images, expected = torch.cat([first, again]), reference(task)
+        assert images.mean().item() == pytest.approx(expected.mean().item(), abs=0.12)
+        assert images.std().item() == pytest.approx(expected.std().item(), abs=0.12)
+        abandoned = contender.epoch()
+        next(iter(abandoned))
+        abandoned.close()  # type: ignore[attr-defined]  # a generator
+        assert len(collect(contender, task)[0]) == 48
+    finally:
+        contender.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_augmentation_every_row_comes_out_as_often_as_it_should(task: Task, scratch: Path, name: str) -> None:
+    task = replace(task, augment="none")
+    contender = entry_of(task, name).make(task, scratch)
+    try:
+        images, labels = collect(contender, task)
+        other, _ = collect(contender, task)
+    finally:
+        contender.close()
+    rows = stored(task)
+    distances = torch.stack([(images - row.float()).abs().flatten(1).mean(1) for row in rows], dim=1)
+    nearest, row = distances.min(dim=1)
+    assert nearest.max() <= DECODED.get(name, 0.0)
+    assert torch.bincount(row, minlength=len(rows)).tolist() == [task.repeats] * len(rows)
+    assert torch.equal(labels, torch.tensor(task.targets)[row])
+    assert not torch.equal(images, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cifar_with_its_padded_crop(cifar: Task, scratch: Path, name: str) -> None:
+    entry = entry_of(cifar, name)
+    if name == "tensordict tutorial":
+        assert "no padding" in entry.missing
+        return
+    contender = entry.make(cifar, scratch)
+    try:
+        images, labels = collect(contender, cifar)
+        more, other = collect(contender, cifar)
+    finally:
+        contender.close()
+    assert len(images) == 80
+    assert same_labels(labels, cifar)
+    assert same_labels(other, cifar)
+    expected = reference(cifar)
+    both = torch.cat([images, more])
+    assert both.mean().item() == pytest.approx(expected.mean().item(), abs=0.05)
+    black = -torch.tensor(cifar.mean) / torch.tensor(cifar.std)  # what the padding becomes
+    padded = (both - black.view(3, 1, 1)).abs().amax(1) < 1e-3
+    # 4 of the 9 offsets show padding above; else it is only at a side, 20 / 9 of 32 columns on average
+    assert padded[:, 0].float().mean().item() == pytest.approx(4 / 9 + 5 / 9 * 20 / 9 / 32, abs=0.2)
+
+
+def test_every_contender_is_in_these_tests_and_fits_the_table(task: Task) -> None:
+    made = entries(task)
+    assert sorted(entry.name for entry in made) == sorted(NAMES)
+    for entry in made:
+        assert len(entry.name) <= 38
+        assert entry.group in ("stock", "peer", "mmload")
+        assert pickle.loads(pickle.dumps(entry)).name == entry.name
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+def test_without_a_source_those_that_read_it_say_so(task: Task) -> None:
+    missing = {entry.name: entry.missing for entry in entries(replace(task, source=None))}
+    for name in ("DataLoader + torchvision, 0 workers", "DataLoader + v2 on tensors, 1 worker"):
+        assert "give --source ROOT" in missing[name]
+    assert not missing["mmload.Loader, disk, 2 threads"]
+    assert not missing["tensordict tutorial"]
+
+
+@pytest.mark.parametrize("kind", ["detection", "classification"])
+def test_voc_is_left_out_for_its_labels_and_not_for_want_of_a_dataset(devkit: Devkit, kind: str) -> None:
+    devkit.add("a", thing("dog"))
+    devkit.list("train", "a")
+    out = devkit.root.parent / "out"
+    build(BuildRecipe(kind="voc", root=devkit.root, out=out, transforms=square(6), options={"task": kind}))
+    task = Task(dataset=out, split="train", source=devkit.root, crop=4, images=1, threads=1, workers=(0,))
+    missing = {entry.name: entry.missing for entry in entries(task)}
+    told = missing["DataLoader + torchvision, 0 workers"]
+    assert told.startswith("torchvision's VOCDetection and VOCSegmentation give annotations and masks, not one class")
+    assert missing["mmload.Loader, disk, 1 thread"] == ""
+
+
+def test_a_source_that_is_absent_or_another_is_refused(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such folder"):
+        entries(replace(task, source=tmp_path / "nowhere"))
+    other = make_folder(tmp_path / "other", per_class=2)
+    with pytest.raises(SourceError, match="has 6 images, split 'train'"):
+        entries(replace(task, source=other))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs")
+@pytest.mark.parametrize("kind", ["FIFO", "device"])
+def test_a_fifo_or_a_device_in_place_of_an_image_is_named(task: Task, photos: Path, tmp_path: Path, kind: str) -> None:
+    """torchvision would wait for the FIFO's other end, and read the device without an end."""
+    source = Path(shutil.copytree(photos, tmp_path / "photos"))
+    file = source / "bee" / "3.jpg"
+    file.unlink()
+    if kind == "FIFO":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    with pytest.raises(SourceError, match=f"cannot read .*bee/3.jpg .it is a {kind}, not a regular file"):
+        entries(replace(task, source=source))
+
+
+def test_a_held_out_split_is_measured_on_its_own_files(photos: Path, tmp_path: Path) -> None:
+    options = {"val_fraction": 0.25, "seed": 3}
+    recipe = BuildRecipe(
+        kind="imagefolder", root=photos, out=tmp_path / "out", transforms=square(32), options=options, shuffle_seed=1
+    )
+    build(recipe, threads=2)
+    held = Task(dataset=tmp_path / "out", split="val", source=photos, augment="none", images=1, workers=(0,), threads=2)
+    contender = entry_of(held, "DataLoader + v2 on tensors, 0 workers").make(held, tmp_path)
+    images, _ = collect(contender, held)
+    assert sorted(map(bytes, images.flatten(1).numpy())) == sorted(map(bytes, stored(held).flatten(1).numpy()))
+
+
+def test_what_cannot_be_asked_of_a_task(task: Task) -> None:
+    wrong = {"augment": "zoom", "crop": 33, "batch_size": 0, "images": 0, "threads": 0, "padding": -1, "split": "test"}
+    for name, value in wrong.items():
+        with pytest.raises(UsageError, match=str(value)):
+            replace(task, **{name: value})
+
+
+def test_a_tier_that_does_not_fit_says_so(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmload.bench.contenders.ours.free_memory", lambda: 1000)
+    missing = {entry.name: entry.missing for entry in entries(task)}
+    assert "GiB are free" in missing["mmload.Loader, memory, 2 threads"]
+    assert not missing["mmload.Loader, disk, 2 threads"]
+
+
+def test_a_conversion_that_would_fill_the_disk_is_not_begun(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmload.bench.contenders.entry.ROOM_SHARE", 1e-12)
+    missing = {entry.name: entry.missing for entry in entries(task)}
+    assert "measure a smaller split" in missing["tensordict tutorial"]
+    assert not missing["mmload.Loader, disk, 2 threads"]
+
+
+def test_a_package_that_is_not_there_is_named_with_what_to_install() -> None:
+    assert not_installed("no_such_package", "pip install it") == "no_such_package is not installed: pip install it"
+    assert not_installed("no_such.package", "pip install it")
+    assert not_installed("torch", "") == ""
+
+
+def test_a_conversion_is_made_once_for_each_store_and_never_half(task: Task, cifar: Task, tmp_path: Path) -> None:
+    def broken(folder: Path) -> None:
+        (folder / "rows").write_text("half")
+        raise OSError("disk full")
+
+    def write(folder: Path) -> None:
+        assert not list(folder.iterdir())
+        (folder / "rows").write_text("whole")
+        written.append(folder)
+
+    written: list[Path] = []
+    with pytest.raises(OSError, match="disk full"):
+        converted(task, tmp_path, "rows", broken)
+    folder = converted(task, tmp_path, "rows", write)
+    assert (folder / "rows").read_text() == "whole"
+    assert converted(replace(task, batch_size=3), tmp_path, "rows", write) == folder
+    assert len(written) == 1
+    assert converted(cifar, tmp_path, "rows", write) != folder
+    assert converted(replace(task, images=500), tmp_path, "rows", write) != folder
+    assert len(written) == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in NAMES if "DALI" not in name])
+def test_on_a_gpu_batches_arrive_there(task: Task, scratch: Path, name: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    task = replace(task, device="cuda")
+    contender = entry_of(task, name).make(task, scratch)
+    try:
+        images, labels = collect(contender, task)
+    finally:
+        contender.close()
+    assert len(images) == task.epoch_images
+    assert same_labels(labels, task)

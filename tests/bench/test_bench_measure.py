@@ -1,0 +1,297 @@
+"""Contenders of every kind of luck: measured, crashed, hung, wrong, missing; and what becomes of the others."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmload.bench import Options, Record, ceilings, table, usage
+from mmload.bench import contender_worker as process
+from mmload.bench.ceilings import cached_entry, ceiling_entries
+from mmload.bench.contender_process import _keep_below, reason
+from mmload.bench.contender_server import ContenderServer, LoadSample
+from mmload.bench.contenders import Entry
+from mmload.bench.measure import Measurement, Plan, measure
+from mmload.bench.record import rows_of
+from mmload.bench.run import notes_of
+from mmload.bench.task import Task
+from mmload.bench.train import TrainSample
+from mmload.errors import MmloadError, SourceError
+from mmload.store.dataset import Dataset
+
+
+class Fake:
+    """Batches of zeros; what else happens is the test's."""
+
+    def __init__(self, task: Task, scratch: Path, *, does: str = "") -> None:
+        self._task, self._does, self._epochs = task, does, 0
+        if does == "cannot":
+            raise SourceError("its folder is gone")
+        if does == "printer":
+            os.write(2, b"the library says so\n")
+            os._exit(3)
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch of the task, or trouble."""
+        self._epochs += 1
+        if self._does == "hangs" and self._epochs == 2:
+            time.sleep(600)
+        if self._does == "crashes" and self._epochs == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._does == "raises" and self._epochs == 2:
+            raise RuntimeError("out of ideas")
+        if self._does == "empty":
+            return
+        size = 3 if self._does == "small" else self._task.crop
+        if self._does == "parent":
+            self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        for _ in range(100 if self._does == "slow" else 3):
+            time.sleep({"slow": 0.4, "slower": 0.8}.get(self._does, 0.001))
+            yield torch.zeros(4, 3, size, size), torch.zeros(4, dtype=torch.int64)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def fake(name: str, does: str = "", group: str = "mmload", **more: Any) -> Entry:
+    """An entry whose contender does one thing."""
+    return Entry(name=name, group=group, make=partial(Fake, does=does), **more)
+
+
+@pytest.fixture(scope="module")
+def task(dataset: Dataset) -> Task:
+    """Crops of 24 from 18 rows."""
+    return Options(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+
+
+@pytest.fixture(scope="module")
+def results(task: Task) -> dict[str, Measurement]:
+    """One bench of them all."""
+    troubles = ("slow", "cannot", "printer", "hangs", "crashes", "raises", "empty", "small")
+    entries = [fake(name, name) for name in troubles]
+    entries += [fake("missing", missing="not installed: pip install it"), fake("good", "", "stock")]
+    plan = Plan(epochs=2, budget=40.0, patience=1.0)
+    return {result.name: result for result in measure(task, entries, plan)}
+
+
+def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Measurement]) -> None:
+    expected = {
+        "cannot": "its folder is gone",
+        "printer": "its process died (exit code 3): the library says so",
+        "hangs": "no answer within",
+        "crashes": "its process died (signal SIGSEGV)",
+        "raises": "RuntimeError: out of ideas",
+        "empty": "an epoch gave no batch",
+        "small": "it gives images [3, 3, 3] float32 on cpu, the task is [3, 24, 24] float32 on cpu",
+        "missing": "not installed: pip install it",
+    }
+    for name, failure in expected.items():
+        assert failure in results[name].failure
+        assert results[name].samples == []
+
+
+def test_the_others_go_on(results: dict[str, Measurement]) -> None:
+    good = results["good"]
+    assert good.failure == ""
+    assert len(good.samples) == 2
+    assert all(sample.whole and sample.images == 12 * sample.epochs for sample in good.samples)
+    assert min(good.rates) <= good.rate <= max(good.rates)
+    assert 0 < good.samples[0].first < good.samples[0].seconds
+    assert good.cpu is not None
+
+
+def test_a_slow_contender_is_cut_short_but_measured(results: dict[str, Measurement]) -> None:
+    slow = results["slow"]
+    assert len(slow.samples) >= 1
+    assert not all(sample.whole for sample in slow.samples)
+    assert 1 < slow.rate < 20
+
+
+def test_rows_and_table_show_all_of_it(task: Task, results: dict[str, Measurement]) -> None:
+    rows = rows_of(task, list(results.values()), {}, cold=False)
+    text = table(Record(settings={}, machine={}, versions={}, rows=rows, notes=["a note"], verdict="A verdict."))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "not measured: crashes: its process died (signal SIGSEGV)" in text
+    assert [row.name for row in rows if row.rate] == ["slow", "good"]
+    assert text.endswith("A verdict.")
+
+
+def test_memory_of_a_tree_counts_a_shared_page_once() -> None:
+    if usage.memory(os.getpid()) is None:
+        pytest.skip("this system does not tell memory by page")
+    before = usage.memory(os.getpid())
+    block = mmap.mmap(-1, 64 * 2**20)  # not from a heap that has room left by other tests
+    for place in range(0, len(block), mmap.PAGESIZE):
+        block[place] = 1
+    alone = usage.memory(os.getpid())
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        both = usage.memory(os.getpid())
+        assert child in usage.tree(os.getpid())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert before is not None
+    assert alone is not None
+    assert both is not None
+    assert alone - before > 60 * 2**20
+    assert both - alone < 32 * 2**20
+    block.close()
+
+
+def test_seconds_count_children_that_live_and_that_have_ended() -> None:
+    before = usage.own_seconds()
+    burn = "import time\nwhile time.process_time() < 0.3: pass\n"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    ended = usage.own_seconds()
+    assert ended - before > 0.25
+    with subprocess.Popen([sys.executable, "-c", burn + "print(flush=True); time.sleep(60)"], stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        living = usage.own_seconds() - ended
+        child.kill()
+    assert living > 0.25
+
+
+def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path: Path) -> None:
+    worker = process.Worker(fake("parent", "parent"), task, tmp_path, tmp_path / "log")
+    worker.start()
+    worker.ask("make", 60)
+    worker.ask("epoch", 60, least=0.0, most=1.0)
+    assert worker.pid is not None
+    tree = usage.tree(worker.pid)
+    assert len(tree) == 2
+    worker.kill()
+    deadline = time.monotonic() + 10
+    while any(alive(each) for each in tree) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(each) for each in tree)
+
+
+def alive(number: int) -> bool:
+    """Whether a process runs: it is there and is no zombie."""
+    try:
+        return (Path("/proc") / str(number) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("short", ["fill", "copy", "disk"])
+def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Path, short: str) -> None:
+    server = ContenderServer(ceiling_entries(task)[short], task, tmp_path)
+    try:
+        sample = server.epoch(least=0.0, most=60.0)
+    except MmloadError as error:
+        assert "page cache" in str(error)  # noqa: PT017  # only where files cannot be evicted
+        assert short == "disk"
+        pytest.skip(str(error))
+    finally:
+        server.close()
+    assert sample.images == {"fill": 20, "copy": 20, "disk": 18}[short]
+    assert sample.rate > 0
+
+
+def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ceiling_entries(task)["fill"].name.startswith("fill_ of the output, ")
+    monkeypatch.setattr(ceilings, "past_caches", lambda count, sample: True)
+    entry = ceiling_entries(task)["fill"]
+    assert entry.name.startswith("uncached fill of output, ")
+    filled = entry.make(task, tmp_path)
+    try:
+        images = [images.clone() for images, _ in filled.epoch()]
+    finally:
+        filled.close()
+    assert len(images) == 5
+    assert all(torch.equal(one, torch.ones(task.shape)) for one in images)
+
+
+def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
+    rates = {"fill": 1000.0, "copy": 5000.0, "disk": 100.0}
+    names = {"fill": "F", "copy": "C", "disk": "D"}
+    results = [made(fake(names[short], group="ceiling"), rate) for short, rate in rates.items()]
+    results += [made(fake("own"), 50.0), made(fake("old", group="stock"), 20.0)]
+    warm = {row.name: row for row in rows_of(task, results, names, cold=False)}
+    cold = {row.name: row for row in rows_of(task, results, names, cold=True)}
+    assert (warm["own"].ceiling, warm["own"].of_ceiling) == ("F", pytest.approx(0.05))
+    assert (cold["own"].ceiling, cold["own"].of_ceiling) == ("D", pytest.approx(0.5))
+    assert (cold["old"].ceiling, cold["F"].ceiling) == ("F", "")
+
+
+def made(entry: Entry, rate: float) -> Measurement:
+    """A measurement of one sample at that rate."""
+    sample = LoadSample(images=int(rate), seconds=1.0, first=0.1, cpu=0.5, epochs=1, whole=True)
+    return Measurement(entry=entry, samples=[sample])
+
+
+def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
+    waits: dict[str, TrainSample] = {}
+    for entry in (cached_entry(), fake("slow", "slow")):
+        server = ContenderServer(entry, task, tmp_path)
+        waits[entry.name] = server.train(model="squeezenet1_1", most=0.5)
+        server.close()
+    cached, slow = waits.values()
+    assert 0.4 * slow.steps <= slow.waited < slow.seconds  # it sleeps as long before each batch
+    assert slow.share == slow.waited / slow.seconds
+    assert cached.waited / cached.steps < 0.4
+    assert (slow.images, cached.images) == (4 * slow.steps, 4 * cached.steps)
+
+
+def test_training_that_the_budget_has_no_room_for_is_left_out_and_named(task: Task) -> None:
+    plan = Plan(epochs=2, budget=0.5, train="squeezenet1_1")
+    entries = [fake("first", "slower"), fake("second", "slower", "stock"), replace(cached_entry(), missing="left out")]
+    results = measure(task, entries, plan)
+    assert [len(result.training) for result in results] == [0, 0, 0]
+    assert [result.untrained > 1.6 for result in results] == [True, True, False]
+    notes = " ".join(notes_of(results, plan))
+    assert "no training with any of them: two steps take about" in notes
+    assert "the time budget of 0.5 s has no room; raise --time-budget, or lower --batch-size" in notes
+
+
+def test_temporary_files_of_a_contender_are_the_benchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    deep = tmp_path / ("deep" * 30)
+    _keep_below(deep)
+    assert os.environ["TMPDIR"] == "/elsewhere"  # a socket's name would be too long
+    _keep_below(Path("/short"))
+    assert (os.environ["TMPDIR"], tempfile.gettempdir()) == ("/short", "/short")
+
+
+class _Broken(torch.utils.data.Dataset[Tensor]):
+    def __getitem__(self, index: int) -> Tensor:
+        raise ValueError("row 3:\nis torn")
+
+
+def test_what_a_worker_of_a_dataloader_raised_is_one_line() -> None:
+    loader = torch.utils.data.DataLoader(_Broken(), sampler=[0], num_workers=1)
+    with pytest.raises(ValueError, match="Traceback") as raised:
+        next(iter(loader))
+    assert reason(raised.value) == "ValueError: row 3: is torn"
+    assert reason(ValueError("one\n two")) == "ValueError: one two"
+    assert reason(MmloadError("its folder\nis gone")) == "its folder is gone"
+    assert reason(MmloadError("Traceback (most recent call last):\n  File\nKeyError: 3")) == "KeyError: 3"
+
+
+def test_only_the_processes_of_mmload_import_its_kernels() -> None:
+    program = (
+        "import sys, mmload.bench.contender_process; print('numba' in sys.modules, 'mmload.augment' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"

@@ -1,0 +1,129 @@
+"""What a build writes: the same bytes in any way, the rows a plain loop gives, files that open without mmload."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from building import EXACT, make_pictures, recipe
+from conftest import contents
+from PIL import Image
+
+import mmload
+from mmload.builder.pipeline import build
+from mmload.errors import RecipeError, UsageError
+from mmload.records import Sample
+from mmload.store.manifest import read
+
+
+def test_bytes_do_not_depend_on_threads_processes_or_folder(source, tmp_path):
+    trees = []
+    for i, more in enumerate([{"threads": 1}, {"threads": 2}, {"threads": 4}, {"processes": 2, "threads": 1}]):
+        report = build(recipe(source, tmp_path / f"out{i}"), **more)
+        assert report.built == 15
+        trees.append(contents(tmp_path / f"out{i}"))
+    assert all(other == trees[0] for other in trees)
+    assert len(read(tmp_path / "out0").splits["train"].shards) > 3
+    assert str(tmp_path) not in (tmp_path / "out0" / "dataset.json").read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out0", "out1", "out2", "out3", "photos"]
+
+
+def test_rows_and_statistics_equal_a_plain_loop(source, tmp_path):
+    from mmload.builder.transforms import TransformChain
+    from mmload.sources.decode import Decoder
+
+    build(recipe(source, tmp_path / "out"))
+    split = mmload.open(tmp_path / "out")["train"]
+    chain, rows = TransformChain(EXACT), split[:]
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    for row, path in enumerate(files):
+        fields = {"images": Decoder()(path.read_bytes())}
+        assert torch.equal(rows.images[row], chain(Sample("", fields)).fields["images"])
+        assert int(rows.targets[row]) == int(path.parent.name[-1])
+    pixels = rows.images.double() / 255
+    assert split.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-12)
+    assert split.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-9)
+    assert split.record.class_counts == (5, 5, 5)
+    lines = [json.loads(line) for line in (tmp_path / "out/train/samples.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [path.relative_to(source).as_posix() for path in files]
+    with Image.open(files[0]) as image:
+        assert lines[0]["size"] == [image.height, image.width]
+
+
+def test_shuffle_is_a_recorded_permutation(source, tmp_path):
+    build(recipe(source, tmp_path / "plain"))
+    build(recipe(source, tmp_path / "a", shuffle_seed=3), threads=1)
+    build(recipe(source, tmp_path / "b", shuffle_seed=3), threads=4)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert read(tmp_path / "a").recipe["store"]["shuffle_seed"] == 3
+    ids = [(tmp_path / name / "train/samples.jsonl").read_text().splitlines() for name in ("plain", "a")]
+    assert ids[0] != ids[1]
+    assert sorted(ids[0]) == sorted(ids[1])
+    plain, shuffled = (mmload.open(tmp_path / name)["train"][:] for name in ("plain", "a"))
+    for row, line in enumerate(ids[1]):
+        assert torch.equal(shuffled.images[row], plain.images[ids[0].index(line)])
+
+
+def test_shards_open_without_mmload(source, tmp_path):
+    build(recipe(source, tmp_path / "out"))
+    rows = mmload.open(tmp_path / "out")["train"][:]
+    code = f"""
+        import sys, json, pathlib
+        class Refuse:
+            def find_spec(self, name, *rest):
+                if name.split(".")[0] == "mmload":
+                    raise ImportError("mmload is not here")
+        sys.meta_path.insert(0, Refuse())
+        import numpy, torch
+        from tensordict import TensorDict
+        folder = pathlib.Path({str(tmp_path / "out")!r})
+        manifest = json.loads((folder / "dataset.json").read_text())
+        sums = [0, 0]
+        for i, shard in enumerate(manifest["splits"]["train"]["shards"]):
+            part = folder / "train" / f"{{i:06d}}"
+            read = TensorDict.load_memmap(part)
+            assert read.batch_size == torch.Size([shard["rows"]]), read
+            shape = (shard["rows"], *manifest["splits"]["train"]["fields"]["images"]["shape"])
+            raw = numpy.memmap(part / "images.memmap", dtype="uint8", mode="r", shape=shape)
+            assert (raw == read["images"].numpy()).all()
+            sums[0] += int(read["images"].sum(dtype=torch.int64)); sums[1] += int(read["targets"].sum())
+        print(*sums, "mmload" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [
+        str(int(rows.images.sum(dtype=torch.int64))),
+        str(int(rows.targets.sum())),
+        "False",
+    ], done.stderr
+
+
+def test_file_names_that_are_not_unicode(tmp_path):
+    folder = make_pictures(tmp_path / "photos", classes=1, each=1) / "class0"
+    os.rename(bytes(folder / "0.jpg"), bytes(folder) + b"/\xff\xe9.jpg")
+    build(recipe(tmp_path / "photos", tmp_path / "out"))
+    line = (tmp_path / "out/train/samples.jsonl").read_text(encoding="utf-8")
+    assert os.fsencode(json.loads(line)["id"]) == b"class0/\xff\xe9.jpg"
+
+
+def test_wrong_arguments(source, tmp_path):
+    with pytest.raises(UsageError, match="on-error is 'ignore'"):
+        build(recipe(source, tmp_path / "out"), on_error="ignore")
+    with pytest.raises(UsageError, match="max-errors is 'few'"):
+        build(recipe(source, tmp_path / "out"), on_error="skip", max_errors="few")
+    with pytest.raises(UsageError, match="max-errors is for"):
+        build(recipe(source, tmp_path / "out"), max_errors=3)
+    with pytest.raises(UsageError, match="threads is 0"):
+        build(recipe(source, tmp_path / "out"), threads=0)
+    with pytest.raises(RecipeError, match="no root or no out"):
+        build(recipe(None, tmp_path / "out"))
+    with pytest.raises(RecipeError, match="every row has one shape"):
+        build(recipe(source, tmp_path / "out", transforms=()), on_error="skip")
+    with pytest.raises(RecipeError, match="shuffle_seed is -1"):
+        recipe(source, tmp_path / "out", shuffle_seed=-1)

@@ -1,0 +1,128 @@
+"""What ends a build or is left out of it: unreadable samples, dead workers, disks and folders that cannot take it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from building import recipe
+from conftest import contents
+
+import mmload
+from mmload.builder.pipeline import build
+from mmload.errors import BuildError, SampleError
+from mmload.records import Sample
+
+
+def test_shards_whose_samples_were_all_skipped_have_no_rows_and_open(source, tmp_path):
+    from tensordict import TensorDict
+
+    for index in range(5):
+        (source / "class0" / f"{index}.{'png' if index % 2 else 'jpg'}").write_bytes(b"broken")
+    report = build(recipe(source, tmp_path / "out", shard_bytes=2 * (3 * 16 * 20 + 8)), on_error="skip")
+    shards = report.manifest.splits["train"].shards
+    assert [shard.rows for shard in shards] == [0, 0, 1, 2, 2, 2, 2, 1]
+    for index, shard in enumerate(shards):
+        read_back = TensorDict.load_memmap(tmp_path / "out" / "train" / f"{index:06d}")
+        assert read_back.batch_size == torch.Size([shard.rows])
+        assert read_back["images"].shape == (shard.rows, 3, 16, 20)
+    split = mmload.open(tmp_path / "out")["train"]
+    assert len(split[:]) == 10
+    assert [len(shard) for shard in split.shards] == [shard.rows for shard in shards]
+
+
+def test_fail_names_the_sample_and_skip_lists_it(source, tmp_path):
+    (source / "class1" / "1.png").write_bytes(b"not a png")
+    (source / "class0" / "0.jpg").write_bytes(b"")
+    with pytest.raises(SampleError, match=r"class0/0.jpg: the file is empty; repair .* --on-error skip"):
+        build(recipe(source, tmp_path / "out"))
+    report = build(recipe(source, tmp_path / "out"), on_error="skip")
+    record = report.manifest.splits["train"]
+    assert record.rows == 13
+    assert record.skipped_count == 2
+    assert [name for name, _ in record.skipped] == ["class0/0.jpg", "class1/1.png"]
+    lines = [json.loads(line) for line in (tmp_path / "out/train/skipped.jsonl").read_text().splitlines()]
+    assert lines[0] == {"id": "class0/0.jpg", "reason": "the file is empty"}
+    assert record.skipped_file.bytes == (tmp_path / "out/train/skipped.jsonl").stat().st_size
+    assert record.class_counts == (4, 4, 5)
+    assert len(mmload.open(tmp_path / "out")["train"][:].images) == 13
+    with pytest.raises(BuildError, match="left out 2 samples"):
+        build(recipe(source, tmp_path / "out"))
+    build(recipe(source, tmp_path / "two"), on_error="skip", processes=2, threads=1)
+    assert contents(tmp_path / "two") == contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("most", "fits"), [(1, False), (2, True), ("10%", False), ("14%", True)])
+def test_max_errors(source, tmp_path, most, fits):
+    for name in ("class1/1.png", "class2/4.jpg"):
+        (source / name).write_bytes(b"broken")
+    if fits:
+        build(recipe(source, tmp_path / "out"), on_error="skip", max_errors=most)
+    else:
+        with pytest.raises(BuildError, match="more than --max-errors"):
+            build(recipe(source, tmp_path / "out"), on_error="skip", max_errors=most)
+
+
+def test_a_split_with_nothing_readable_is_an_error(source, tmp_path):
+    for path in source.rglob("*.*"):
+        path.write_bytes(b"broken")
+    with pytest.raises(BuildError, match="not one sample can be read"):
+        build(recipe(source, tmp_path / "out"), on_error="skip")
+
+
+class Deadly:
+    """A split that kills its own worker process at one sample."""
+
+    classes = ()
+
+    def __init__(self, name):
+        self.name = name
+
+    def __len__(self):
+        return 4
+
+    def id(self, index):
+        return str(index)
+
+    def revision(self, index):
+        return ""
+
+    def read(self, index):
+        import multiprocessing
+
+        if index == 2 and multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Sample(str(index), {"images": torch.full((1, 2, 2), index, dtype=torch.uint8)}, (2, 2))
+
+
+def test_a_worker_that_is_killed_ends_the_build_with_its_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr("mmload.builder.pipeline.splits_of", lambda recipe: {"train": Deadly("train")})
+    with pytest.raises(BuildError, match="a build worker died .signal SIGKILL, as when memory runs out"):
+        build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=2, threads=1)
+    report = build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=1)
+    assert report.manifest.splits["train"].rows == 4
+
+
+def test_a_source_that_cannot_be_sent_is_said(tmp_path, monkeypatch):
+    split = Deadly("train")
+    split.hook = lambda: None
+    monkeypatch.setattr("mmload.builder.pipeline.splits_of", lambda recipe: {"train": split})
+    with pytest.raises(BuildError, match="cannot be sent to worker processes"):
+        build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=2)
+
+
+def test_free_space_is_checked_before_the_work(source, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("mmload.builder.pipeline.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(BuildError, match=r"needs .* more bytes at .*, 1,000 are free"):
+        build(recipe(source, tmp_path / "out"))
+
+
+def test_a_destination_that_cannot_be_written(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match="cannot write beside"):
+        build(recipe(source, Path(tmp_path / "file" / "out")))

@@ -1,0 +1,165 @@
+"""What a build leaves out is counted, the same however it ran, and said by every command that shows the dataset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from building import resealed
+from conftest import mmload
+from devkit import Devkit, thing
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.errors import SampleError
+from mmload.sources.voc import VocSource
+from mmload.store.losses import sentences
+
+CROPPED = "boxes were dropped"
+
+
+@pytest.fixture
+def boxed(devkit: Devkit) -> Devkit:
+    """Twelve images, 8 wide and 6 high: a middle square of 6 loses the first box of each, and all of every third."""
+    names = [f"i{number:02d}" for number in range(12)]
+    for number, name in enumerate(names):
+        kept = [thing("dog", (3, 2, 5, 4))] if number % 3 else []
+        devkit.add(name, thing("cat", (1, 1, 1, 6)), *kept)
+    devkit.list("train", *names)
+    return devkit
+
+
+def recipe(devkit: Devkit, out: Path, **more) -> BuildRecipe:
+    return BuildRecipe(kind="voc", root=devkit.root, out=out, **{"transforms": square(6), "shard_bytes": 600, **more})
+
+
+def notes(out: Path) -> list[str]:
+    said: list[str] = json.loads((out / "dataset.json").read_text())["card"].get("notes", {}).get("train", [])
+    return said
+
+
+def test_the_default_task_keeps_the_whole_image_and_is_the_named_one(boxed: Devkit, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = mmload("build", "voc", boxed.root, out, "--size", 16)
+    assert done.returncode == 0, done.stderr
+    assert CROPPED not in done.stdout
+    kept = json.loads((out / "dataset.json").read_text())["recipe"]
+    assert [step["step"] for step in kept["transforms"]] == ["Letterbox"]
+    for same in (["--task", "detection"], ["--set", "task=detection"], ["--set", 'task="detection"']):
+        again = mmload("build", "voc", boxed.root, out, "--size", 16, *same)
+        assert again.returncode == 0, again.stderr
+        assert "nothing to do" in again.stdout
+    config = tmp_path / "voc.toml"
+    config.write_text('[source]\nkind = "voc"\n[[transforms]]\nstep = "Letterbox"\nsize = 16\n')
+    assert "nothing to do" in mmload("build", "--config", config, boxed.root, out).stdout
+    other = mmload("build", "voc", boxed.root, out, "--size", 16, "--set", "task=classification")
+    assert "another recipe" in other.stderr
+
+
+def test_a_dataset_that_names_its_default_is_the_one_that_does_not(boxed: Devkit, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    built = build(recipe(boxed, out, options={"task": "detection"}))
+    assert built.manifest.recipe == recipe(boxed, out).resolved()
+    body = json.loads((out / "dataset.json").read_text())
+    body["recipe"]["source"]["task"] = "detection"  # as it was written before
+    (out / "dataset.json").write_text(resealed(body))
+    assert build(recipe(boxed, out)).built == 0
+
+
+@pytest.mark.parametrize("how", [{}, {"threads": 3}, {"processes": 2}, {"shuffle": 1}])
+def test_boxes_that_a_crop_drops_are_counted(boxed: Devkit, tmp_path: Path, how: dict) -> None:
+    seed = how.pop("shuffle", None)
+    build(recipe(boxed, tmp_path / "out", shuffle_seed=seed), **how)
+    (said,) = [note for note in notes(tmp_path / "out") if CROPPED in note]
+    assert said.startswith("12 of 20 boxes were dropped")
+    assert "4 of 12 images" in said
+    assert "Letterbox" in said
+
+
+def test_the_count_is_the_same_after_an_interruption(boxed: Devkit, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done >= total // 2:
+            raise Enough
+
+    build(recipe(boxed, tmp_path / "whole"))
+    with pytest.raises(Enough):
+        build(recipe(boxed, tmp_path / "out"), threads=1, progress=stop)
+    report = build(recipe(boxed, tmp_path / "out"))
+    assert 0 < report.built < 12
+    assert notes(tmp_path / "out") == notes(tmp_path / "whole")
+
+
+def test_build_and_info_say_what_was_dropped(boxed: Devkit, tmp_path: Path) -> None:
+    config = tmp_path / "crop.toml"
+    config.write_text('[source]\nkind = "voc"\n[[transforms]]\nstep = "CenterCrop"\nsize = 6\n')
+    done = mmload("build", "--config", config, boxed.root, tmp_path / "out")
+    assert "12 of 20 boxes were dropped" in done.stdout
+    assert "12 of 20 boxes were dropped" in mmload("info", tmp_path / "out").stdout
+
+
+def test_boxes_that_are_cut_at_the_edge_are_counted(devkit: Devkit, tmp_path: Path) -> None:
+    devkit.add("a", thing("dog", (1, 1, 9, 4)), thing("dog", (1, 1, 3, 4)))
+    devkit.list("train", "a")
+    build(recipe(devkit, tmp_path / "out", options={"clip_boxes": True}, transforms=()))
+    assert notes(tmp_path / "out") == ["1 of 2 boxes reached over the edge of the image and was cut there (clip_boxes)"]
+
+
+def test_boxes_that_a_crop_only_cuts_are_counted(devkit: Devkit, tmp_path: Path) -> None:
+    """A box that two steps cut counts once; one that only touches the edge, or is scaled to it, is whole."""
+    devkit.add("a", thing("dog", (1, 1, 8, 4)), thing("dog", (2, 1, 7, 6)), thing("cat", (1, 1, 1, 6)))
+    devkit.list("train", "a")
+    steps = ({"step": "Resize", "size": 7}, {"step": "CenterCrop", "size": 7}, {"step": "CenterCrop", "size": [7, 5]})
+    build(recipe(devkit, tmp_path / "twice", transforms=steps))
+    assert notes(tmp_path / "twice")[1:] == ["2 of 3 boxes were cut: the transforms keep only a part of the object"]
+    build(recipe(devkit, tmp_path / "once", transforms=square(6)))
+    assert notes(tmp_path / "once")[1:] == ["1 of 3 boxes was cut: the transforms keep only a part of the object"]
+    build(recipe(devkit, tmp_path / "whole", transforms=({"step": "Letterbox", "size": 7},)))
+    assert notes(tmp_path / "whole") == []
+
+
+def sized(devkit: Devkit, name: str, width: object, height: object) -> None:
+    devkit.add(name)
+    size = f"<size><width>{width}</width><height>{height}</height></size>"
+    devkit.annotate(name, f"<annotation>{size}{thing('dog')}</annotation>")
+
+
+@pytest.mark.parametrize("how", [{}, {"threads": 3}, {"processes": 2}])
+def test_images_of_another_size_than_their_annotation_says_are_named(
+    devkit: Devkit, tmp_path: Path, how: dict[str, int]
+) -> None:
+    for number in range(9):
+        sized(devkit, f"a{number}", 16, 12)
+    sized(devkit, "b", 6, 8)
+    sized(devkit, "c", 8, 6)
+    sized(devkit, "d", 0, 0)
+    sized(devkit, "e", "", "unknown")
+    devkit.list("train", *(f"a{number}" for number in range(9)), *"bcde")
+    build(recipe(devkit, tmp_path / "out", transforms=()), **how)
+    other, turned = notes(tmp_path / "out")
+    folder = "VOC2007/JPEGImages"
+    assert other.startswith("9 of 13 images have another size than the annotation gives")
+    assert other.endswith(f": {folder}/a0.jpg, {folder}/a1.jpg, {folder}/a2.jpg, ...")
+    assert turned.startswith("1 of 13 images has an annotation with width and height swapped")
+    assert turned.endswith(f": {folder}/b.jpg")
+
+
+def test_a_box_that_does_not_fit_tells_the_size_that_it_was_drawn_for(devkit: Devkit) -> None:
+    devkit.add("a")
+    size = "<size><width>6</width><height>8</height></size>"
+    devkit.annotate("a", f"<annotation>{size}{thing('dog', (1, 1, 3, 8))}</annotation>")
+    devkit.list("train", "a")
+    with pytest.raises(SampleError, match=r"leaves the 8 x 6 image; .*; its annotation is for an image of 6 x 8"):
+        devkit.splits()["train"].read(0)
+
+
+def test_nothing_lost_is_nothing_said() -> None:
+    assert sentences({}, {}, 5) == ()
+    assert sentences({"boxes": 3}, {}, 5) == ()
+
+
+def test_voc_means_detection_where_no_task_is_given() -> None:
+    assert VocSource.__init__.__kwdefaults__["task"] == "detection"

@@ -1,0 +1,208 @@
+"""The plan of shards, what a worker is sent, what a sample costs in memory, and disks that fail behind a writer."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import contents
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmload.builder.pipeline import build, splits_of
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.shard_job import ShardJob, ShardPlan, chunk_rows, fields_of, plan_shards, samples_per_shard
+from mmload.builder.transforms import TransformChain
+from mmload.errors import BuildError, RecipeError
+from mmload.records import DTYPES, FieldSpec, Sample
+from mmload.sources import columns
+from mmload.store import shard_writer as store
+from mmload.store.shard_writer import BuildPaths
+
+ROW = 3 * 32 * 32 + 8
+
+
+def recipe(source: Path, out: Path, seed: int | None = None) -> BuildRecipe:
+    return BuildRecipe(
+        kind="imagefolder", root=source, out=out, transforms=square(32), shard_bytes=5 * ROW, shuffle_seed=seed
+    )
+
+
+@given(
+    samples=st.integers(0, 10**6),
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=3),
+    shard_bytes=st.integers(1, 10**9),
+)
+def test_a_plan_covers_every_sample_once(samples: int, sizes: list[int], shard_bytes: int) -> None:
+    fields = {f"f{i}": FieldSpec(dtype="float32", shape=(size, 3)) for i, size in enumerate(sizes)}
+    row = sum(12 * size for size in sizes)
+    if samples * row / shard_bytes > 2000:
+        shard_bytes = samples * row
+    plans = plan_shards("train", samples, samples_per_shard(samples, fields, shard_bytes))
+    assert [plan.index for plan in plans] == list(range(len(plans)))
+    edges = [plan.start for plan in plans] + [samples]
+    assert edges[0] == 0
+    assert [plan.stop for plan in plans] == edges[1:]
+    for plan in plans:
+        assert plan.stop - plan.start == 1 or (plan.stop - plan.start) * row <= shard_bytes
+    assert 1 <= chunk_rows(fields) <= 256
+
+
+@pytest.mark.parametrize(
+    ("side", "shard_bytes", "expected"),
+    [
+        (224, 2**30, 2**30 // (3 * 224 * 224 + 8) // 64 * 64),  # 147 KiB a row: 64 KiB pages
+        (224, 64 * (3 * 224 * 224 + 8), 64),
+        (224, 50 * (3 * 224 * 224 + 8), 48),  # 16 KiB pages
+        (224, 9 * (3 * 224 * 224 + 8), 8),  # 4 KiB pages
+        (224, 7 * (3 * 224 * 224 + 8), 7),  # none: 4 rows would be too few
+        (256, 3 * (3 * 256 * 256 + 8), 3),  # whole pages a row
+        (224, 10**12, 10**12 // (3 * 224 * 224 + 8)),  # one shard
+    ],
+)
+def test_files_of_several_shards_end_with_whole_pages(side: int, shard_bytes: int, expected: int) -> None:
+    fields = {
+        "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
+        "targets": FieldSpec(dtype="int64", shape=()),
+    }
+    assert samples_per_shard(10**5, fields, shard_bytes) == expected
+
+
+def test_all_large_fields_have_whole_pages_where_that_fits() -> None:
+    fields = {
+        "images": FieldSpec(dtype="uint8", shape=(3, 64, 64)),
+        "masks": FieldSpec(dtype="uint8", shape=(1, 60, 60)),
+    }
+    row = 3 * 64 * 64 + 3600
+    assert samples_per_shard(10**6, fields, 4500 * row) == 4096  # 3600 = 16 * 225, of 64 KiB
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_worker_is_sent_the_samples_of_its_shard_alone(seed: int | None, folder: Path, tmp_path: Path) -> None:
+    made = recipe(folder, tmp_path / "out", seed)
+    splits, chain = splits_of(made), TransformChain(made.transforms)
+    fields = {name: fields_of(split, chain, False) for name, split in splits.items()}
+    job = ShardJob(splits=splits, fields=fields, chain=chain, paths=BuildPaths(tmp_path), shuffle_seed=seed)
+    plan = plan_shards("train", 18, 5)[1]
+    samples = job.samples(plan)
+    assert samples is not None
+    assert len(samples) == 5
+    if seed is None:
+        assert [samples.id(index) for index in range(5)] == [splits["train"].id(index) for index in range(5, 10)]
+    assert b"ant" not in pickle.dumps(job.common())
+    assert pickle.dumps(samples).count(b".png") == 5
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_shuffled_or_not_two_processes_give_the_same_bytes(
+    seed: int | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(recipe(folder, tmp_path / "one", seed), processes=1)
+    monkeypatch.setattr(columns, "_KEPT", 1)  # the list of samples lies in files
+    build(recipe(folder, tmp_path / "two", seed), processes=2, threads=1)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+class Tiny:
+    """Many small samples that take no memory themselves."""
+
+    classes = ("only",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def id(self, index: int) -> str:
+        return f"{index}.png"
+
+    def revision(self, index: int) -> str:
+        return str(index)
+
+    def read(self, index: int) -> Sample:
+        fields = {"images": torch.zeros(3, 8, 8, dtype=torch.uint8), "targets": torch.tensor(0)}
+        return Sample(self.id(index), fields, (8, 8))
+
+
+def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = []
+    for count in (9000, 9000, 18000):  # the first fills what is kept for good
+        monkeypatch.setattr("mmload.builder.pipeline.splits_of", lambda recipe, count=count: {"train": Tiny(count)})
+        made = BuildRecipe(
+            kind="imagefolder", root=tmp_path / "source", out=tmp_path / f"{count}{len(peaks)}", shard_bytes=60 * count
+        )
+        tracemalloc.start()
+        build(made, threads=1, processes=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[2] - peaks[1]) / 9000 < 20
+
+
+class Featured(Tiny):
+    """Rows of one more field, whose dtype changes from a row on."""
+
+    def __init__(self, dtype: torch.dtype, other: torch.dtype | None = None) -> None:
+        super().__init__(6)
+        self.dtypes = [dtype] * 4 + [other or dtype] * 2
+
+    def read(self, index: int) -> Sample:
+        sample = super().read(index)
+        values = torch.tensor([[0, 1, 1], [1, 0, index % 2]]).mT  # not contiguous
+        return Sample(sample.id, {**sample.fields, "features": values.to(self.dtypes[index])}, sample.size)
+
+
+def rows_of(split: Featured) -> torch.Tensor:
+    chain = TransformChain(())
+    fields = {"train": fields_of(split, chain, False)}
+    job = ShardJob(splits={"train": split}, fields=fields, chain=chain, paths=BuildPaths(Path()))
+    with ThreadPoolExecutor(1) as pool:
+        chunks = list(job.chunks(ShardPlan(split="train", index=0, start=0, stop=6), pool, 1))
+    return torch.cat([chunk.fields["features"] for chunk in chunks])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_fields_of_every_dtype(dtype: torch.dtype) -> None:
+    split = Featured(dtype)
+    rows = rows_of(split)
+    assert rows.dtype == dtype
+    assert torch.equal(rows, torch.stack([split.read(index).fields["features"] for index in range(6)]))
+
+
+@pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "int16"), ("bfloat16", "uint16"), ("uint8", "bool")])
+def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
+    message = rf"4.png: field features is {other} \[3, 2\], the first sample's is {dtype} \[3, 2\]"
+    with pytest.raises(RecipeError, match=message):
+        rows_of(Featured(DTYPES[dtype], getattr(torch, other)))
+
+
+def test_what_is_flushed_behind_is_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(recipe(folder, tmp_path / "plain"))
+    flushed: list[int] = []
+    sync = store._sync_data
+    monkeypatch.setattr(store, "_FLUSH_BYTES", 1)
+    monkeypatch.setattr(store, "_sync_data", lambda files: (flushed.extend(files), sync(files)))
+    build(recipe(folder, tmp_path / "flushed"))
+    assert flushed
+    assert contents(tmp_path / "plain") == contents(tmp_path / "flushed")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mmload-flush")]
+
+
+def test_a_disk_that_fails_behind_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(files: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_FLUSH_BYTES", 1)
+        patch.setattr(store, "_sync_data", failing)
+        with pytest.raises(BuildError, match=r"cannot write to .* \(Input/output error\); what is sealed is kept"):
+            build(recipe(folder, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    build(recipe(folder, tmp_path / "out"))
+    build(recipe(folder, tmp_path / "whole"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")

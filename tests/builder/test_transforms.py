@@ -1,0 +1,338 @@
+"""The build's steps against torchvision v2's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
+
+from mmload.builder.transforms import INTERPOLATIONS, RGB, CenterCrop, Grayscale, Letterbox, Pad, Resize, TransformChain
+from mmload.errors import RecipeError
+from mmload.records import Sample
+
+SIZES = st.integers(1, 80)
+KINDS = st.sampled_from(INTERPOLATIONS)
+
+
+def made(height: int, width: int, boxes: int = 5, seed: int = 0) -> Sample:
+    """Noise with a mask and some boxes, the last two places of which are empty."""
+    random = torch.Generator().manual_seed(seed + 100 * height + width)
+    corners = torch.rand(boxes, 2, 2, generator=random) * torch.tensor([width, height])
+    low, high = corners.aminmax(dim=1)
+    full = torch.zeros(boxes + 2, 4)
+    full[:boxes] = torch.cat([low, high], 1)
+    return Sample(
+        "it",
+        {
+            "images": torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=random),
+            "masks": torch.randint(0, 21, (height, width), dtype=torch.uint8, generator=random),
+            "boxes": full,
+            "labels": torch.cat([torch.arange(boxes), torch.full((2,), -1)]),
+            "difficult": torch.arange(boxes + 2) % 2 == 0,
+            "counts": torch.tensor(boxes),
+        },
+        (height, width),
+    )
+
+
+def theirs(sample: Sample, step: object) -> tuple[Tensor, Tensor, Tensor]:
+    """(images, masks, real boxes) after a step of torchvision's."""
+    height, width = sample.fields["images"].shape[-2:]
+    count = int(sample.fields["counts"])
+    boxes = tv_tensors.BoundingBoxes(sample.fields["boxes"][:count], format="XYXY", canvas_size=(height, width))
+    images, masks = tv_tensors.Image(sample.fields["images"]), tv_tensors.Mask(sample.fields["masks"])
+    return tuple(part.as_subclass(Tensor) for part in step(images, masks, boxes))
+
+
+class Exact:
+    """torchvision's resize; to a width of 1, which its kernels get wrong, in floats and one axis after the other."""
+
+    def __init__(self, size: int | list[int] | tuple[int, int], kind: str) -> None:
+        self.resize = v2.Resize(size, interpolation=InterpolationMode(kind), antialias=True)
+
+    def __call__(self, images: Tensor, masks: Tensor, boxes: Tensor) -> tuple[Tensor, ...]:
+        sized = self.resize(masks)
+        height, width = sized.shape[-2:]
+        if width > 1:
+            return self.resize(images), sized, self.resize(boxes)
+        narrow = self.of_height(images.as_subclass(Tensor).float().mT, 1).mT
+        resized = self.of_height(narrow, height).round().clamp(0, 255).to(torch.uint8)
+        return tv_tensors.Image(resized), sized, self.resize(boxes)
+
+    def of_height(self, images: Tensor, height: int) -> Tensor:
+        """With every column twice, as one alone is what goes wrong."""
+        twice = torch.cat([images, images], 2)
+        resized = F.resize_image(twice, [height, twice.shape[2]], self.resize.interpolation, antialias=True)
+        return resized[..., : images.shape[2]]
+
+
+def check_pixels(got: Tensor, expected: Tensor, narrow: bool) -> None:
+    """Equal; what torchvision cannot resize exactly, to a width of 1, within a level."""
+    torch.testing.assert_close(got.float(), expected.float(), rtol=0, atol=int(narrow))
+
+
+def check(sample: Sample, got: Sample, step: object, narrow: bool = False) -> None:
+    """Equal pixels; of torchvision's boxes those that have an area, in their order, in front, and nothing behind."""
+    images, masks, boxes = theirs(sample, step)
+    check_pixels(got.fields["images"], images, narrow)
+    assert torch.equal(got.fields["masks"], masks)
+    keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    count = int(got.fields["counts"])
+    assert count == int(keep.sum())
+    assert torch.allclose(got.fields["boxes"][:count], boxes[keep], atol=1e-4, rtol=0)
+    assert torch.equal(got.fields["labels"][:count], sample.fields["labels"][: len(keep)][keep])
+    assert torch.equal(got.fields["difficult"][:count], sample.fields["difficult"][: len(keep)][keep])
+    assert (got.fields["boxes"][count:] == 0).all()
+    assert (got.fields["labels"][count:] == -1).all()
+    assert not got.fields["difficult"][count:].any()
+    assert {name: tensor.dtype for name, tensor in got.fields.items()} == {
+        name: tensor.dtype for name, tensor in sample.fields.items()
+    }
+    assert got.fields["boxes"].shape == sample.fields["boxes"].shape
+    assert (got.id, got.size) == (sample.id, sample.size)
+
+
+def check_resized(sample: Sample, got: Sample, step: object) -> None:
+    """Resizing moves boxes and drops none."""
+    images, masks, boxes = theirs(sample, step)
+    check_pixels(got.fields["images"], images, narrow=images.shape[-1] == 1)
+    assert torch.equal(got.fields["masks"], masks)
+    count = len(boxes)
+    assert torch.allclose(got.fields["boxes"][:count], boxes, atol=1e-4, rtol=0)
+    assert (got.fields["boxes"][count:] == 0).all()
+    for name in ("labels", "difficult", "counts"):
+        assert torch.equal(got.fields[name], sample.fields[name])
+
+
+@settings(max_examples=100)
+@given(height=SIZES, width=SIZES, size=st.integers(1, 40), kind=KINDS)
+def test_resize_of_the_short_side(height: int, width: int, size: int, kind: str) -> None:
+    sample = made(height, width)
+    got = Resize(size=size, interpolation=kind)(sample)
+    check_resized(sample, got, Exact(size, kind))
+    assert min(got.fields["images"].shape[-2:]) == size
+
+
+@settings(max_examples=100)
+@given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
+def test_resize_to_an_exact_size(height: int, width: int, size: tuple[int, int], kind: str) -> None:
+    sample = made(height, width)
+    got = Resize(size=size, interpolation=kind)(sample)
+    check_resized(sample, got, Exact(size, kind))
+
+
+@settings(max_examples=200)
+@given(height=SIZES, width=SIZES, size=SIZES | st.tuples(SIZES, SIZES))
+def test_center_crop_also_of_smaller_images(height: int, width: int, size: int | tuple[int, int]) -> None:
+    # torchvision's own CenterCrop pads a small image by floor(d / 2) and moves its boxes by round(d / 2), so that they
+    # may be one pixel off; and it pads masks with class 0. Padding first, as it does with images, has neither fault.
+    sample = made(height, width)
+    got = CenterCrop(size=size)(sample)
+    assert torch.equal(got.fields["images"], F.center_crop(sample.fields["images"], size))
+    high, wide = size if isinstance(size, tuple) else (size, size)
+    down, right = max(0, high - height), max(0, wide - width)
+    fills = {tv_tensors.Image: 0, tv_tensors.Mask: 255, "others": 0}
+    pad = v2.Pad([right // 2, down // 2, right - right // 2, down - down // 2], fill=fills)
+    check(sample, got, v2.Compose([pad, v2.CenterCrop(size)]))
+
+
+@settings(max_examples=100)
+@given(
+    height=SIZES,
+    width=SIZES,
+    padding=st.integers(0, 30) | st.tuples(*[st.integers(0, 30)] * 4),
+    fill=st.integers(0, 255),
+)
+def test_pad(height: int, width: int, padding: int | tuple[int, int, int, int], fill: int) -> None:
+    sample = made(height, width)
+    got = Pad(padding=padding, fill=fill)(sample)
+    sides = list(padding) if isinstance(padding, tuple) else padding
+    fills = {tv_tensors.Image: fill, tv_tensors.Mask: 255, "others": 0}
+    check(sample, got, v2.Pad(sides, fill=fills))
+
+
+@settings(max_examples=100)
+@given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
+def test_letterbox_is_a_resize_and_a_pad(height: int, width: int, size: tuple[int, int], kind: str) -> None:
+    sample = made(height, width)
+    got = Letterbox(size=size, interpolation=kind)(sample)
+    assert got.fields["images"].shape == (3, *size)
+    scale = min(size[0] / height, size[1] / width)
+    inner = [max(1, min(size[0], round(height * scale))), max(1, min(size[1], round(width * scale)))]
+    assert inner[0] == size[0] or inner[1] == size[1]
+    rest = (size[0] - inner[0], size[1] - inner[1])
+    border = [rest[1] // 2, rest[0] // 2, rest[1] - rest[1] // 2, rest[0] - rest[0] // 2]
+    fills = {tv_tensors.Image: 114, tv_tensors.Mask: 255, "others": 0}
+    resize, pad = Exact(inner, kind), v2.Pad(border, fill=fills)
+    check(sample, got, lambda *parts: pad(*resize(*parts)), narrow=inner[1] == 1)
+
+
+@given(height=SIZES, width=SIZES, channels=st.sampled_from([1, 3]), out=st.sampled_from([1, 3]))
+@settings(max_examples=50)
+def test_grayscale_and_rgb(height: int, width: int, channels: int, out: int) -> None:
+    images = made(height, width).fields["images"][:channels]
+    sample = Sample("it", {"images": images, "targets": torch.tensor(3)}, (height, width))
+    gray = Grayscale(num_output_channels=out)(sample)
+    assert torch.equal(gray.fields["images"], F.rgb_to_grayscale(images, num_output_channels=out))
+    assert gray.fields["images"].shape[0] == out
+    assert gray.fields["targets"] == 3
+    assert torch.equal(RGB()(sample).fields["images"], F.grayscale_to_rgb(images))
+
+
+def test_a_row_without_boxes_or_masks() -> None:
+    sample = Sample("it", {"images": made(9, 7).fields["images"]})
+    for step in (Resize(size=5), CenterCrop(size=8), Pad(padding=2), Letterbox(size=6)):
+        assert list(step(sample).fields) == ["images"]
+
+
+def test_boxes_that_a_crop_leaves_out_make_room_for_those_behind() -> None:
+    sample = made(20, 20, boxes=3)
+    sample.fields["boxes"][:3] = torch.tensor([[0.0, 0, 4, 4], [8, 8, 12, 12], [0, 9, 30, 11]])
+    got = CenterCrop(size=10)(sample).fields
+    assert got["counts"] == 2
+    assert got["boxes"].tolist()[:3] == [[3, 3, 7, 7], [0, 4, 10, 6], [0, 0, 0, 0]]
+    assert got["labels"].tolist() == [1, 2, -1, -1, -1]
+    assert got["difficult"].tolist() == [False, True, False, False, False]
+    assert sample.fields["counts"] == 3  # what came in is as it was
+
+
+@settings(max_examples=200)
+@given(
+    height=SIZES, width=SIZES, size=st.integers(1, 40), middle=st.integers(1, 50), kind=KINDS, interleaved=st.booleans()
+)
+def test_a_resize_and_a_crop_in_one_are_the_two(
+    height: int, width: int, size: int, middle: int, kind: str, interleaved: bool
+) -> None:
+    sample = made(height, width)
+    if interleaved:
+        images = sample.fields["images"]
+        sample.fields["images"] = images.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    chain = TransformChain(
+        [{"step": "Resize", "size": size, "interpolation": kind}, {"step": "CenterCrop", "size": middle}]
+    )
+    assert len(chain.steps) == 1
+    want = CenterCrop(size=middle)(Resize(size=size, interpolation=kind)(sample))
+    row, other = np.full((3, middle, middle), 7, np.uint8), np.full((3, middle + 1, middle), 7, np.uint8)
+    for got in (chain(sample), chain(sample, other), chain(sample, row)):
+        assert (got.id, got.size) == (want.id, want.size)
+        assert got.fields.keys() == want.fields.keys()
+        for name in want.fields:
+            assert got.fields[name].dtype == want.fields[name].dtype
+            assert torch.equal(got.fields[name], want.fields[name]), name
+    assert (other == 7).all()
+
+
+def test_the_image_is_made_in_the_memory_that_is_given() -> None:
+    row, sample = np.zeros((3, 30, 30), np.uint8), made(40, 50)
+    specs = [{"step": "Resize", "size": 32}, {"step": "CenterCrop", "size": 30}]
+    assert np.shares_memory(TransformChain(specs)(sample, row).fields["images"].numpy(), row)
+    padded = TransformChain([*specs, {"step": "Pad", "padding": 1}])(sample, row)
+    assert padded.fields["images"].shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
+def test_images_of_other_dtypes_as_a_dataset_may_have_them_are_resized_too(dtype: torch.dtype) -> None:
+    images = (300 * made(40, 50).fields["images"].float()).to(dtype)
+    chain = TransformChain([{"step": "Resize", "size": 32}, {"step": "CenterCrop", "size": 30}])
+    got = chain(Sample("it", {"images": images})).fields["images"]
+    assert got.dtype == dtype
+    assert torch.equal(got, v2.CenterCrop(30)(v2.Resize(32)(images)))
+
+
+@pytest.mark.parametrize("kind", INTERPOLATIONS)
+@pytest.mark.parametrize("size", [(3000, 4000), (512, 900), (513, 300), (500, 375), (256, 256), (64, 4321), (17, 30)])
+def test_images_of_any_size_are_resized_as_torchvision_resizes_them(size: tuple[int, int], kind: str) -> None:
+    images = torch.randint(0, 256, (*size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    sample = Sample("it", {"images": images.permute(2, 0, 1)})
+    want = v2.Resize(256, InterpolationMode(kind))(images.permute(2, 0, 1))
+    assert torch.equal(Resize(size=256, interpolation=kind)(sample).fields["images"], want)
+    square = TransformChain(
+        [{"step": "Resize", "size": 256, "interpolation": kind}, {"step": "CenterCrop", "size": 224}]
+    )
+    assert torch.equal(square(sample).fields["images"], v2.CenterCrop(224)(want))
+
+
+def test_a_chain_is_its_steps_in_order() -> None:
+    specs = [{"step": "Resize", "size": [30, 40]}, {"step": "CenterCrop", "size": 24}, {"step": "Pad", "padding": 1}]
+    sample = made(50, 33)
+    want = Pad(padding=1)(CenterCrop(size=24)(Resize(size=(30, 40))(sample)))
+    got = TransformChain(specs)(sample)
+    assert all(torch.equal(got.fields[name], want.fields[name]) for name in want.fields)
+    assert TransformChain([])(sample) is sample
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"step": "Resize"}, "transform Resize: .*'size'; it takes interpolation, size"),
+        ({"step": "Resize", "size": 0}, "size is 0; use pixels"),
+        ({"step": "Resize", "size": True}, "size is True"),
+        ({"step": "Resize", "size": 1.5}, r"size is 1\.5"),
+        ({"step": "Resize", "size": "256"}, "size is '256'"),
+        ({"step": "Resize", "size": [256]}, r"size is \(256,\); .* \[height, width\]"),
+        ({"step": "Resize", "size": [1, 2, 3]}, "size is"),
+        ({"step": "Resize", "size": [1, [2]]}, "size is"),
+        ({"step": "Resize", "size": 65_536}, "to 65,535"),
+        ({"step": "Resize", "size": 9, "interpolation": "nearest"}, "'nearest'; use one of bicubic, bilinear"),
+        ({"step": "Resize", "size": 9, "interpolation": {}}, "interpolation is {}"),
+        ({"step": "Resize", "size": 9, "antialias": False}, "no argument 'antialias'; it takes interpolation, size"),
+        ({"step": "CenterCrop", "size": -1}, "CenterCrop: size is -1"),
+        ({"step": "CenterCrop", "size": 9, "fill": 256}, "fill is 256; use an integer from 0 to 255"),
+        ({"step": "CenterCrop", "size": 9, "fill": [1, 2, 3]}, "fill is"),
+        ({"step": "Pad", "padding": -1}, "padding is -1"),
+        ({"step": "Pad", "padding": [1]}, r"padding is \(1,\)"),
+        ({"step": "Pad", "padding": [1, 2]}, r"use an integer or \[left, top, right, bottom\]"),
+        ({"step": "Pad", "padding": 2.5}, r"padding is 2\.5"),
+        ({"step": "Pad", "padding": "1234"}, "padding is '1234'"),
+        ({"step": "Pad", "padding": 10**9}, "from 0 to 65,535"),
+        ({"step": "Letterbox", "size": [0, 4]}, "Letterbox: size is"),
+        ({"step": "Grayscale", "num_output_channels": 2}, "num_output_channels is 2; use 1 or 3"),
+        ({"step": "RGB", "size": 3}, "RGB has no argument 'size'"),
+        ({"step": "Blur"}, "unknown transform 'Blur'; use one of CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
+        ({"step": 3}, "unknown transform 3"),
+        ({}, "unknown transform None"),
+    ],
+)
+def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        TransformChain([spec])
+
+
+RANDOM = [
+    *(name for name in dir(v2) if name.startswith("Random")),
+    *("ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix", "MixUp", "CutMix"),
+    *("ElasticTransform", "GaussianBlur", "GaussianNoise"),
+]
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_steps_of_torchvision_are_refused_with_the_reason(name: str) -> None:
+    assert hasattr(v2, name)
+    with pytest.raises(RecipeError, match=f"{name} is random: .* mmload.Collate at load time"):
+        TransformChain([{"step": name}])
+
+
+@pytest.mark.parametrize("name", ["Normalize", "ToTensor", "ToDtype", "PILToTensor", "ConvertImageDtype"])
+def test_steps_of_load_time_are_told_where_they_belong(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"{name} belongs to load time.*mmload.Collate.*Letterbox"):
+        TransformChain([{"step": name}])
+
+
+def test_what_would_not_fit_in_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="over the limit"):
+        Resize(size=60_000)(made(1, 80))
+    with pytest.raises(ValueError, match="over the limit"):
+        CenterCrop(size=60_000)(made(4, 4))
+    with pytest.raises(ValueError, match="over the limit"):
+        Pad(padding=30_000)(made(4, 4))
+
+
+def test_a_step_needs_an_image() -> None:
+    with pytest.raises(ValueError, match="it has no image"):
+        Resize(size=5)(Sample("it", {"features": torch.zeros(3)}))

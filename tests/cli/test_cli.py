@@ -1,0 +1,342 @@
+"""The command line: what it shows, what it answers to wrong questions, and what it ends with."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Done, contents, make_folder, mmload
+
+from mmload import __version__
+from mmload.errors import BuildError
+from mmload.sources.voc import TASKS
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+
+CONFIG = Path(__file__).parents[2] / "configs" / "imagefolder_256.toml"
+
+
+def complaint(done: Done, code: int) -> str:
+    """The one line of an error; nothing else is said and the exit code is as expected."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("mmload: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+def test_help_and_version_import_no_torch() -> None:
+    program = """
+import sys
+sys.argv = ["mmload", "--help"]
+try:
+    import mmload.cli.app
+    mmload.cli.app.main()
+except SystemExit:
+    print("torch" in sys.modules, "tensordict" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "build" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
+def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
+    """And imports neither tensordict nor torchvision to look at a dataset: they take 3 s of processor time."""
+    words = [sys.executable, "-X", "importtime", "-m", "mmload", "info", tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines(keepends=True)
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert "mmload.store.dataset" in imported
+    assert not imported & {"tensordict", "torchvision", "torch._dynamo", "numba"}
+    said = "".join(line for line in lines if not line.startswith("import time:"))
+    assert said == f"mmload: {tmp_path} is not a finished dataset: it has no dataset.json; build it again\n"
+    assert mmload("--version").stdout.strip() == f"mmload {__version__}"
+
+
+def test_build_says_what_it_did_and_what_to_type_next(folder: Path, tmp_path: Path) -> None:
+    done = mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 48)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"built .*out: 18 images in \d+\.\d s \([\d,]+ images/s\)", done.stdout)
+    assert "train: 18 rows, 3 classes, 0.1 MiB in 1 shard" in done.stdout
+    assert f"mmload bench {tmp_path / 'out'} --source {folder}" in done.stdout
+    assert open_dataset(tmp_path / "out")["train"].fields["images"].shape == (3, 48, 48)
+    again = mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 48)
+    assert again.returncode == 0
+    assert "nothing to do" in again.stdout
+
+
+def test_a_recipe_builds_with_paths_from_the_command_line_or_its_own(folder: Path, tmp_path: Path) -> None:
+    assert mmload("build", "--config", CONFIG, folder, tmp_path / "a").returncode == 0
+    own = tmp_path / "own.toml"
+    text = CONFIG.read_text().replace('# root = "photos"', f'root = "{folder}"')
+    own.write_text(f'out = "{tmp_path / "b"}"\n' + text)
+    assert mmload("build", "--config", own).returncode == 0
+    assert (tmp_path / "a" / "dataset.json").read_bytes() == (tmp_path / "b" / "dataset.json").read_bytes()
+
+
+def test_other_sources_take_their_options_and_tell_their_notes(tmp_path: Path, real_data: Path) -> None:
+    done = mmload("build", "cifar10", real_data / "cifar10_short", tmp_path / "cifar")
+    assert done.returncode == 0, done.stderr
+    assert "note on train: not the original CIFAR10" in done.stdout
+    assert {name: len(split) for name, split in open_dataset(tmp_path / "cifar").items()} == {
+        "train": 1500,
+        "test": 300,
+    }
+    words = ["--size", 128, "--task", "detection", "--set", "classes=auto", "--set", 'image_set=["train"]']
+    done = mmload("build", "voc", real_data / "raccoon_voc", tmp_path / "voc", *words)
+    assert done.returncode == 0, done.stderr
+    split = open_dataset(tmp_path / "voc")["train"]
+    assert split[:4].boxes.shape[2] == 4
+    assert split.fields["images"].shape == (3, 128, 128)
+
+
+def test_a_share_is_held_out_for_validation(folder: Path, tmp_path: Path) -> None:
+    words = ["--size", 24, "--val-fraction", 0.34, "--seed", 1]
+    assert mmload("build", "imagefolder", folder, tmp_path / "out", *words).returncode == 0
+    built = open_dataset(tmp_path / "out")
+    assert (len(built["train"]), len(built["val"])) == (12, 6)
+
+
+def test_options_that_a_source_does_not_have_are_named(folder: Path, tmp_path: Path) -> None:
+    line = complaint(mmload("build", "imagefolder", folder, tmp_path / "out", "--task", "detection"), 2)
+    assert "task" in line
+    assert "--set is 'year'" in complaint(mmload("build", "voc", folder, tmp_path / "out", "--set", "year"), 2)
+    line = complaint(mmload("build", "--config", CONFIG, folder, tmp_path / "out", "--size", 3), 2)
+    assert "--size and --config are both given" in line
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    line = complaint(mmload("build", "imagefolder", tmp_path / "nowhere", tmp_path / "out"), 1)
+    assert f"no such folder: {tmp_path / 'nowhere'}" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_classes(tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    assert "no class folders in" in complaint(mmload("build", "imagefolder", tmp_path / "flat", tmp_path / "out"), 1)
+
+
+def test_a_class_without_images(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "photos", per_class=1)
+    (root / "empty").mkdir()
+    line = complaint(mmload("build", "imagefolder", root, tmp_path / "out"), 1)
+    assert "empty" in line
+
+
+def test_out_exists(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    line = complaint(mmload("build", "imagefolder", folder, tmp_path / "out"), 1)
+    assert "exists and is not a dataset" in line
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+
+
+def test_another_recipe_at_out_needs_overwrite(folder: Path, tmp_path: Path) -> None:
+    assert mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 32).returncode == 0
+    line = complaint(mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 40), 1)
+    assert "another recipe; add --overwrite" in line
+    assert mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 40, "--overwrite").returncode == 0
+    assert open_dataset(tmp_path / "out")["train"].fields["images"].shape == (3, 40, 40)
+
+
+def test_a_corrupt_image_is_named_and_no_dataset_is_left(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "photos", per_class=2)
+    (root / "bee" / "00.png").write_bytes((root / "bee" / "00.png").read_bytes()[:300])
+    line = complaint(mmload("build", "imagefolder", root, tmp_path / "out"), 1)
+    assert "bee/00.png" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_split(dataset: Dataset, folder: Path) -> None:
+    line = complaint(mmload("bench", dataset.path, "--source", folder, "--split", "test"), 2)
+    assert "no split 'test'; it has train" in line
+
+
+def test_an_unknown_version(dataset: Dataset, tmp_path: Path) -> None:
+    copy = shutil.copytree(dataset.path, tmp_path / "copy")
+    manifest = json.loads((copy / "dataset.json").read_text())
+    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 3}))
+    assert "format version 3, this mmload reads versions 1 and 2" in complaint(mmload("info", copy), 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ('[store]\nshard_sise = "1GiB"', "[store] has no key 'shard_sise'; it has "),
+        ("[stor]\n", "the recipe has no key 'stor'; it has decode, out, source, store, transforms"),
+        ('[[transforms]]\nstep = "RandomCrop"\nsize = 2', "transform RandomCrop is random"),
+        ('[[transforms]]\nstep = "Resise"\nsize = 2', "unknown transform 'Resise'; use one of CenterCrop, "),
+        ('[[transforms]]\nstep = "Resize"\nsice = 2', "transform Resize has no argument 'sice'; it takes "),
+        ("[decode\n", "is not TOML"),
+        ('[store]\nshard_size = "big"', "size is 'big'"),
+    ],
+)
+def test_a_wrong_recipe_is_named_with_what_is_known(folder: Path, tmp_path: Path, wrong: str, expected: str) -> None:
+    recipe = tmp_path / "wrong.toml"
+    recipe.write_text('[source]\nkind = "imagefolder"\n' + wrong)
+    assert expected in complaint(mmload("build", "--config", recipe, folder, tmp_path / "out"), 2)
+
+
+def test_the_help_spells_tasks_as_they_are_taken() -> None:
+    said = " ".join(mmload("build", "--help").stdout.replace("│", " ").split())
+    for task in TASKS:
+        assert task in said.replace("- ", "-")
+    assert "_label" not in said
+
+
+def test_words_that_are_too_few_or_unknown(folder: Path, tmp_path: Path) -> None:
+    assert "expected 3: KIND ROOT OUT" in complaint(mmload("build", folder), 2)
+    line = complaint(mmload("build", "imagefolders", folder, tmp_path / "out"), 2)
+    assert "unknown source kind 'imagefolders'; use one of " in line
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["build", "--sise", 3], ["no such option: --sise", "--size", "build --help"]),
+        (["nonsense"], ["no such command 'nonsense'", "--help"]),
+        (["verify"], ["missing argument", "verify --help"]),
+        (["repair", "x"], ["missing option '--source'", "repair --help"]),
+        (["build", "--size"], ["option '--size' requires an argument", "--help"]),
+        (["bench", "x", "--batch-size", "many"], ["--batch-size is 'many': ", "integer", "bench --help"]),
+        (["bench", "build", "--rounds=1.5"], ["--rounds is '1.5': ", "integer", "bench build --help"]),
+        (["bench", "x", "--time-budget", "x"], ["--time-budget is 'x': ", "bench --help"]),
+    ],
+)
+def test_words_that_mean_nothing_are_one_line_with_the_value(words: list[object], parts: list[str]) -> None:
+    line = complaint(mmload(*words), 2)
+    assert all(part in line for part in parts), line
+    assert mmload(*words).stderr.count("\n") == 1
+
+
+def test_without_words_it_says_what_there_is() -> None:
+    done = mmload()
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "Usage" in done.stdout
+
+
+@pytest.fixture
+def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bench of the stock loaders and mmload's alone, in turns of one epoch; tests/bench has one of all."""
+    monkeypatch.setattr("mmload.bench.measure._LONG_ENOUGH", 0.0)
+    for peer in ("tutorial", "ffcv", "dali", "litdata", "webdataset"):
+        monkeypatch.setattr(f"mmload.bench.contenders.{peer}_entries", lambda task: [])
+
+
+@pytest.mark.usefixtures("short_bench")
+def test_bench_shows_a_table_and_writes_a_record(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    words = ["--crop", 24, "--images", 36, "--epochs", 2, "--workers", "0,1", "--batch-size", 8, "--time-budget", 120]
+    done = mmload("bench", dataset.path, "--source", folder, *words, "--json", tmp_path / "record.json")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines[:-1])
+    assert lines[-1] == f"record: {tmp_path / 'record.json'}"
+    for name in ("DataLoader + torchvision, 0 workers", "DataLoader + torchvision, 1 worker", "mmload.Loader", "fill_"):
+        assert any(line.startswith(name) for line in lines), done.stdout
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["settings"]["images"] == 36
+    # On a busy machine the budget ends before those that the verdict does not need.
+    measured = [result for result in record["results"] if result["epochs"]]
+    assert {"stock", "mmload", "ceiling"} <= {result["group"] for result in measured}
+    assert all(len(result["epochs"]) <= 3 and min(result["epochs"]) > 0 for result in measured)
+
+
+@pytest.mark.usefixtures("short_bench")
+@pytest.mark.parametrize("augment", ["resized-crop", "none"])
+def test_bench_takes_other_augmentations(dataset: Dataset, folder: Path, augment: str) -> None:
+    words = ["--augment", augment, "--images", 18, "--epochs", 1, "--workers", 0, "--batch-size", 6]
+    words += ["--time-budget", 60]
+    done = mmload("bench", dataset.path, "--source", folder, *words)
+    assert done.returncode == 0, done.stderr
+    assert "mmload.Loader" in done.stdout
+    line = complaint(mmload("bench", dataset.path, "--source", folder, "--augment", "zoom"), 2)
+    assert "--augment is 'zoom'; use one of crop, resized-crop, none" in line
+
+
+@pytest.mark.usefixtures("short_bench")
+def test_bench_measures_cifar_against_torchvisions(tmp_path: Path) -> None:
+    folder = tmp_path / "source" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        batch = {
+            "data": rng.integers(0, 256, (8, 3072), dtype=np.uint8),
+            "labels": rng.integers(0, 10, 8).tolist(),
+            "filenames": [f"{name}_{row}.png" for row in range(8)],
+        }
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+    names = [f"kind{number}" for number in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    assert mmload("build", "cifar10", tmp_path / "source", tmp_path / "cifar").returncode == 0
+    words = ["--padding", 4, "--images", 100, "--epochs", 1, "--workers", 0, "--time-budget", 2]
+    done = mmload("bench", tmp_path / "cifar", "--source", tmp_path / "source", *words)
+    assert done.returncode == 0, done.stderr
+    assert "mmload.Loader" in done.stdout
+
+
+def test_bench_refuses_another_source_and_a_crop_that_does_not_fit(dataset: Dataset, tmp_path: Path) -> None:
+    other = make_folder(tmp_path / "other", per_class=2)
+    line = complaint(mmload("bench", dataset.path, "--source", other, "--crop", 24, "--images", 1), 1)
+    assert "has 6 images, split 'train'" in line
+    assert "--crop is 64" in complaint(mmload("bench", dataset.path, "--source", other, "--crop", 64), 2)
+
+
+@pytest.mark.usefixtures("short_bench")
+def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path) -> None:
+    from mmload.cli.demo import _claim, run
+
+    said: list[str] = []
+    losses = run(tmp_path / "demo", said.append, images=48, epochs=4)
+    assert losses[-1] < losses[0]
+    text = "\n".join(said)
+    for step in ("1. made 48 JPEGs", "2. built", "3. read it back", "4. the same epochs", "5. a small network"):
+        assert step in text
+    assert len(open_dataset(tmp_path / "demo" / "dataset")["train"]) == 48
+    again = contents(tmp_path / "demo" / "photos")
+    _claim(tmp_path / "demo", 48)
+    for name in ("photos/mine.jpg", "photos/bark/9999.jpg", "photos/bark/more/a", "thesis.txt"):
+        (tmp_path / "demo" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "demo" / name).write_text("years of work")
+        with pytest.raises(BuildError, match="holds other things: "):
+            _claim(tmp_path / "demo", 48)
+        (tmp_path / "demo" / name).unlink()
+        if name.endswith("/a"):
+            (tmp_path / "demo" / name).parent.rmdir()
+    (tmp_path / "demo" / "dataset" / "best.pt").write_text("days of training")
+    with pytest.raises(BuildError, match=r"holds more than its dataset: best\.pt"):
+        run(tmp_path / "demo", said.append, images=48, epochs=4)
+    assert (tmp_path / "demo" / "dataset" / "best.pt").read_text() == "days of training"
+    assert contents(tmp_path / "demo" / "photos") == again
+
+
+def test_demo_writes_nothing_behind_links(tmp_path: Path) -> None:
+    from mmload.cli.demo import _claim
+
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    _claim(tmp_path / "demo", 48)
+    for name in ("photos", "dataset", ".dataset.building"):
+        (tmp_path / "demo" / name).symlink_to(mine)
+        with pytest.raises(BuildError, match=f"holds other things: {name}"):
+            _claim(tmp_path / "demo", 48)
+        (tmp_path / "demo" / name).unlink()
+
+
+def test_demo_leaves_a_folder_of_other_things_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert "holds other things" in complaint(mmload("demo", tmp_path), 1)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"

@@ -1,0 +1,40 @@
+"""A file for results never replaces a part of what the command reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import contents, mmload
+
+
+@pytest.fixture
+def link(copy: Path, tmp_path: Path) -> Path:
+    """A link to the manifest of a dataset."""
+    (tmp_path / "link.json").symlink_to(copy / "dataset.json")
+    return tmp_path / "link.json"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["parity", "OUT", "--source", "ROOT", "--json", "OUT/dataset.json"],
+        ["parity", "OUT", "--source", "ROOT", "--html", "ROOT/ant/00.png"],
+        ["parity", "OUT", "--source", "ROOT", "--json", "LINK"],
+        ["bench", "OUT", "--json", "OUT/train/000000/images.memmap"],
+        ["bench", "OUT", "--source", "ROOT", "--plot", "ROOT/ant/00.png"],
+        ["bench", "--source", "ROOT", "--json", "ROOT/ant/00.png"],
+        ["bench build", "ROOT", "--json", "ROOT/new.json"],
+    ],
+    ids=" ".join,
+)
+def test_a_result_in_the_dataset_or_the_source_is_refused(
+    words: list[str], copy: Path, folder: Path, link: Path
+) -> None:
+    before = contents(copy) | contents(folder)
+    given = [word.replace("OUT", str(copy)).replace("ROOT", str(folder)).replace("LINK", str(link)) for word in words]
+    done = mmload(*given[0].split(), *given[1:])
+    assert done.returncode == 2
+    assert f"{given[-2]} is {given[-1]}, which lies in " in done.stderr
+    assert done.stderr.endswith("the data itself; write the result elsewhere\n")
+    assert contents(copy) | contents(folder) == before

@@ -1,0 +1,186 @@
+"""How the program ends: a full or closed output, a full disk, names of several lines."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import make_folder, mmload
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.cli.terminal import last_resort
+from mmload.errors import MmloadError, one_line
+from mmload.store.dataset import Dataset
+
+FULL = Path("/dev/full")
+COMMANDS = (["--help"], ["bench", "--help"], ["info", "DATASET"])
+UNBUFFERED = ("", "1")
+
+
+def command(words: list[str], dataset: Dataset) -> list[str]:
+    """A command as a program of its own."""
+    return [sys.executable, "-m", "mmload", *(str(dataset.path) if word == "DATASET" else word for word in words)]
+
+
+@pytest.mark.parametrize("unbuffered", UNBUFFERED)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_full_output_is_one_line(words: list[str], unbuffered: str, dataset: Dataset) -> None:
+    if not FULL.exists():
+        pytest.skip("there is no /dev/full")
+    place = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            command(words, dataset), env=place, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "mmload: cannot write to standard output (No space left on device); free some space, or send it elsewhere\n"
+    )
+
+
+@pytest.mark.parametrize("unbuffered", UNBUFFERED)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_reader_that_is_gone_ends_it_quietly(words: list[str], unbuffered: str, dataset: Dataset) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    place = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    try:
+        done = subprocess.run(
+            command(words, dataset), env=place, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(theirs)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_what_a_library_swallows_is_told_all_the_same() -> None:
+    if not FULL.exists():
+        pytest.skip("there is no /dev/full")
+    script = (
+        "import sys\n"
+        "from mmload.cli.terminal import last_resort\n"
+        "with last_resort(False):\n"
+        "    try: print('shown', flush=True)\n"
+        "    except Exception: pass\n"
+    )
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("mmload: cannot write to standard output")
+
+
+@pytest.mark.parametrize("words", [["verify", "DATASET"], ["info", "nowhere"]], ids=" ".join)
+def test_outputs_that_are_closed_or_full_for_both_change_nothing_of_the_end(words: list[str], dataset: Dataset) -> None:
+    if not FULL.exists():
+        pytest.skip("there is no /dev/full")
+    line = " ".join(f"'{word}'" for word in command(words, dataset))
+    expected = int("nowhere" in words)
+    assert subprocess.run(f"{line} >&- 2>&-", shell=True, check=False).returncode == expected
+    assert subprocess.run(f"{line} > /dev/full 2> /dev/full", shell=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/t/a"), "No space left on device: /t/a; free some space"),
+        (OSError(errno.EFBIG, "File too large"), "File too large; raise the limit of file sizes"),
+        (MemoryError(), "out of memory (no more could be had); ask for less"),
+        (RuntimeError("unable to resize file </t/a>: File too large (27)"), "(27); raise the limit of file sizes"),
+        (RuntimeError("lost count (3)"), "RuntimeError: lost count (3) (this is a bug in mmload"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a"), "this is a bug in mmload"),
+    ],
+)
+def test_what_the_system_refuses_is_not_called_a_bug(
+    error: Exception, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, last_resort(False):
+        raise error
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("mmload: ")
+    assert said.count("\n") == 1
+    assert expected in said
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r\x1b[31mb", "a\u2028b", "a\udcffb"])
+def test_a_name_of_several_lines_is_told_in_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), last_resort(False):
+        raise MmloadError(f"no such folder: {name}")
+    said = capsys.readouterr().err
+    assert said.splitlines() == [f"mmload: no such folder: {name.encode('unicode_escape').decode()}"]
+
+
+ODD = "\x1b]0;owned\x07\u202egnp.tac"
+"""Sets the title of a terminal's window, and turns the direction of what follows."""
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A dataset of classes that a terminal should not see, and that ASCII does not have."""
+    make_folder(tmp_path / "photos", per_class=1, classes=(ODD, "naïve"))
+    build(BuildRecipe(kind="imagefolder", root=tmp_path / "photos", out=tmp_path / "out", transforms=square(16)))
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("words", [["info"], ["verify"], ["parity", "--rows", "1"]], ids=lambda words: words[0])
+def test_names_do_not_reach_the_terminal_as_they_are(odd: Path, words: list[str]) -> None:
+    source = odd.parent / "photos"
+    done = subprocess.run(
+        [sys.executable, "-m", "mmload", *words, str(odd), *(["--source", str(source)] if words[0] != "info" else [])],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    said = (done.stdout + done.stderr).decode("ascii")
+    assert "Traceback" not in said
+    assert "Encode" not in said
+    assert not set(said) & {"\x1b", "\x07"}
+    if words == ["info"]:
+        assert done.returncode == 0, said
+        assert "\\x1b]0;owned\\x07\\u202egnp.tac" in said
+        assert "na\\xefve" in said
+
+
+def test_a_finished_build_shows_what_the_output_can_encode(tmp_path: Path) -> None:
+    make_folder(tmp_path / "photos", per_class=1, classes=("naïve", "b"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mmload", "build", "imagefolder", tmp_path / "photos", tmp_path / "out", "--size", "16"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"b, na\\xefve" in done.stdout
+
+
+def test_names_cannot_forge_lines(tmp_path: Path) -> None:
+    """A line end in the name of a folder, a class or a file is escaped, and begins no line of its own."""
+    photos = make_folder(tmp_path / "photos\nFORGED", per_class=2, classes=("a\nFORGED", "b"))
+    (photos / "b" / "00.png").rename(photos / "b" / "0\nFORGED.png")
+    out = tmp_path / "out\nFORGED"
+    words: list[list[object]] = [
+        ["build", "imagefolder", photos, out, "--size", 16],
+        ["info", out],
+        ["verify", out, "--source", photos],
+        ["parity", out, "--source", photos, "--rows", 1, "--record", "--json", tmp_path / "a\nFORGED.json"],
+        ["repair", out, "--source", photos],
+        ["build", "imagefolder", photos, out, "--size", 16],
+    ]
+    for each in words:
+        done = mmload(*each)
+        assert "FORGED" in done.stdout, done.stderr
+        lines = (done.stdout + done.stderr).splitlines()
+        assert not [line for line in lines if line.strip().startswith("FORGED")], each
+
+
+def test_bytes_of_a_name_are_shown_as_the_text_that_they_are() -> None:
+    """As names are read where the locale is not UTF-8; what is no UTF-8 is escaped."""
+    assert one_line(os.fsencode("Müller \x1b").decode("ascii", "surrogateescape")) == "Müller \\x1b"
+    assert one_line("\udcff \ud800 \udcc3ü") == "\\udcff \\ud800 \\udcc3ü"

@@ -1,0 +1,39 @@
+"""Small builds: a folder of JPEGs and PNGs of many sizes, and the recipe that makes rows of 16 x 20 of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from PIL import Image
+
+from mmload.builder.recipe import BuildRecipe
+from mmload.store.manifest_text import text_of
+
+EXACT = ({"step": "Resize", "size": [16, 20]},)
+
+
+def make_pictures(root, classes=3, each=5):
+    """An ImageFolder of ``classes`` classes with ``each`` noisy JPEGs and PNGs."""
+    random = np.random.default_rng(0)
+    for c in range(classes):
+        folder = root / f"class{c}"
+        folder.mkdir(parents=True)
+        for i in range(each):
+            height, width = random.integers(12, 40, 2)
+            pixels = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{i}.{'png' if i % 2 else 'jpg'}")
+    return root
+
+
+def resealed(body):
+    """A changed manifest as text, with the checksum of what it says now; as plain JSON where it can have none."""
+    try:
+        return text_of(body).encode("utf-8", "backslashreplace").decode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return json.dumps(body)
+
+
+def recipe(root, out, **more):
+    options = {"transforms": EXACT, "shard_bytes": 4000, **more}
+    return BuildRecipe(kind="imagefolder", root=root, out=out, **options)

@@ -1,0 +1,63 @@
+"""Small stores, right ones and spoiled ones, and what parity says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from mmload import parity
+from mmload.augment.collate import Collate
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.store.dataset import open as open_dataset
+
+SIZE = 24
+
+
+def photo(rng: np.random.Generator) -> Image.Image:
+    """Something with edges, color and grain, of any size from 60 to 100."""
+    height, width = (int(side) for side in rng.integers(60, 100, 2))
+    image = Image.new("RGB", (width, height), tuple(int(v) for v in rng.integers(0, 256, 3)))
+    draw = ImageDraw.Draw(image)
+    for _ in range(6):
+        x, y = int(rng.integers(0, width)), int(rng.integers(0, height))
+        color = tuple(int(v) for v in rng.integers(0, 256, 3))
+        draw.ellipse([x - 15, y - 10, x + 15, y + 10], fill=color)
+    grain = rng.integers(-30, 31, (height, width, 3))
+    return Image.fromarray((np.asarray(image).astype(np.int64) + grain).clip(0, 255).astype(np.uint8))
+
+
+def make_photos(root: Path) -> Path:
+    """Four classes of five: JPEG, PNG and WebP."""
+    rng = np.random.default_rng(5)
+    for name in ("ant", "bee", "cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for number, ending in enumerate(("jpg", "png", "webp", "jpg", "png")):
+            photo(rng).save(root / name / f"{number}.{ending}", quality=92)
+    return root
+
+
+def built(source: Path, out: Path, **options: object) -> Path:
+    recipe = BuildRecipe(kind="imagefolder", root=source, out=out, transforms=square(SIZE), **options)  # type: ignore[arg-type]  # its own fields
+    build(recipe, threads=1, processes=1)
+    return out
+
+
+def check(out: Path, source: Path, **options: object) -> parity.Report:
+    """The store side; a collate without steps leaves next to nothing to the load side."""
+    return parity.run(out, source, draws=500, threads=2, **{"collate": Collate(), **options})  # type: ignore[arg-type]
+
+
+def failed(report: parity.Report) -> dict[str, str]:
+    """Name -> text and diagnosis of what failed."""
+    return {verdict.name: f"{verdict.text} {verdict.diagnosis}" for verdict in report.failures}
+
+
+def rewrite(out: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Other bytes in a field's file; shards are one here."""
+    spec = open_dataset(out)["train"].fields[name]
+    rows = np.memmap(out / "train" / "000000" / f"{name}.memmap", dtype=spec.dtype, mode="r+").reshape(-1, *spec.shape)
+    rows[:] = change(np.array(rows))

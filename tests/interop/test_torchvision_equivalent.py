@@ -1,0 +1,246 @@
+"""torchvision_equivalent: the same settings, and the same pixels where the draws are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+
+from mmload.augment import (
+    CenterCrop,
+    ColorJitter,
+    CutMix,
+    MixUp,
+    Normalize,
+    PerSample,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
+from mmload.augment.collate import Collate
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.transforms import TransformChain
+from mmload.errors import UsageError
+from mmload.interop.torchvision import conversion, torchvision_equivalent
+from mmload.records import Sample
+from mmload.sources.decode import Decoder
+
+
+def pictures(count: int = 4, height: int = 24, width: int = 31) -> Tensor:
+    return torch.randint(
+        0, 256, (count, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+
+
+def names(compose: v2.Compose) -> list[str]:
+    return [type(step).__name__ for step in compose.transforms]
+
+
+def test_settings_are_taken_over() -> None:
+    collate = Collate(
+        RandomCrop((20, 22), (1, 2, 3, 4), pad_if_needed=True, fill=7, padding_mode="constant", mask_fill=7),
+        RandomResizedCrop(18, (0.2, 0.9), (0.5, 2.0), "bicubic", antialias=False),
+        Resize(30, max_size=40),
+        Resize((9, 8), InterpolationMode.NEAREST),
+        CenterCrop(5),
+        RandomHorizontalFlip(0.3),
+        RandomVerticalFlip(0.6),
+        RandomGrayscale(0.2),
+        ColorJitter(0.1, (0.5, 0.8), None, 0.05),
+        Normalize.imagenet(),
+        RandomErasing(0.4, (0.1, 0.2), (0.5, 1.5), value=(1, 2, 3)),
+        MixUp(0.3, 10),
+        CutMix(0.4, 10),
+    )
+    made = torchvision_equivalent(collate).transforms
+    assert names(v2.Compose(made)) == [
+        *("ToImage", "RandomCrop", "RandomResizedCrop", "Resize", "Resize", "CenterCrop", "RandomHorizontalFlip"),
+        *("RandomVerticalFlip", "RandomGrayscale", "ColorJitter", "ToDtype", "Normalize", "RandomErasing"),
+        *("MixUp", "CutMix"),
+    ]
+    expected = [
+        v2.RandomCrop((20, 22), [1, 2, 3, 4], True, 7.0, "constant"),
+        v2.RandomResizedCrop((18, 18), (0.2, 0.9), (0.5, 2.0), InterpolationMode.BICUBIC, False),
+        v2.Resize([30], InterpolationMode.BILINEAR, max_size=40),
+        v2.Resize([9, 8], InterpolationMode.NEAREST),
+        v2.CenterCrop((5, 5)),
+        v2.RandomHorizontalFlip(0.3),
+        v2.RandomVerticalFlip(0.6),
+        v2.RandomGrayscale(0.2),
+        v2.ColorJitter(0.1, (0.5, 0.8), None, 0.05),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(Normalize.imagenet().mean.tolist(), Normalize.imagenet().std.tolist()),
+        v2.RandomErasing(0.4, (0.1, 0.2), (0.5, 1.5), [1.0, 2.0, 3.0]),
+        v2.MixUp(alpha=0.3, num_classes=10),
+        v2.CutMix(alpha=0.4, num_classes=10),
+    ]
+    assert [repr(one) for one in made[1:]] == [repr(one) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("steps", "at"),
+    [
+        ((), 0),
+        ((RandomHorizontalFlip(), ColorJitter(0.1)), 2),
+        ((RandomErasing(), Normalize.imagenet()), 1),
+        ((RandomHorizontalFlip(), RandomErasing(), RandomErasing()), 1),
+        ((RandomErasing(), MixUp(num_classes=3)), 0),
+        ((RandomErasing(), ColorJitter(0.1)), 2),
+        ((nn.Identity(),), 0),
+    ],
+)
+def test_floats_begin_where_the_collate_makes_them(steps: tuple[nn.Module, ...], at: int) -> None:
+    assert conversion(Collate(*steps)) == at
+
+
+def certain() -> list[Collate]:
+    """Collates in which nothing is left to chance."""
+    flips = RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0)
+    return [
+        Collate(),
+        Collate(*flips, CenterCrop((20, 40)), Normalize.imagenet()),
+        Collate(RandomCrop((24, 31), fill=9), RandomGrayscale(1.0)),
+        Collate(Resize((16, 12), "bicubic"), dtype=torch.uint8),
+        Collate(Resize(12), Normalize((0.5,) * 3, (0.2,) * 3), dtype=torch.float64),
+        Collate(RandomResizedCrop((12, 16), (1.0, 1.0), (31 / 24, 31 / 24)), *flips),
+        Collate(ColorJitter((1.3, 1.3)), Normalize.cifar10()),
+        Collate(CenterCrop(8), RandomErasing(0.0), dtype=torch.float16),
+    ]
+
+
+@pytest.mark.parametrize("which", range(8))
+def test_certain_steps_give_the_same_pixels(which: int) -> None:
+    collate, images = certain()[which], pictures()
+    expected = torch.stack([torchvision_equivalent(collate)(image).as_subclass(Tensor) for image in images])
+    got = collate(images)
+    assert got.dtype == expected.dtype
+    apart = (got.double() - expected.double()).abs().max()
+    resampled = any(isinstance(step, Resize | RandomResizedCrop | RandomGrayscale) for step in collate.steps)
+    assert apart <= (1.01 / 255 / 0.2 if resampled and got.is_floating_point() else 1 if resampled else 2e-3)
+
+
+def test_pil_images_go_in_as_well() -> None:
+    collate = Collate(CenterCrop(10), Normalize.imagenet())
+    image = pictures(1)[0]
+    pil = Image.fromarray(image.permute(1, 2, 0).numpy())
+    assert torch.equal(torchvision_equivalent(collate)(pil), torchvision_equivalent(collate)(image))
+
+
+def test_masks_are_filled_with_their_own_value() -> None:
+    collate = Collate(RandomCrop(14, padding=5, fill=9, mask_fill=255))
+    torch.manual_seed(0)
+    mask = tv_tensors.Mask(torch.zeros(4, 4, dtype=torch.uint8))
+    image = tv_tensors.Image(torch.zeros(3, 4, 4, dtype=torch.uint8))
+    crop = torchvision_equivalent(collate).transforms[1]
+    images, masks = crop(image, mask)
+    assert sorted(images.unique().tolist()) == [0, 9]
+    assert sorted(masks.unique().tolist()) == [0, 255]
+
+
+class Strange(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (Collate(Strange()), "the step Strange has no torchvision equivalent"),
+        (Collate(MixUp(num_classes=3, p=0.5)), "MixUp with p=0.5 has no torchvision equivalent"),
+        (
+            BuildRecipe(kind="imagefolder", transforms=({"step": "CenterCrop", "size": 9, "fill": 3},)),
+            "CenterCrop with fill=3",
+        ),
+        ({"decode": {}, "transforms": [{"step": "Solarize"}]}, "step Solarize has no torchvision equivalent"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(made: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        torchvision_equivalent(made)  # type: ignore[arg-type]  # a union's member
+
+
+def test_other_things_are_refused() -> None:
+    with pytest.raises(TypeError, match="got Compose, expected a Collate"):
+        torchvision_equivalent(v2.Compose([v2.ToImage()]))  # type: ignore[arg-type]  # that is the test
+
+
+def test_torchvisions_own_steps_stay() -> None:
+    blur = v2.GaussianBlur(3)
+    assert torchvision_equivalent(Collate(RandomHorizontalFlip(), PerSample(blur))).transforms[2] is blur
+
+
+RECIPES = [
+    square(16),
+    ({"step": "Resize", "size": [20, 14], "interpolation": "bicubic"},),
+    ({"step": "Letterbox", "size": [24, 20], "fill": 9},),
+    ({"step": "Pad", "padding": [1, 2, 3, 4], "fill": 5}, {"step": "Grayscale", "num_output_channels": 3}),
+    ({"step": "CenterCrop", "size": 40}, {"step": "Grayscale"}, {"step": "RGB"}),
+]
+
+
+@pytest.mark.parametrize("transforms", RECIPES)
+@pytest.mark.parametrize("size", [(30, 51), (51, 30), (17, 17)])
+def test_a_recipe_gives_the_stored_pixels(transforms: tuple[dict, ...], size: tuple[int, int]) -> None:
+    image = pictures(1, *size)[0]
+    mask = (image[0] > 128).to(torch.uint8)
+    compose = torchvision_equivalent(BuildRecipe(kind="python", transforms=transforms))
+    images, masks = compose(tv_tensors.Image(image), tv_tensors.Mask(mask))
+    stored = TransformChain(transforms)(Sample("x", {"images": image, "masks": mask}))
+    assert torch.equal(images.as_subclass(Tensor), stored.fields["images"])
+    inside = stored.fields["masks"] != 255
+    assert torch.equal(masks[inside].as_subclass(Tensor), stored.fields["masks"][inside])
+
+
+def test_letterbox_moves_boxes() -> None:
+    boxes = tv_tensors.BoundingBoxes(torch.tensor([[2.0, 4.0, 22.0, 30.0]]), format="XYXY", canvas_size=(30, 51))
+    spec = ({"step": "Letterbox", "size": 40},)
+    image = pictures(1, 30, 51)[0]
+    _, moved = torchvision_equivalent(BuildRecipe(kind="python", transforms=spec))(tv_tensors.Image(image), boxes)
+    fields = {"images": image, "boxes": boxes.as_subclass(Tensor), "counts": torch.tensor(1)}
+    stored = TransformChain(spec)(Sample("x", fields))
+    assert torch.allclose(moved.as_subclass(Tensor), stored.fields["boxes"], atol=1e-4)
+
+
+def odd_images(folder: Path) -> list[Path]:
+    rng = np.random.default_rng(0)
+    color = rng.integers(0, 256, (20, 26, 3), dtype=np.uint8)
+    made = {
+        "plain.png": Image.fromarray(color),
+        "gray.jpg": Image.fromarray(color[..., 0]),
+        "alpha.png": Image.fromarray(np.dstack([color, color[..., 1]])),
+        "palette.png": Image.fromarray(color).quantize(32),
+        "wide.png": Image.fromarray(color[..., 0].astype(np.uint16) * 251),
+        "cmyk.jpg": Image.fromarray(color).convert("CMYK"),
+        "web.webp": Image.fromarray(color),
+        "color.jpg": Image.fromarray(color),
+        "bits.png": Image.fromarray(color[..., 0]).convert("1"),
+    }
+    for name, image in made.items():
+        image.save(folder / name)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(color).save(folder / "turned.jpg", exif=turned)
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "decode", [{}, {"mode": "L"}, {"exif_orient": True}, {"background": [10, 200, 30]}, {"background": 0, "mode": "L"}]
+)
+def test_every_kind_of_file_is_decoded_as_it_is_stored(tmp_path: Path, decode: dict[str, object]) -> None:
+    compose = torchvision_equivalent(BuildRecipe(kind="imagefolder", decode=decode))
+    for file in odd_images(tmp_path):
+        with Image.open(file) as image:
+            pixels = np.array(compose(image))
+        stored = Decoder(**decode)(file.read_bytes())  # type: ignore[arg-type]  # its own keywords
+        expected = stored[0] if len(stored) == 1 else stored.permute(1, 2, 0)
+        assert np.array_equal(pixels, expected.numpy()), file.name

@@ -1,0 +1,119 @@
+"""Copies to a device, on a pretended one whose copies happen late: only when somebody waits for their event."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from mmload.loader.device_transfer import CudaPort, Ring
+
+
+class LateEvent:
+    """The mark behind a copy that has not happened yet."""
+
+    def __init__(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._source, self._target = source, target
+        self._done = False
+        self._lock = threading.Lock()
+
+    def synchronize(self) -> None:
+        with self._lock:
+            if not self._done:
+                self._target.copy_(self._source)
+                self._done = True
+
+
+class LatePort:
+    """A device whose copy engine is as slow as it may be: it reads the host's buffer only when it must."""
+
+    def __init__(self) -> None:
+        self.buffers = 0
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        self.buffers += 1
+        return torch.full(shape, -1, dtype=dtype)
+
+    def copy(self, host: torch.Tensor) -> tuple[torch.Tensor, LateEvent]:
+        target = torch.full_like(host, -2)
+        return target, LateEvent(host, target)
+
+    def hand_over(self, tensor: torch.Tensor, event: LateEvent) -> None:
+        event.synchronize()
+
+
+class Hasty(LatePort):
+    """The same device with the wait taken out of the ring's event, as if somebody had removed it."""
+
+    def copy(self, host: torch.Tensor) -> tuple[torch.Tensor, LateEvent]:
+        target, event = super().copy(host)
+        real, event.synchronize = event.synchronize, lambda: None  # type: ignore[method-assign]
+        event.real = real  # type: ignore[attr-defined]
+        return target, event
+
+    def hand_over(self, tensor: torch.Tensor, event: LateEvent) -> None:
+        event.real()  # type: ignore[attr-defined]
+
+
+def ship_all(port: LatePort, count: int, buffers: int) -> list[torch.Tensor]:
+    """Ship batches 0, 1, 2, ...; all arrive only at the end."""
+    ring = Ring(port, (4, 2), torch.int64, buffers)
+    shipped = [ring.ship(3, lambda part, n=number: part.fill_(n)) for number in range(count)]
+    return [one.arrive(port) for one in shipped]
+
+
+def test_no_buffer_is_written_before_its_copy_ended() -> None:
+    port = LatePort()
+    arrived = ship_all(port, 20, buffers=3)
+    assert port.buffers == 3
+    assert all(torch.equal(tensor, torch.full((3, 2), number)) for number, tensor in enumerate(arrived))
+
+
+def test_without_the_wait_the_same_check_fails() -> None:
+    arrived = ship_all(Hasty(), 20, buffers=3)
+    assert not all(torch.equal(tensor, torch.full((3, 2), number)) for number, tensor in enumerate(arrived))
+
+
+def test_an_error_while_filling_gives_the_buffer_back() -> None:
+    ring = Ring(LatePort(), (4, 2), torch.int64, 1)
+
+    def fail(part: torch.Tensor) -> None:
+        raise OSError("the disk is gone")
+
+    for _ in range(3):
+        with pytest.raises(OSError, match="the disk is gone"):
+            ring.ship(2, fail)
+    port = LatePort()
+    assert torch.equal(ring.ship(2, lambda part: part.fill_(7)).arrive(port), torch.full((2, 2), 7))
+
+
+def test_many_threads_share_the_ring() -> None:
+    port = LatePort()
+    ring = Ring(port, (4, 2), torch.int64, 2)
+    wrong: list[int] = []
+
+    def work(first: int) -> None:
+        for number in range(first, first + 50):
+            arrived = ring.ship(4, lambda part, n=number: part.fill_(n)).arrive(port)
+            if not torch.equal(arrived, torch.full((4, 2), number)):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(1000 * t,)) for t in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_poisoned_buffers_on_cuda() -> None:
+    port = CudaPort(torch.device("cuda"))
+    ring = Ring(port, (64, 3, 256, 256), torch.uint8, 2)
+    arrived = []
+    for number in range(40):
+        shipped = ring.ship(64, lambda part, n=number: part.fill_(n))
+        arrived.append(shipped.arrive(port).float().mean())
+    assert [round(float(mean)) for mean in arrived] == list(range(40))

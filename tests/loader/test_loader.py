@@ -1,0 +1,221 @@
+"""The loader against its contract: every batch is the collate applied to the gathered rows."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import crop_collate
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+import mmload
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
+from mmload.augment.draws import sample_seeds
+from mmload.batch import Batch
+from mmload.errors import DamagedError, UsageError
+from mmload.loader import Loader
+from mmload.store.dataset import Dataset
+
+
+def test_without_shuffle_and_collate_it_is_the_rows_in_order(dataset: Dataset, images: torch.Tensor) -> None:
+    batches = list(Loader(dataset, batch_size=5))
+    assert [len(batch) for batch in batches] == [5, 5, 5, 3]
+    assert torch.equal(torch.cat([batch.images for batch in batches]), images)
+    assert torch.equal(torch.cat([batch.targets for batch in batches]), torch.arange(18) // 6)
+
+
+def test_every_batch_is_the_collate_of_its_rows(dataset: Dataset, images: torch.Tensor) -> None:
+    collate = crop_collate()
+    loader = Loader(dataset, split="train", batch_size=4, shuffle=True, seed=7, collate=collate)
+    for epoch in range(2):
+        for batch in loader:
+            seeds = sample_seeds(7, epoch, batch.ids)
+            rows = Batch(images=images[batch.ids], targets=batch.targets, seeds=seeds, batch_size=[len(batch)])
+            assert torch.equal(batch.images, collate(rows).images)
+
+
+def test_an_epoch_has_every_row_once_and_the_next_another_order(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=5, shuffle=True)
+    first, second = ([row for batch in loader for row in batch.ids.tolist()] for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(18))
+    assert first != second != list(range(18))
+    loader.set_epoch(0)
+    assert [row for batch in loader for row in batch.ids.tolist()] == first
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_threads_and_prefetch_change_nothing(dataset: Dataset, threads: int, prefetch: int) -> None:
+    def pixels(**options: int) -> list[torch.Tensor]:
+        with Loader(dataset, batch_size=4, shuffle=True, collate=crop_collate(), **options) as loader:
+            return [batch.images for _ in range(2) for batch in loader]
+
+    expected = pixels(threads=1, prefetch=1)
+    assert all(map(torch.equal, pixels(threads=threads, prefetch=prefetch), expected))
+
+
+def test_the_batch_size_changes_no_sample(dataset: Dataset) -> None:
+    def by_row(batch_size: int) -> dict[int, torch.Tensor]:
+        loader = Loader(dataset, batch_size=batch_size, shuffle=True, collate=crop_collate())
+        return {int(row): image for batch in loader for row, image in zip(batch.ids, batch.images, strict=True)}
+
+    small, large = by_row(1), by_row(18)
+    assert all(torch.equal(small[row], large[row]) for row in range(18))
+
+
+def test_length_and_drop_last(dataset: Dataset) -> None:
+    assert len(Loader(dataset, batch_size=4)) == 5
+    loader = Loader(dataset, batch_size=4, drop_last=True)
+    assert len(loader) == 4
+    assert [len(batch) for batch in loader] == [4] * 4
+
+
+def test_a_sampler_decides_the_order(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=2, sampler=[3, 3, 17])
+    assert [batch.ids.tolist() for batch in loader] == [[3, 3], [17]]
+    with pytest.raises(ValueError, match="shuffle and sampler"):
+        Loader(dataset, shuffle=True, sampler=[1])
+
+
+def test_the_users_epoch_of_a_distributed_sampler_stays(dataset: Dataset) -> None:
+    sampler = DistributedSampler(range(18), 2, 0, shuffle=True)
+    loader = Loader(dataset, batch_size=4, sampler=sampler)
+    for epoch in (5, 5, 2):
+        sampler.set_epoch(epoch)
+        expected = list(sampler)
+        assert [row for batch in loader for row in batch.ids.tolist()] == expected
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": RandomSampler(range(18))}])
+def test_two_epochs_at_once_are_two_epochs(dataset: Dataset, options: dict[str, Any]) -> None:
+    loader = Loader(dataset, batch_size=1, **options)
+    pairs = [(first.ids, second.ids) for first, second in zip(loader, loader, strict=True)]
+    epochs = [torch.cat(ids) for ids in zip(*pairs, strict=True)]
+    assert not torch.equal(*epochs)
+    for rows in epochs:
+        assert sorted(rows.tolist()) == list(range(18))
+    assert loader.epoch == 2
+
+
+def test_the_state_is_that_of_the_iterator_begun_last(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=4)
+    first, second = iter(loader), iter(loader)
+    next(second)
+    next(first)
+    next(first)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == (1, 4)
+
+
+def test_a_function_may_collate(dataset: Dataset, images: torch.Tensor) -> None:
+    loader = Loader(
+        dataset, batch_size=18, collate=lambda batch: batch.replace(images=batch.images.float().mean((2, 3)))
+    )
+    assert torch.equal(next(iter(loader)).images, images.float().mean((2, 3)))
+
+
+def test_kept_batches_stay_as_they_were(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=2, shuffle=True, collate=crop_collate())
+    kept = list(loader)
+    copies = [batch.images.clone() for batch in kept]
+    for _ in range(3):
+        for batch in loader:
+            batch.images.zero_()
+    assert all(torch.equal(batch.images, copy) for batch, copy in zip(kept, copies, strict=True))
+
+
+def test_an_error_in_a_thread_reaches_the_loop_with_its_path(dataset: Dataset, tmp_path: Path) -> None:
+    copy = shutil.copytree(dataset.path, tmp_path / "copy")
+    loader = Loader(copy, batch_size=2, collate=crop_collate(), prefetch=0, threads=1)
+    iterator = iter(loader)
+    next(iterator)
+    with open(copy / "train" / "000002" / "images.memmap", "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(DamagedError, match=r"000002/images\.memmap is damaged: it ends at byte 100"):
+        list(iterator)
+
+
+def test_an_error_that_names_no_file_gets_a_note_of_the_rows(dataset: Dataset) -> None:
+    def collate(batch: Batch) -> Batch:
+        raise ZeroDivisionError("of my own")
+
+    loader = Loader(dataset, batch_size=10, collate=collate)
+    with pytest.raises(ZeroDivisionError, match="of my own") as raised:
+        next(iter(loader))
+    [note] = raised.value.__notes__
+    assert str(dataset.path) in note
+    assert note.endswith(": rows 0, 1, 2, 3, 4, 5, 6, 7 and 2 more")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_dataloaders_worker_names_the_dataset(
+    dataset: Dataset, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = copy.copy(dataset["train"])
+
+    class NoMemory:
+        def gather(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+            raise MemoryError("none left")
+
+    monkeypatch.setattr(split, "reader", NoMemory())
+    with pytest.raises(MemoryError) as raised:
+        next(iter(DataLoader(split, batch_size=2, num_workers=workers, collate_fn=lambda batch: batch)))
+    told = str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
+    assert str(dataset.path) in told
+    assert "rows 0, 1" in told
+
+
+def test_breaking_out_and_forgetting_leave_no_thread(dataset: Dataset) -> None:
+    before = set(threading.enumerate())
+    loader = Loader(dataset, batch_size=1, shuffle=True, collate=crop_collate(), threads=3)
+    for _ in loader:
+        break
+    ours = set(threading.enumerate()) - before
+    assert len(ours) == 3
+    del loader
+    gc.collect()
+    for thread in ours:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in ours)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 2.5}, {"threads": 0}, {"prefetch": -1}])
+def test_numbers_that_cannot_be_meant_are_refused(dataset: Dataset, options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Loader(dataset, **options)
+
+
+def test_an_unknown_split_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(UsageError, match="no split 'val'"):
+        Loader(dataset.path, split="val")
+
+
+def test_training_needs_neither_pillow_nor_a_command_line() -> None:
+    program = (
+        "import sys, mmload.loader.loader, mmload.store.dataset, mmload.augment; "
+        "unwanted = {'PIL', 'typer', 'torchvision', 'ray', 'xml.etree', 'mmload.builder.pipeline'}; "
+        "print(sorted(unwanted & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_images_larger_than_a_crop_are_what_collate_gives(tmp_path: Path, real_data: Path) -> None:
+    from mmload.builder.pipeline import build
+    from mmload.builder.recipe import BuildRecipe, square
+
+    root = real_data / "hymenoptera"
+    out = tmp_path / "bees"
+    build(BuildRecipe(kind="imagefolder", root=root, out=out, transforms=square(256)))
+    collate = mmload.Collate(RandomCrop(224), RandomHorizontalFlip(), Normalize.imagenet())
+    split = mmload.open(out)["val"]
+    for batch in Loader(split, batch_size=16, shuffle=True, seed=3, collate=collate):
+        rows = split[batch.ids]
+        assert torch.equal(batch.images, collate(rows.replace(seeds=sample_seeds(3, 0, batch.ids))).images)

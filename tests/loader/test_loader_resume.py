@@ -1,0 +1,431 @@
+"""The same batches everywhere: ranks, batch sizes, tiers and resume points, against one plain epoch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import crop_collate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
+
+from mmload.errors import UsageError
+from mmload.loader import Loader
+from mmload.store.dataset import Dataset
+
+
+class Epochs(list[dict[int, torch.Tensor]]):
+    """Row -> pixels of each epoch; named shortly, since hypothesis shows what it was given."""
+
+    def __repr__(self) -> str:
+        return "Epochs"
+
+
+@pytest.fixture(scope="module")
+def plain(dataset: Dataset) -> Epochs:
+    """Three epochs of one thread, one rank, one sample a batch, straight from disk: row -> pixels."""
+    loader = Loader(
+        dataset, batch_size=1, shuffle=True, seed=5, collate=crop_collate(), threads=1, prefetch=0, tier="disk"
+    )
+    return Epochs({int(batch.ids[0]): batch.images[0] for batch in loader} for _ in range(3))
+
+
+@pytest.mark.filterwarnings("ignore:shuffle=.block. over")  # the tiny dataset is sorted by class
+@settings(max_examples=40)
+@given(
+    threads=st.sampled_from([1, 2, 4]),
+    prefetch=st.sampled_from([1, 4]),
+    tier=st.sampled_from(["disk", "memory", "device", "auto"]),
+    batch_size=st.integers(1, 20),
+    world_size=st.sampled_from([1, 2, 3]),
+    kind=st.sampled_from([True, "block"]),
+    epoch=st.integers(0, 2),
+)
+def test_the_same_samples_whatever_the_settings(
+    dataset: Dataset,
+    plain: Epochs,
+    threads: int,
+    prefetch: int,
+    tier: str,
+    batch_size: int,
+    world_size: int,
+    kind: bool | str,
+    epoch: int,
+) -> None:
+    seen: list[int] = []
+    for rank in range(world_size):
+        with Loader(
+            dataset,
+            batch_size=batch_size,
+            shuffle=kind,
+            seed=5,
+            collate=crop_collate(),
+            threads=threads,
+            prefetch=prefetch,
+            tier=tier,
+            rank=rank,
+            world_size=world_size,
+        ) as loader:
+            loader.set_epoch(epoch)
+            for batch in loader:
+                assert all(
+                    torch.equal(i, plain[epoch][int(row)]) for row, i in zip(batch.ids, batch.images, strict=True)
+                )
+                seen += batch.ids.tolist()
+    assert sorted(seen) == list(range(18))
+
+
+@settings(max_examples=40)
+@given(
+    before=st.integers(1, 3),
+    after=st.integers(1, 3),
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    steps=st.integers(0, 6),
+)
+def test_resume_goes_on_exactly_after_a_change_of_ranks_and_batch_size(
+    dataset: Dataset,
+    plain: Epochs,
+    before: int,
+    after: int,
+    sizes: tuple[int, int],
+    steps: int,
+) -> None:
+    """Every rank takes ``steps`` full batches, then another number of ranks finishes the epoch: each row once."""
+    steps = min(steps, 18 // (before * sizes[0]))
+    seen: list[int] = []
+    states = set()
+    for rank in range(before):
+        loader = Loader(dataset, batch_size=sizes[0], shuffle=True, seed=5, rank=rank, world_size=before, threads=1)
+        iterator = iter(loader)
+        seen += [int(row) for _ in range(steps) for row in next(iterator).ids]
+        states.add(json.dumps(loader.state_dict()))
+        loader.close()
+    assert len(states) == 1
+    state = json.loads(states.pop())
+    for rank in range(after):
+        with Loader(
+            dataset,
+            batch_size=sizes[1],
+            shuffle=True,
+            seed=5,
+            rank=rank,
+            world_size=after,
+            threads=1,
+            collate=crop_collate(),
+        ) as loader:
+            loader.load_state_dict(state)
+            loader.set_epoch(0)
+            for batch in loader:
+                assert all(torch.equal(i, plain[0][int(row)]) for row, i in zip(batch.ids, batch.images, strict=True))
+                seen += batch.ids.tolist()
+            assert loader.epoch == 1
+    assert sorted(seen) == list(range(18))
+
+
+def test_resume_at_every_step_gives_the_rest_of_the_epoch(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=4, shuffle=True, seed=5)
+    states, batches = [loader.state_dict()], []
+    for batch in loader:
+        states.append(loader.state_dict())
+        batches.append(batch.ids.tolist())
+    for step, state in enumerate(states):
+        resumed = Loader(dataset, batch_size=4, shuffle=True, seed=5)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(0)
+        assert [batch.ids.tolist() for batch in resumed] == batches[step:]
+        assert len(next(iter(resumed)).ids) == 4
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": list(range(17, -1, -1))}])
+@pytest.mark.parametrize(("batch_size", "drop_last"), [(4, False), (4, True), (18, True), (1, False)])
+def test_a_state_of_an_epochs_end_goes_on_with_the_next(
+    dataset: Dataset, batch_size: int, drop_last: bool, options: dict[str, Any]
+) -> None:
+    def loader() -> Loader:
+        return Loader(dataset, batch_size=batch_size, drop_last=drop_last, seed=5, **options)
+
+    first = loader()
+    list(first)
+    state = json.loads(json.dumps(first.state_dict()))
+    expected = [batch.ids.tolist() for batch in first]
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert resumed.epoch == 1
+    assert [batch.ids.tolist() for batch in resumed] == expected
+    again = loader()
+    again.load_state_dict(state)
+    again.set_epoch(0)  # a training loop that counts from the state's epoch must not see it twice
+    assert list(again) == []
+    assert [batch.ids.tolist() for batch in again] == expected
+
+
+@pytest.mark.parametrize("tail", ["exact", "pad", "drop"])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (4, 4), (3, 2)])
+def test_all_ranks_agree_which_epoch_they_go_on_with(
+    dataset: Dataset, tail: str, drop_last: bool, before: int, after: int
+) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "tail": tail, "drop_last": drop_last}
+    first = Loader(dataset, rank=0, world_size=before, **options)
+    list(first)
+    epochs, batches = set(), []
+    for rank in range(after):
+        loader = Loader(dataset, rank=rank, world_size=after, **options)
+        loader.load_state_dict(first.state_dict())
+        epochs.add(loader.epoch)
+        batches.append(len(list(loader)))
+    assert len(epochs) == 1
+    assert any(batches)
+
+
+def test_an_iterator_begun_before_a_state_was_loaded_leaves_that_state(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=4, shuffle=True, seed=5)
+    older = iter(loader)
+    next(older)
+    state = loader.state_dict()
+    expected = [batch.ids.tolist() for batch in older]
+    older = iter(loader)
+    next(older)
+    loader.load_state_dict(state)
+    next(older)
+    assert loader.state_dict() == state
+    newer = iter(loader)
+    list(older)
+    assert loader.state_dict() == state
+    assert [batch.ids.tolist() for batch in newer] == expected
+    assert loader.state_dict() == state | {"samples": 18}
+
+
+def test_an_epoch_that_was_set_is_in_the_state(dataset: Dataset) -> None:
+    loader = Loader(dataset)
+    loader.set_epoch(5)
+    assert loader.state_dict()["epoch"] == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"samples": 19}, "samples 19, an epoch has 18"),
+        ({"samples": -1}, "samples -1, expected an integer from 0"),
+        ({"samples": 2.0}, "samples 2.0"),
+        ({"samples": True}, "samples True"),
+        ({"epoch": -1}, "epoch -1"),
+        ({"epoch": "1"}, "epoch '1'"),
+        ({"rows": 17}, "rows 17, this loader has 18"),
+        ({"more": 1}, "'more'.*expected epoch, samples, rows, seed, order"),
+        ({"order": "full"}, "order 'full', this loader has 'sequential'"),
+        ({"order": 0}, "order 0, this loader has 'sequential'"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(dataset: Dataset, wrong: dict[str, Any], message: str) -> None:
+    loader = Loader(dataset)
+    state = loader.state_dict()
+    with pytest.raises(ValueError, match=message):
+        loader.load_state_dict(state | wrong)
+    with pytest.raises(ValueError, match="expected epoch, samples, rows, seed, order"):
+        loader.load_state_dict({"epoch": 1})
+    with pytest.raises(ValueError, match="expected epoch, samples, rows, seed, order"):
+        loader.load_state_dict({name: value for name, value in state.items() if name != "order"})
+    assert loader.state_dict() == state
+
+
+def test_a_state_of_other_data_is_refused(dataset: Dataset) -> None:
+    state = Loader(dataset, seed=1).state_dict()
+    with pytest.raises(ValueError, match="the state has seed 1, this loader has 2"):
+        Loader(dataset, seed=2).load_state_dict(state)
+
+
+@pytest.mark.parametrize(("tail", "lengths"), [("exact", [5, 5, 4, 4]), ("pad", [5] * 4), ("drop", [4] * 4)])
+def test_ranks_that_do_not_divide_the_rows(dataset: Dataset, tail: str, lengths: list[int]) -> None:
+    rows = [
+        [
+            row
+            for batch in Loader(dataset, batch_size=2, rank=rank, world_size=4, tail=tail)
+            for row in batch.ids.tolist()
+        ]
+        for rank in range(4)
+    ]
+    assert [len(part) for part in rows] == lengths
+
+
+@pytest.mark.filterwarnings("ignore:shuffle=.block. over")  # the tiny dataset is sorted by class
+def test_a_state_of_another_order_is_refused(dataset: Dataset) -> None:
+    rows = list(range(17, -1, -1))
+    orders: list[dict[str, Any]] = [
+        {},
+        {"shuffle": True},
+        {"shuffle": "block"},
+        {"sampler": rows},
+        {"sampler": RandomSampler(range(18))},
+        {"sampler": SequentialSampler(range(18))},
+    ]
+    for batches in (0, 1, 5):
+        states = []
+        for options in orders:
+            with Loader(dataset, batch_size=4, threads=1, **options) as loader:
+                used = iter(loader)
+                for _ in range(batches):
+                    next(used)
+                states.append(json.loads(json.dumps(loader.state_dict())))
+        for own, options in enumerate(orders):
+            for other, state in enumerate(states):
+                loader = Loader(dataset, batch_size=3, **options)
+                if own == other:
+                    loader.load_state_dict(state)
+                    continue
+                before = loader.state_dict()
+                with pytest.raises(ValueError, match=r"the state has order '.+', this loader has '.+'; resume with"):
+                    loader.load_state_dict(state)
+                assert loader.state_dict() == before
+
+
+def test_a_state_of_blocks_of_another_size_is_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tiny dataset is sorted by class
+        loaders = [Loader(dataset, shuffle="block") for _ in range(3)]
+    loaders[1]._order = replace(loaders[1]._order, block_size=2)  # type: ignore[type-var]
+    loaders[2]._order = replace(loaders[2]._order, window=3)  # type: ignore[type-var]
+    state = loaders[0].state_dict()
+    assert state["order"] == "block of 64 rows, window of 64"
+    for other in loaders[1:]:
+        with pytest.raises(ValueError, match="this loader has 'block of "):
+            other.load_state_dict(state)
+
+
+def test_the_middle_of_an_epoch_of_other_given_rows_is_refused(dataset: Dataset) -> None:
+    def loader(rows: Any) -> Loader:
+        return Loader(dataset, batch_size=4, sampler=rows, threads=1)
+
+    rows = list(range(12))
+    first = loader(rows)
+    batches = iter(first)
+    next(batches)
+    rows.reverse()  # the list of the epoch that is under way is another
+    middle = first.state_dict()
+    list(batches)
+    end = first.state_dict()
+    for other in (range(11, -1, -1), [0] * 12, range(1, 13)):
+        with pytest.raises(ValueError, match="in the middle of an epoch of sampler"):
+            loader(other).load_state_dict(middle)
+    resumed = loader(torch.arange(12))
+    resumed.load_state_dict(middle)
+    assert [row for batch in resumed for row in batch.ids.tolist()] == list(range(4, 12))
+    shuffled = loader(rows)
+    shuffled.load_state_dict(end)  # another list for another epoch
+    assert [row for batch in shuffled for row in batch.ids.tolist()] == rows
+
+
+def test_the_middle_of_an_epoch_of_a_sampler_of_another_length_is_refused(dataset: Dataset) -> None:
+    def loader(ranks: int) -> Loader:
+        return Loader(dataset, batch_size=4, sampler=DistributedSampler(range(18), ranks, 0), threads=1)
+
+    first = loader(3)
+    next(iter(first))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="middle of an epoch of sampler 6, this loader has 9"):
+            loader(2).load_state_dict(first.state_dict())
+        list(first)
+
+
+def test_two_real_processes_cover_an_epoch_exactly_once(dataset: Dataset, tmp_path: Path) -> None:
+    """By the loader's own order, by a DistributedSampler of its, and by one whose user sets the epoch."""
+    program = """
+import sys, json, torch, mmload
+from torch.utils.data import DistributedSampler
+early = mmload.Loader(sys.argv[1])
+torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
+def rows(loader):
+    return [row for batch in loader for row in batch.ids.tolist()]
+split = mmload.open(sys.argv[1])["train"]
+found = [rows(mmload.Loader(sys.argv[1], batch_size=4, shuffle=True, threads=1))]
+sampler = DistributedSampler(split, seed=5)
+with mmload.Loader(split, batch_size=4, sampler=sampler, threads=1) as loader:
+    found += [rows(loader), rows(loader)]
+    sampler.set_epoch(7)
+    found += [rows(loader), rows(loader)]
+twin = DistributedSampler(split, seed=5)
+for epoch in (0, 1, 7):
+    twin.set_epoch(epoch)
+    found.append(list(twin))
+try:
+    iter(early)
+except mmload.errors.UsageError as error:
+    found.append(str(error))
+print(json.dumps(found))
+torch.distributed.destroy_process_group()
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program, str(dataset.path), str(tmp_path / "meet")]
+    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    first, second = (json.loads(rank.communicate(timeout=120)[0]) for rank in ranks)
+    for mine, theirs in zip(first[:5], second[:5], strict=True):
+        assert len(mine) == len(theirs) == 9
+        assert sorted(mine + theirs) == list(range(18))
+    for found in (first, second):
+        assert found[1:5] == [found[5], found[6], found[7], found[7]]
+        assert "make the loader after init_process_group" in found[8]
+
+
+def test_stats_tell_the_tier_and_what_was_read(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=6, collate=crop_collate(), tier="memory")
+    for _ in range(3):
+        list(loader)
+    stats = loader.stats()
+    assert stats["tier"] == "memory"
+    assert stats["batches"] == 9
+    assert (stats["hits"], stats["misses"]) == (36, 18)
+    assert stats["waited_s"] > 0
+    assert "memory" in Loader(dataset).stats()["tier_reason"]
+
+
+def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
+    batch = next(iter(Loader(dataset, fields=["targets"])))
+    assert batch.images is None
+    assert batch.targets.tolist() == [row // 6 for row in range(18)]
+    with pytest.raises(UsageError, match="no field 'boxes'; it has images, targets"):
+        Loader(dataset, fields=["boxes"])
+
+
+@pytest.mark.parametrize(
+    "options", [{"tier": "tape"}, {"shuffle": "blocks"}, {"rank": 0}, {"rank": 2, "world_size": 2}, {"tail": "cut"}]
+)
+def test_options_that_cannot_be_meant_are_refused(dataset: Dataset, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Loader(dataset, **options)  # type: ignore[arg-type]
+
+
+def test_block_order_over_a_sorted_store_warns_what_to_do(tmp_path: Path) -> None:
+    from test_loader_scale import sparse_dataset
+
+    path = sparse_dataset(tmp_path / "sorted", 20_000, targets=torch.arange(20_000) // 20)
+    with pytest.warns(UserWarning, match="sorted by class; build it with --shuffle-seed"):
+        Loader(path, shuffle="block", batch_size=256)
+
+
+def test_a_state_of_another_subset_of_the_same_length_is_refused(dataset: Dataset) -> None:
+    split = dataset["train"]
+    options = {"batch_size": 2, "shuffle": True, "threads": 1}
+    loader = Loader(split.subset([0, 2, 4, 6]), **options)
+    next(iter(loader))
+    state = loader.state_dict()
+    again = Loader(split.subset([0, 2, 4, 6]), **options)
+    again.load_state_dict(state)
+    assert [batch.ids.tolist() for batch in again] == [
+        batch.ids.tolist() for batch in Loader(split.subset([0, 2, 4, 6]), **options)
+    ][1:]
+    for other in (split.subset([1, 3, 5, 7]), split.subset([6, 4, 2, 0]), split.subset(range(4))):
+        with pytest.raises(ValueError, match="resume with the same rows"):
+            Loader(other, **options).load_state_dict(state)
+    whole = Loader(split, **options)
+    with pytest.raises(ValueError, match="this loader reads all rows"):
+        whole.load_state_dict({**state, "rows": len(split)})
+    with pytest.raises(ValueError, match="the state is of all rows"):
+        again.load_state_dict({**whole.state_dict(), "rows": 4})

@@ -1,0 +1,111 @@
+"""What must not grow: memory over epochs and over rows, and the time to open."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+
+import mmload
+from mmload.loader import Loader
+from mmload.records import FieldSpec
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
+
+
+def sparse_dataset(
+    path: Path, rows: int, targets: torch.Tensor | None = None, *, side: int = 8, shard_rows: int | None = None
+) -> Path:
+    """A dataset whose image files are holes: as large as they say, but with no bytes on the disk."""
+    fields = {
+        "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
+        "targets": FieldSpec(dtype="int64", shape=()),
+    }
+    shards = []
+    for index, start in enumerate(range(0, rows, shard_rows or rows)):
+        folder = path / "train" / shard_name(index)
+        folder.mkdir(parents=True)
+        count = min(shard_rows or rows, rows - start)
+        files = {}
+        for name, spec in fields.items():
+            with open(folder / f"{name}.memmap", "wb") as file:
+                file.truncate(count * spec.row_bytes)
+            files[name] = FileRecord(bytes=count * spec.row_bytes, crc32="00000000")
+        if targets is not None:
+            targets[start : start + count].numpy().tofile(folder / "targets.memmap")
+        shards.append(ShardRecord(rows=count, files=files))
+    (path / "train" / "samples.jsonl").touch()
+    samples = FileRecord(bytes=0, crc32=f"{zlib.crc32(b''):08x}")
+    split = SplitRecord(rows=rows, fields=fields, samples=samples, shards=tuple(shards))
+    manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
+    (path / "dataset.json").write_text(manifest.dumps())
+    return path
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_memory_does_not_grow_over_epochs(tmp_path: Path) -> None:
+    path = sparse_dataset(tmp_path / "small", 512)
+    collate = mmload.Collate(mmload.augment.RandomCrop(6))
+    with Loader(path, batch_size=64, shuffle=True, collate=collate, threads=2) as loader:
+        for _ in range(20):
+            list(loader)
+        gc.collect()
+        before = resident()
+        for _ in range(200):
+            for _batch in loader:
+                pass
+        gc.collect()
+        assert resident() - before < 8 * 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_ten_million_rows_take_no_memory(tmp_path: Path) -> None:
+    path = sparse_dataset(tmp_path / "large", 10_000_000)
+    before = resident()
+    with Loader(path, batch_size=256, shuffle=True, tier="disk", threads=2) as loader:
+        for number, batch in enumerate(loader):
+            assert len(batch) == 256
+            if number == 50:
+                break
+        assert resident() - before < 64 * 2**20
+
+
+def test_two_terabytes_open_at_once(tmp_path: Path) -> None:
+    """10,000,000 rows of 256 x 256 in 1,832 shards: the times are printed; no row is read to open them."""
+    path = sparse_dataset(tmp_path / "large", 10_000_000, side=256, shard_rows=5461)
+    for shuffle in (True, "block"):
+        began = time.perf_counter()
+        split = mmload.open(path)["train"]
+        opened = time.perf_counter()
+        with Loader(split, batch_size=64, shuffle=shuffle, threads=2, tier="disk") as loader:
+            batch = next(iter(loader))
+            first = time.perf_counter()
+        print(f"opened in {1000 * (opened - began):.1f} ms, first batch {1000 * (first - opened):.1f} ms later")
+        assert len(split) == 10_000_000
+        assert batch.images.shape == (64, 3, 256, 256)
+
+
+def test_more_shards_than_open_files_are_allowed(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="no limits of open files on Windows")
+    path = sparse_dataset(tmp_path / "many", 64, shard_rows=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open(path / "dataset.json", os.O_RDONLY)  # the lowest free number; files beyond the limit may be open
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 20, hard))
+    try:
+        assert len(mmload.open(path)["train"][:]) == 64
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

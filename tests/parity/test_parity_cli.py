@@ -1,0 +1,176 @@
+"""``mmload parity`` as a command: its lines, files, exit codes, and what it keeps in the card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from building import resealed
+from conftest import make_folder
+from typer.testing import CliRunner, Result
+
+import mmload
+from mmload import parity as checks
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.verify import verify
+from mmload.cli.parity import parity
+from mmload.errors import StoreError, UsageError, one_line
+from mmload.parity.verdict import Report, Verdict, table
+from mmload.store.dataset import open as open_dataset
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "photos", per_class=3)
+
+
+@pytest.fixture
+def out(source: Path, tmp_path: Path) -> Path:
+    recipe = BuildRecipe(kind="imagefolder", root=source, out=tmp_path / "out", transforms=square(32))
+    build(recipe, threads=1)
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer draws, so that a command takes less than a second."""
+    run = checks.run
+    monkeypatch.setattr(checks, "run", lambda *args, **options: run(*args, **options, draws=500))
+
+
+def command(*words: object) -> Result:
+    app = typer.Typer()
+    app.command()(parity)
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_right_dataset(source: Path, out: Path, tmp_path: Path) -> None:
+    written = tmp_path / "report.json", tmp_path / "report.html"
+    result = command(out, "--source", source, "--json", written[0], "--html", written[1], "--seed", 4, "--rows", "all")
+    assert result.exit_code == 0, result.output
+    assert "pass  train  rows" in result.output
+    assert "9 labels equal" in result.output
+    assert " hold\n" in result.output
+    body = json.loads(written[0].read_text())
+    assert body["passed"] is True
+    assert body["settings"]["seed"] == 4
+    assert body["settings"]["rows"] == "all"
+    assert set(body["versions"]) == {"mmload", "torch", "torchvision", "pillow", "python"}
+    assert "data:image/png;base64," in written[1].read_text()
+    assert "parity" not in open_dataset(out).manifest.card
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_wrong_dataset_ends_with_1_and_is_recorded_all_the_same(source: Path, out: Path) -> None:
+    file = out / "train" / "000000" / "images.memmap"
+    np.fromfile(file, dtype=np.uint8).reshape(9, 3, 32, 32)[:, ::-1].tofile(file)
+    result = command(out, "--source", source, "--record")
+    assert result.exit_code == 1
+    assert "fail  train  pixels of png, tensor" in result.output
+    assert "-> looks like channels swapped (BGR) (8 of the 8 worst rows)" in result.output
+    assert "FAIL" in result.output
+    assert "is not what Pillow and torchvision make of" in result.stderr
+    assert open_dataset(out).manifest.card["parity"]["passed"] is False
+
+
+@pytest.mark.usefixtures("quick")
+def test_record_keeps_everything_else(source: Path, out: Path) -> None:
+    manifest = out / "dataset.json"
+    before = json.loads(manifest.read_text())
+    before["card"]["notes"] = {"train": ["a note"]}
+    manifest.write_text(resealed(before))
+    assert command(out, "--source", source, "--record").exit_code == 0
+    after = json.loads(manifest.read_text())
+    kept = after["card"].pop("parity")
+    assert after.pop("crc32") != before.pop("crc32")
+    assert after == before
+    assert kept["passed"] is True
+    assert kept["date"].startswith("20")
+    assert kept["versions"]["mmload"] == mmload.__version__
+    assert kept["settings"]["rows"] == 256
+    assert len(kept["verdicts"]) > 10
+    assert "worst" not in kept
+    assert str(source) not in manifest.read_text()
+    assert not verify(out)
+    assert [path.name for path in out.glob("*.partial")] == []
+    first = len(manifest.read_text())
+    command(out, "--source", source, "--record")
+    assert len(manifest.read_text()) == pytest.approx(first, abs=40)
+
+
+def test_wrong_words_are_told(source: Path, out: Path, tmp_path: Path) -> None:
+    for rows in ("0", "-3", "some", "1.5", "²"):
+        result = command(out, "--source", source, f"--rows={rows}")
+        assert isinstance(result.exception, UsageError)
+        assert "give an integer from 1, or all" in str(result.exception)
+    assert isinstance(command(tmp_path / "nowhere", "--source", source).exception, StoreError)
+    for words in (("--threads", 0), ("--threads", 5000), ("--seed=-1",), ("--seed", 2**63)):
+        result = command(out, "--source", source, *words)
+        assert isinstance(result.exception, UsageError), words
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_place_that_cannot_be_written_is_told(source: Path, out: Path, tmp_path: Path) -> None:
+    for option, file, told in (("--json", tmp_path / "no" / "a.json", "no folder"), ("--html", tmp_path, "a folder")):
+        result = command(out, "--source", source, "--rows", "2", option, file)
+        assert isinstance(result.exception, UsageError)
+        assert told in str(result.exception)
+        assert result.output == ""  # told before the work
+
+
+def test_record_of_no_dataset(tmp_path: Path) -> None:
+    report = Report(settings={"dataset": "x"}, verdicts=())
+    with pytest.raises(StoreError, match="no such dataset"):
+        checks.record(tmp_path / "nowhere", report)
+
+
+def test_a_table_of_all_states() -> None:
+    lines = [
+        Verdict(part="train", name="rows", state="pass", text="fine"),
+        Verdict(part="load", name="draws of x", state="fail", text="odd", diagnosis="doubled"),
+        Verdict(part="load", name="y", state="note", text="said"),
+    ]
+    report = Report(settings={}, verdicts=tuple(lines))
+    assert not report.passed
+    assert table(report).splitlines() == [
+        "pass  train  rows  fine",
+        "fail  load   draws of x  odd",
+        "                         -> doubled",
+        "note  load   y           said",
+        "1 of 2 hold, 1 FAIL",
+    ]
+
+
+def test_a_name_in_a_table_forges_no_line() -> None:
+    odd = "x\nFORGED\x1b"
+    lines = [Verdict(part=odd, name=odd, state="fail", text=odd, diagnosis=odd)]
+    assert table(Report(settings={}, verdicts=tuple(lines))).splitlines()[:-1] == [
+        f"fail  {one_line(odd)}  {one_line(odd)}  {one_line(odd)}",
+        f"{'':36}-> {one_line(odd)}",
+    ]
+
+
+def test_a_table_of_long_texts_keeps_to_100_columns() -> None:
+    words = "a word " * 40
+    numbers: dict[str, float | int | str] = {"p_least": 0.5, "limit": 3e-06}
+    lines = [
+        Verdict(part="train", name="rows", state="pass", text=words),
+        Verdict(part="load", name="n" * 70, state="fail", text="odd", diagnosis=words, numbers=numbers),
+    ]
+    shown = table(Report(settings={}, verdicts=tuple(lines))).splitlines()
+    assert max(map(len, shown)) <= 100
+    assert shown[0].startswith("pass  train  rows  a word")
+    assert "n" * 70 in shown[4]
+    assert shown[5].strip() == "odd"
+    assert "one below 3e-06 fails" in shown[-2]
+
+
+def test_what_is_infinite_is_none_in_json() -> None:
+    verdict = Verdict(part="x", name="y", state="fail", text="", numbers={"greatest": float("inf"), "rows": 2})
+    body = Report(settings={}, verdicts=(verdict,)).as_json()
+    assert json.loads(json.dumps(body, allow_nan=False))["verdicts"][0]["numbers"] == {"greatest": None, "rows": 2}

@@ -1,0 +1,176 @@
+"""Parity of right stores: they pass from every kind of source, and what differs on purpose is said."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from parity_stores import SIZE, built, check, failed, make_photos, rewrite
+from PIL import Image
+
+from mmload import parity
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.errors import SourceError, UsageError
+
+
+def test_a_right_store_passes(photos: Path, tmp_path: Path) -> None:
+    report = check(built(photos, tmp_path / "out"), photos, collate=None)
+    assert report.passed, parity.table(report)
+    names = [verdict.name for verdict in report.verdicts]
+    assert names[:3] == ["rows", "classes", "labels"]
+    for kind in ("jpeg", "png", "webp"):
+        exact = report.verdicts[names.index(f"pixels of {kind}, tensor")]
+        near = report.verdicts[names.index(f"pixels of {kind}, Pillow")]
+        assert exact.numbers["greatest"] == 0
+        assert near.numbers["greatest"] <= 2
+        assert near.numbers["share_over_1"] <= 0.01
+
+
+@pytest.mark.parametrize("options", [{"shuffle_seed": 3}, {"shard_bytes": 4 * (3 * SIZE * SIZE + 8)}])
+def test_other_orders_and_shards_pass(photos: Path, tmp_path: Path, options: dict[str, int]) -> None:
+    report = check(built(photos, tmp_path / "out", **options), photos, rows=3)
+    assert report.passed, parity.table(report)
+
+
+def test_bicubic_has_its_own_limits(tmp_path: Path) -> None:
+    """Pure noise, where torchvision's and Pillow's bicubic kernels are farthest apart: 15 levels from Pillow 13 on."""
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    noise = np.random.default_rng(0).integers(0, 256, (281, 40, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "photos" / "a" / "0.png")
+    steps = ({"step": "Resize", "size": 32, "interpolation": "bicubic"},)
+    recipe = BuildRecipe(kind="imagefolder", root=tmp_path / "photos", out=tmp_path / "out", transforms=steps)
+    build(recipe, threads=1)
+    found = {verdict.name: verdict for verdict in check(tmp_path / "out", tmp_path / "photos").verdicts}
+    assert found["pixels of png, tensor"].state == "pass"
+    assert found["pixels of png, Pillow"].state == "pass", found["pixels of png, Pillow"].text
+    assert "limits: 16 levels" in found["pixels of png, Pillow"].text
+
+
+def test_wrong_arguments_are_told(photos: Path, tmp_path: Path) -> None:
+    out = built(photos, tmp_path / "out")
+    with pytest.raises(UsageError, match="rows is 0"):
+        check(out, photos, rows=0)
+    with pytest.raises(UsageError, match="no split 'val'"):
+        check(out, photos, split="val")
+    with pytest.raises(SourceError):
+        check(out, tmp_path / "nowhere")
+
+
+def test_splits_and_held_out_images(photos: Path, tmp_path: Path) -> None:
+    out = built(photos, tmp_path / "out", options={"val_fraction": 0.2})
+    report = check(out, photos)
+    assert report.passed, parity.table(report)
+    assert {verdict.part for verdict in report.verdicts} == {"train", "val", "load"}
+
+
+def test_split_folders(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        make_photos(tmp_path / "photos" / name)
+    report = check(built(tmp_path / "photos", tmp_path / "out"), tmp_path / "photos", split="val", rows=2)
+    assert report.passed, parity.table(report)
+    assert "4 classes, in torchvision's order" in [verdict.text for verdict in report.verdicts]
+
+
+def test_skipped_samples_are_no_difference(tmp_path: Path) -> None:
+    source = make_photos(tmp_path / "photos")
+    (source / "ant" / "1.png").write_bytes(b"broken")
+    recipe = BuildRecipe(kind="imagefolder", root=source, out=tmp_path / "out", transforms=square(SIZE))
+    build(recipe, on_error="skip", threads=1)
+    report = check(tmp_path / "out", source)
+    assert report.passed, parity.table(report)
+
+
+def test_what_differs_on_purpose_is_said(tmp_path: Path) -> None:
+    source = make_photos(tmp_path / "photos")
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 70, 4), dtype=np.uint8)
+    Image.fromarray(pixels).save(source / "ant" / "7.png")
+    Image.fromarray(pixels[..., 0].astype(np.uint16) * 200).save(source / "ant" / "8.png")
+    Image.fromarray(pixels[..., 0]).save(source / "ant" / "9.jpg")
+    report = check(built(source, tmp_path / "out"), source)
+    assert report.passed, parity.table(report)
+    notes = [verdict.text for verdict in report.verdicts if verdict.name == "by design"]
+    assert len(notes) == 2
+    assert "16 bits are scaled" in notes[0]
+    assert "transparency is laid over the background" in notes[1]
+    kinds = {verdict.name for verdict in report.verdicts}
+    assert {f"pixels of {kind}, tensor" for kind in ("png alpha", "png 16-bit", "jpeg gray")} <= kinds
+
+
+def test_csv_manifests(photos: Path, tmp_path: Path) -> None:
+    lines = ["path,label"] + [f"{file.relative_to(photos)},{file.parent.name}" for file in sorted(photos.rglob("*.*"))]
+    root = tmp_path / "listed"
+    root.mkdir()
+    (root / "labels.csv").write_text("\n".join(lines) + "\n")
+    for name in ("ant", "bee", "cat", "dog"):
+        shutil.copytree(photos / name, root / name)
+    recipe = BuildRecipe(
+        kind="manifest", root=root, out=tmp_path / "out", options={"file": "labels.csv"}, transforms=square(SIZE)
+    )
+    build(recipe, threads=1)
+    report = check(tmp_path / "out", root)
+    assert report.passed, parity.table(report)
+    rewrite(tmp_path / "out", "targets", lambda labels: labels[::-1])
+    assert list(failed(check(tmp_path / "out", root))) == ["labels", "targets"]
+
+
+def test_tensors_and_python_datasets(tmp_path: Path) -> None:
+    (tmp_path / "my_rows.py").write_text(
+        """
+import torch
+
+def train():
+    g = torch.Generator().manual_seed(0)
+    shape = (4, 20, 22)
+    images = [torch.randint(0, 256, shape, dtype=torch.uint8, generator=g) for _ in range(5)]
+    return [{"images": one, "features": torch.randn(3), "targets": k} for k, one in enumerate(images)]
+"""
+    )
+    python = BuildRecipe(kind="python", root=tmp_path, out=tmp_path / "out", options={"dataset": "my_rows:train"})
+    build(python, threads=1)
+    report = check(tmp_path / "out", tmp_path, collate=None, trust=True)
+    assert [verdict.name for verdict in report.failures] == ["features"], "they are new at every call"
+    root = tmp_path / "listed"
+    (root / "ids").mkdir(parents=True)
+    for name in ("a", "b"):
+        torch.save(torch.randn(3, 4), root / "ids" / f"{name}.pt")
+    (root / "ids.json").write_text('{"partition": {"train": ["a", "b"]}, "labels": {"a": 0, "b": 1}}')
+    options = {"file": "ids.json", "folder": "ids"}
+    build(BuildRecipe(kind="manifest", root=root, out=tmp_path / "pt", options=options), threads=1)
+    report = check(tmp_path / "pt", root)
+    assert report.passed, parity.table(report)
+    states = {verdict.name: verdict.state for verdict in report.verdicts}
+    assert states == {**dict.fromkeys(("rows", "classes", "labels", "features", "targets"), "pass"), "images": "note"}
+
+
+def test_real_photographs_of_every_kind(real_data: Path, tmp_path: Path) -> None:
+    sources = {
+        "imagefolder": (real_data / "hymenoptera", {}, square(48)),
+        "cifar10": (real_data / "cifar10_short", {}, ()),
+        "voc": (
+            real_data / "raccoon_voc",
+            {"task": "detection", "classes": "auto"},
+            ({"step": "Letterbox", "size": 64},),
+        ),
+    }
+    for kind, (root, options, steps) in sources.items():
+        recipe = BuildRecipe(kind=kind, root=root, out=tmp_path / kind, options=options, transforms=steps)
+        build(recipe, threads=2)
+        report = check(tmp_path / kind, root, rows=6)
+        assert report.passed, parity.table(report)
+    recipe = BuildRecipe(
+        kind="voc",
+        root=real_data / "labelme_voc_mini",
+        out=tmp_path / "masks",
+        options={"task": "segmentation"},
+        transforms=({"step": "Letterbox", "size": 64},),
+    )
+    build(recipe, threads=2)
+    report = check(tmp_path / "masks", real_data / "labelme_voc_mini")
+    assert report.passed, parity.table(report)
+    assert "masks" in [verdict.name for verdict in report.verdicts]
+    rewrite(tmp_path / "masks", "masks", lambda rows: np.roll(rows, 1, axis=2))
+    assert "masks" in failed(check(tmp_path / "masks", real_data / "labelme_voc_mini"))

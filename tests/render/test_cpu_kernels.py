@@ -1,0 +1,174 @@
+"""The compiled kernels against torch's operations on whole batches: the same bits, wherever windows lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mmload.render import antialiased_resize as antialias
+from mmload.render import rendering as render
+from mmload.render.plan import PADDING_MODES, Padding, Plan
+from mmload.render.rendering import Rendering
+from mmload.runtime.memory_pool import MemoryPool
+
+DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
+FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+@st.composite
+def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
+    """A plan of windows in and outside of small images, the images, and which image each sample is."""
+    count, channels = draw(st.integers(0, 4)), draw(st.integers(1, 4))
+    height, width, rows, cols = (draw(st.integers(1, 40)) for _ in range(4))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+
+    def numbers(least: int, most: int) -> Tensor:
+        return torch.randint(least, most + 1, (count,), generator=generator)
+
+    margin = draw(st.integers(0, 9))
+    fill = tuple(float(draw(st.integers(0, 255))) for _ in range(draw(st.sampled_from([1, channels]))))
+    plan = Plan.of(count, (channels, height, width), 255.0, torch.device("cpu"))
+    plan = replace(
+        plan,
+        top=numbers(-margin, max(height + margin - rows, -margin)),
+        left=numbers(-margin, max(width + margin - cols, -margin)),
+        rows=rows,
+        cols=cols,
+        height=rows,
+        width=cols,
+        padding=Padding(mode=draw(st.sampled_from(PADDING_MODES)), fill=fill, margin=(margin + rows, margin + cols)),
+        flip_x=numbers(0, 1).bool() if draw(st.booleans()) else None,
+        flip_y=numbers(0, 1).bool() if draw(st.booleans()) else None,
+        gray=numbers(0, 1).bool() if draw(st.booleans()) else None,
+    )
+    if draw(st.booleans()):
+        plan = plan.scaled(torch.randn(channels, generator=generator), torch.randn(channels, generator=generator))
+    images = torch.randint(0, 256, (count + 3, channels, height, width), dtype=torch.uint8, generator=generator)
+    return plan, images, numbers(0, count + 2)
+
+
+@given(planned(), st.sampled_from(DTYPES), st.sampled_from(FORMATS))
+@settings(max_examples=300)
+def test_kernels_give_the_bits_of_torchs_operations(
+    case: tuple[Plan, Tensor, Tensor], dtype: torch.dtype, memory_format: torch.memory_format
+) -> None:
+    plan, images, places = case
+    if dtype == torch.uint8:
+        plan = replace(plan, shift=None, scale=None)
+    rendering = Rendering(plan, dtype)
+    expected = torch.empty(plan.shape, dtype=dtype)
+    rendering.by_operations(images[places], expected)
+    out = torch.empty(plan.shape, dtype=dtype, memory_format=memory_format)
+    rendering.render_rows(0, images, places, out)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    half = plan.count // 2
+    parts = torch.empty_like(out)
+    rendering.render_rows(half, images, places[half:], parts[half:])
+    rendering.render_rows(0, images, places[:half], parts[:half])
+    torch.testing.assert_close(parts, expected, rtol=0, atol=0)
+
+
+@given(data=st.data(), sizes=st.tuples(*[st.integers(1, 300)] * 4), seed=st.integers(0, 99))
+@settings(max_examples=150)
+def test_a_resize_gives_the_bits_of_torchs(data: st.DataObject, sizes: tuple[int, int, int, int], seed: int) -> None:
+    rows, cols, height, width = sizes
+    shape = data.draw(st.integers(1, 4)), rows + data.draw(st.integers(0, 9)), cols + data.draw(st.integers(0, 9))
+    top, left = data.draw(st.integers(0, shape[1] - rows)), data.draw(st.integers(0, shape[2] - cols))
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8, generator=generator)
+    windows = torch.tensor([[0, top], [0, left], [1, rows], [1, cols]])
+    out = torch.empty(2, shape[0], height, width, dtype=torch.uint8)
+    antialias.resize(images.numpy(), np.array([1, 2]), windows.numpy(), out.numpy())
+    assert torch.equal(out[0], images[1, :, :1, :1].expand(-1, height, width))
+    # Interleaved with a fourth channel, and as floats for a width of 1: there torch's own kernel goes wrong.
+    pixels = torch.zeros(4, rows, cols, dtype=torch.uint8)
+    pixels[: shape[0]] = images[2, :, top : top + rows, left : left + cols]
+    pixels = pixels[None].contiguous(memory_format=torch.channels_last)
+    expected = F.interpolate(pixels, size=(height, max(width, 2)), mode="bilinear", antialias=True)[0, : shape[0]]
+    if width > 1:
+        torch.testing.assert_close(out[1], expected, rtol=0, atol=0)
+    else:
+        floats = F.interpolate(pixels.float(), size=(height, 1), mode="bilinear", antialias=True)[0, : shape[0]]
+        assert (out[1] - floats).abs().max() <= 1
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 8), (3, 8, 0), (0, 8, 8)])
+def test_images_without_pixels_are_refused(shape: tuple[int, int, int]) -> None:
+    plan = replace(Plan.of(2, shape, 255.0, torch.device("cpu")), padding=Padding(mode="reflect"), height=4, width=4)
+    with pytest.raises(ValueError, match="expected .* with a pixel at least"):
+        Rendering(plan, torch.float32)
+
+
+def test_what_was_not_planned_is_refused() -> None:
+    plan = Plan.of(2, (3, 8, 9), 255.0, torch.device("cpu"))
+    rendering, images = Rendering(plan, torch.float32), torch.zeros(4, 3, 8, 9, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="not what was planned"):
+        rendering.render_rows(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
+    with pytest.raises(ValueError, match="not what was planned"):
+        rendering.render_rows(0, images, torch.arange(2), torch.empty(2, 3, 8, 8))
+    for first in (-1, 1):
+        with pytest.raises(IndexError, match="there are 2"):
+            rendering.render_rows(first, images, torch.arange(2), torch.empty(2, 3, 8, 9))
+    for places in ([0, 4], [-1, 0]):
+        with pytest.raises(IndexError, match="there are 4"):
+            rendering.render_rows(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize("mode", PADDING_MODES)
+@pytest.mark.parametrize("size", [(100, 48), (70, 320), (16, 16), (3, 64)])
+@pytest.mark.parametrize("gray", [False, True])
+def test_what_is_written_past_the_caches_has_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    memory_format: torch.memory_format,
+    mode: str,
+    size: tuple[int, int],
+    gray: bool,
+) -> None:
+    height, width = size
+    count, generator = 5, torch.Generator().manual_seed(height)
+    images = torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
+    plan = replace(
+        Plan.of(count, (3, height, width), 255.0, torch.device("cpu")),
+        top=torch.randint(-9, 10, (count,), generator=generator),
+        left=torch.randint(-9, 10, (count,), generator=generator),
+        padding=Padding(mode=mode, fill=(7.0, 8.0, 9.0), margin=(9, 9)),
+        flip_x=torch.arange(count) % 2 == 0,
+        flip_y=torch.arange(count) % 3 == 0,
+        gray=torch.arange(count) == 1 if gray else None,
+    )
+    pool = MemoryPool(spare=1)
+    out = pool.empty(plan.shape, dtype, memory_format).fill_(99)
+    monkeypatch.setattr(render, "past_caches", lambda count, sample: True)
+    rendering = Rendering(plan, dtype)
+    written_at_once = height * width if memory_format == torch.contiguous_format else 3 * width
+    assert rendering._streams(out) is (written_at_once * out.itemsize % 64 == 0)
+    rendering.render_rows(0, images, torch.arange(count), out)
+    expected = torch.empty_like(out)
+    rendering.by_operations(images, expected)
+    assert torch.equal(out, expected)
+
+
+def test_only_large_batches_of_large_samples_are_written_past_the_caches() -> None:
+    def streams(count: int, side: int, first: int = 0) -> bool:
+        plan = Plan.of(count, (3, side, side), 255.0, torch.device("cpu"))
+        out = MemoryPool(spare=1).empty((count + 1, 3, side, side), torch.float32)
+        return Rendering(plan, torch.float32)._streams(
+            out.view(-1)[first : first + plan.count * 3 * side**2].view(plan.shape)
+        )
+
+    assert streams(64, 224)
+    assert streams(16, 224)
+    assert not streams(1, 224)
+    assert not streams(4096, 32)
+    assert not streams(64, 225)
+    assert not streams(64, 224, first=1)

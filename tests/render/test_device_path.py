@@ -1,0 +1,256 @@
+"""A batch on its way to a device, as far as a CPU can show it: on a pretended device, and on ``meta``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_device_transfer import Hasty, LatePort
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmload.augment import (
+    BoxRule,
+    CenterCrop,
+    CutMix,
+    MixUp,
+    Normalize,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    sample_seeds,
+)
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.batch import Batch
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.loader import Loader, tiers
+from mmload.loader import batch_worker as maker
+from mmload.render.device_constants import constant
+from mmload.runtime.hashing import mixed_on_device
+from mmload.runtime.splitmix import signed
+from mmload.store.dataset import Split
+from mmload.store.dataset import open as open_dataset
+
+COUNT, SIDE, MOST = 24, 40, 5
+
+STEPS: dict[str, Callable[[], list[nn.Module]]] = {
+    "nothing": list,
+    "crop": lambda: [RandomCrop(32), RandomHorizontalFlip(), Normalize.imagenet()],
+    "both flips": lambda: [RandomVerticalFlip(), RandomHorizontalFlip()],
+    "cifar": lambda: [RandomCrop(SIDE, padding=4, fill=(9, 8, 7)), RandomHorizontalFlip(), Normalize.cifar10()],
+    "reflect": lambda: [RandomCrop(SIDE, padding=6, padding_mode="reflect"), Normalize.imagenet()],
+    "edge": lambda: [RandomCrop(SIDE, padding=(3, 5), padding_mode="edge"), RandomHorizontalFlip()],
+    "symmetric": lambda: [RandomCrop(SIDE, padding=7, padding_mode="symmetric")],
+    "center": lambda: [CenterCrop(24), Normalize.imagenet()],
+    "padded center": lambda: [CenterCrop(48)],
+    "resized crop": lambda: [RandomResizedCrop(28), RandomHorizontalFlip(), Normalize.imagenet()],
+    "resize": lambda: [Resize((30, 26)), RandomCrop(24), Normalize.imagenet()],
+    "gray": lambda: [RandomCrop(32), RandomGrayscale(0.5), Normalize.imagenet()],
+    "erasing": lambda: [RandomCrop(32), Normalize.imagenet(), RandomErasing(0.7, value=(0.1, 0.2, 0.3))],
+    "noise": lambda: [Normalize.imagenet(), RandomErasing(0.7, value="random")],
+    "two passes": lambda: [RandomResizedCrop(32), RandomCrop(32, padding=4), Normalize.imagenet()],
+    "foreign": lambda: [RandomCrop(32), nn.AvgPool2d(2), Normalize.imagenet()],
+    "mixup": lambda: [RandomCrop(32), Normalize.imagenet(), MixUp(num_classes=3)],
+    "cutmix": lambda: [RandomCrop(32), Normalize.imagenet(), CutMix(alpha=0.4, num_classes=3)],
+}
+"""Lists of steps that a device renders without being waited for, on images of SIDE x SIDE."""
+
+
+def batch_of(count: int, device: str = "cpu") -> Batch:
+    """Images, classes, boxes and masks of noise, the same for every device."""
+    generator = torch.Generator().manual_seed(4)
+    corners = torch.rand((count, MOST, 2, 2), generator=generator) * SIDE
+    counts = torch.randint(0, MOST + 1, (count,), generator=generator)
+    real = torch.arange(MOST) < counts[:, None]
+    made: Batch = Batch(
+        images=torch.randint(0, 256, (count, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator),
+        targets=torch.arange(count) % 3,
+        boxes=torch.cat((corners.amin(2), corners.amax(2)), dim=2) * real[:, :, None],
+        labels=torch.where(real, torch.arange(MOST), -1),
+        difficult=(torch.arange(MOST) % 2 == 0) & real,
+        counts=counts,
+        masks=torch.randint(0, 256, (count, SIDE, SIDE), dtype=torch.uint8, generator=generator),
+        ids=torch.arange(count),
+        seeds=sample_seeds(1, 0, torch.arange(count)),
+        batch_size=[count],
+    ).to(device)
+    return made
+
+
+def batch_for(name: str, count: int, device: str = "cpu") -> Batch:
+    """:func:`batch_of` for a list of steps: without boxes and masks where one of them cannot take these along."""
+    batch = batch_of(count, device)
+    if name not in ("foreign", "mixup", "cutmix"):
+        return batch
+    plain: Batch = batch.replace(boxes=None, labels=None, difficult=None, counts=None, masks=None)
+    return plain
+
+
+class NoWaiting(TorchFunctionMode):
+    """Refuses what would keep a thread waiting for its device: tensors made of Python numbers, and looks at values."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        device = torch.device(kwargs.get("device") or "cpu")
+        if function in (torch.tensor, torch.as_tensor) and device.type != "cpu":
+            raise AssertionError(f"{function.__name__}({args[0]!r}) is copied to the device and waited for")
+        if function in (Tensor.tolist, Tensor.item, Tensor.nonzero, torch.nonzero) and args[0].device.type != "cpu":
+            raise AssertionError(f"{function.__name__} waits for the device")
+        return function(*args, **kwargs)
+
+
+class NoCopies(TorchDispatchMode):
+    """Refuses copies of tensors between the CPU and the device."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        tensors = [one for one in args if isinstance(one, Tensor)] + ([made] if isinstance(made, Tensor) else [])
+        large = {one.device.type for one in tensors if one.dim()}
+        if len(large) > 1:
+            raise AssertionError(f"{function} goes between {' and '.join(sorted(large))}")
+        return made
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_nothing_waits_for_the_device(name: str, dtype: torch.dtype) -> None:
+    collate = Collate(*STEPS[name](), device="meta", dtype=dtype, memory_format=torch.channels_last)
+    batch = batch_for(name, 6, "meta")
+    expected = collate(batch)  # constants are copied there once
+    with NoWaiting(), NoCopies():
+        got = collate(batch)
+    assert got.images.shape == expected.images.shape == Collate(*STEPS[name]())(batch_for(name, 6)).images.shape
+    assert got.images.device.type == "meta"
+
+
+def test_the_guard_sees_what_it_has_to_see() -> None:
+    there = torch.empty(3, device="meta")
+    with NoWaiting(), pytest.raises(AssertionError, match="tensor"):
+        torch.tensor([1.0], device="meta")
+    with NoWaiting(), pytest.raises(AssertionError, match="tolist"):
+        there.tolist()
+    with NoCopies(), pytest.raises(AssertionError, match="cpu and meta"):
+        torch.ones(3).to("meta")
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 300), st.integers(1, 5), st.integers(1, 9))
+def test_counters_made_on_a_device_are_those_of_the_cpu(seed: int, step: int, used: int, count: int) -> None:
+    draws = Draws(torch.tensor([seed]), step)
+    draws.bits(used)
+    expected = draws.bits(count)
+    numbers = torch.arange(used + 1, used + count + 1)
+    golden, odd = signed(0x9E3779B97F4A7C15), signed(0xD1342543DE82EF95 * (step + 1))
+    assert torch.equal(mixed_on_device(torch.tensor([[seed]]) + (numbers * golden + odd)), expected)
+
+
+def test_constants_are_made_once_and_keep_their_values() -> None:
+    cpu = torch.device("cpu")
+    first = constant((0.1, 0.25), torch.float32, cpu)
+    assert first is constant((0.1, 0.25), torch.float32, cpu)
+    assert torch.equal(first, torch.tensor([0.1, 0.25]))
+    assert constant((255,), torch.uint8, cpu).tolist() == [255]
+    with torch.inference_mode():
+        made = constant((0.75,), torch.float32, cpu)
+    assert not made.is_inference()
+
+
+class Detections(torch.utils.data.Dataset[dict[str, Any]]):
+    """The rows of :func:`batch_of` as samples."""
+
+    def __init__(self) -> None:
+        self._batch = batch_of(COUNT)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        names = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks")
+        features = torch.arange(4, dtype=torch.bfloat16) * index
+        return {"features": features, **{name: getattr(self._batch, name)[index] for name in names}}
+
+
+@pytest.fixture(scope="module")
+def detections(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """Shared by the module, and not written to."""
+    return stored_at(tmp_path_factory.mktemp("detections") / "store")
+
+
+def stored_at(out: Path) -> Split:
+    """A stored split with every kind of field."""
+    options = {"dataset": f"{__name__}:Detections"}
+    recipe = BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=out, shard_bytes=60_000)
+    build(recipe, threads=1)
+    return open_dataset(out)["train"]
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> LatePort:
+    """A "cuda" whose copies happen late, and whose memory is the CPU's."""
+    port = LatePort()
+    monkeypatch.setattr(maker, "CudaPort", lambda device: port)
+    monkeypatch.setattr(maker, "make", lambda tier, split, device: tiers.make(tier, split, torch.device("cpu")))
+    return port
+
+
+def batches_of(split: Split, **options: Any) -> list[Batch]:
+    """Two epochs."""
+    collate = Collate(RandomCrop(32, padding=4), RandomHorizontalFlip(), Normalize.imagenet(), box_rule=BoxRule())
+    with Loader(split, batch_size=5, shuffle=True, seed=3, collate=collate, **options) as loader:
+        return [batch for _ in range(2) for batch in loader]
+
+
+def equal(got: list[Batch], expected: list[Batch]) -> bool:
+    """Whether all fields of all batches are."""
+    pairs = list(zip(got, expected, strict=True))
+    names = [sorted(other.keys()) for other in expected]
+    same = all(sorted(one.keys()) == mine for one, mine in zip(got, names, strict=True))
+    return same and all(
+        torch.equal(a.get(name), b.get(name)) for (a, b), own in zip(pairs, names, strict=True) for name in own
+    )
+
+
+@pytest.mark.parametrize("tier", ["disk", "memory", "device"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_device_gets_the_batches_of_the_cpu(detections: Split, pretended: LatePort, tier: str, threads: int) -> None:
+    expected = batches_of(detections, device="cpu", tier="disk")
+    assert {"images", "targets", "boxes", "labels", "counts", "masks", "features", "ids"} <= set(expected[0].keys())
+    assert equal(batches_of(detections, device="cuda", tier=tier, threads=threads), expected)
+
+
+def test_without_the_wait_the_batches_are_not_those_of_the_cpu(
+    detections: Split, pretended: LatePort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maker, "CudaPort", lambda device: Hasty())
+    with Loader(detections, batch_size=2, device="cuda", tier="disk", threads=1) as loader:
+        worker = loader._usable_pool().worker
+        arrivals = [worker.make(torch.arange(2 * turn, 2 * turn + 2), 0) for turn in range(12)]
+        ids = torch.cat([arrival.receive().ids for arrival in arrivals])
+    assert not torch.equal(ids, torch.arange(COUNT))
+
+
+def test_every_field_goes_by_pinned_memory_and_no_more_is_taken_later(detections: Split, pretended: LatePort) -> None:
+    with Loader(detections, batch_size=5, device="cuda", tier="disk", threads=2, prefetch=1) as loader:
+        slots = 2 + 1 + 2
+        for _ in range(5):
+            assert sum(len(batch) for batch in loader) == COUNT
+            assert pretended.buffers == slots * (len(detections.fields) + 2)  # ids and seeds
+
+
+def test_a_batch_says_where_it_is(detections: Split, pretended: LatePort) -> None:
+    with Loader(detections, batch_size=5, device="cuda", tier="device", fields=["images", "targets"]) as loader:
+        batch = next(iter(loader))
+    assert batch.device == torch.device("cpu")
+    assert batch.boxes is None
+    assert batch.images.dtype == torch.uint8

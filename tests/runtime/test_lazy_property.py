@@ -1,0 +1,53 @@
+"""Properties that are computed once, without a lock."""
+
+from __future__ import annotations
+
+import threading
+
+import mmload.render.rendering
+import mmload.store.dataset_folder
+from mmload.runtime.lazy_property import lazy_property
+
+
+class Slow:
+    """Counts how often its value is computed, and waits for ``goes_on``."""
+
+    def __init__(self) -> None:
+        self.computed = 0
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    @lazy_property
+    def value(self) -> int:
+        """Forty-two."""
+        self.computed += 1
+        self.begun.set()
+        self.goes_on.wait(timeout=30)
+        return 42
+
+
+def test_a_value_is_computed_once() -> None:
+    one = Slow()
+    one.goes_on.set()
+    assert (one.value, one.value, one.computed) == (42, 42, 1)
+    assert Slow.value.__doc__ == "Forty-two."
+
+
+def test_a_thread_that_computes_does_not_hold_up_other_instances() -> None:
+    first, second = Slow(), Slow()
+    second.goes_on.set()
+    held = threading.Thread(target=lambda: first.value)
+    held.start()
+    first.begun.wait(timeout=30)
+    free = threading.Thread(target=lambda: second.value, daemon=True)
+    free.start()
+    free.join(timeout=10)
+    ended = not free.is_alive()
+    first.goes_on.set()
+    held.join(timeout=30)
+    assert ended
+
+
+def test_what_loader_threads_compute_has_no_lock() -> None:
+    """functools' own is locked before Python 3.12, for a whole class: a fork in the meantime locked it for good."""
+    for module in (mmload.render.rendering, mmload.store.dataset_folder):
+        assert not hasattr(module, "cached_property")

@@ -1,0 +1,131 @@
+"""Compiled functions: their code is kept, and a process that cannot keep or read it compiles for itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmload.runtime.machine_code_cache import KeptCode
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
+import numpy as np
+import doubling
+values = np.arange(5, dtype=np.float32)
+doubling.double(values)
+print(values.tolist(), sum(doubling.double.stats.cache_hits.values()))
+"""
+
+SOURCE = """
+from mmload.runtime.numba_compile import numba_compiled, inlined
+
+@inlined
+def twice(value):
+    return value + value
+
+@numba_compiled("void(float32[::1])")
+def double(values):
+    for i in range(values.shape[0]):
+        values[i] = twice(values[i])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "doubling.py").write_text(SOURCE)
+    return tmp_path
+
+
+def run(folder: Path, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(folder=str(folder))],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | variables,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
+    return done.stdout
+
+
+def hits(told: str) -> str:
+    return "from kept code" if told.endswith(" 1\n") else "compiled"
+
+
+def test_code_is_kept_for_the_next_process(folder: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "compiled"
+    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from kept code"
+
+
+def test_damaged_code_is_compiled_anew_and_kept(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run(folder, NUMBA_CACHE_DIR=str(cache))
+    [kept] = [path for path in cache.rglob("*") if path.is_file()]
+    whole = kept.read_bytes()
+    middle = len(whole) // 2
+    for content in (b"", whole[:middle], whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :]):
+        kept.write_bytes(content)
+        assert hits(run(folder, NUMBA_CACHE_DIR=str(cache))) == "compiled"
+    assert hits(run(folder, NUMBA_CACHE_DIR=str(cache))) == "from kept code"
+    assert [path for path in cache.rglob("*") if path.is_file()] == [kept]
+
+
+def test_no_changed_byte_is_unpickled(tmp_path: Path) -> None:
+    code = KeptCode(tmp_path, "f", "revision")
+    code.save("key", {"a": 1})
+    [file] = tmp_path.iterdir()
+    whole = file.read_bytes()
+    assert code.load("key") == {"a": 1}
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert code.load("key") is None
+        file.write_bytes(whole[:at])
+        assert code.load("key") is None
+
+
+def test_code_of_another_source_or_key_is_not_taken(tmp_path: Path) -> None:
+    KeptCode(tmp_path, "f", "revision").save("key", 1)
+    [file] = tmp_path.iterdir()
+    assert KeptCode(tmp_path, "f", "other").load("key") is None
+    assert KeptCode(tmp_path, "f", "revision").load("other") is None
+    KeptCode(tmp_path, "f", "other").save("key", 2)
+    assert KeptCode(tmp_path, "f", "revision").load("key") is None
+    assert KeptCode(tmp_path, "f", "other").load("key") == 2
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_code_with_bounds_checks_is_kept_apart(folder: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    checked = {"NUMBA_CACHE_DIR": cache, "NUMBA_BOUNDSCHECK": "1"}
+    for variables in ({"NUMBA_CACHE_DIR": cache}, checked, checked | {"NUMBA_OPT": "1"}):
+        assert hits(run(folder, **variables)) == "compiled"
+        assert hits(run(folder, **variables)) == "from kept code"
+    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from kept code"
+
+
+def test_nowhere_to_keep_code_is_no_failure(folder: Path, tmp_path: Path) -> None:
+    nothing = tmp_path / "file"
+    nothing.write_text("")
+    assert hits(run(folder, NUMBA_CACHE_DIR=str(nothing))) == "compiled"
+
+
+def test_a_full_disk_is_no_failure(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("resource")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+    program = f"{limit}\n{PROGRAM.format(folder=str(folder))}"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")

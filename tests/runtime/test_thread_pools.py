@@ -1,0 +1,81 @@
+"""Pools whose threads do one thing at a time, and leave everybody else as they were."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from mmload.errors import UsageError
+from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
+
+
+@pytest.fixture
+def two_threads() -> object:
+    """Torch with two intra-op threads, whatever the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def spent(pool: ThreadPoolExecutor) -> tuple[float, float]:
+    """CPU seconds of a thread's own, and of the whole process, in a thread's large operations."""
+
+    def work() -> tuple[float, float]:
+        x = torch.ones(1 << 22)
+        own, whole = time.thread_time(), time.process_time()
+        for _ in range(30):
+            x.mul_(1.0001).add_(0.1)
+        return time.thread_time() - own, time.process_time() - whole
+
+    return pool.submit(work).result()
+
+
+def test_operations_in_the_pool_use_one_thread(two_threads: None) -> None:
+    with single_op_pool(2, "test") as pool:
+        own, whole = spent(pool)
+        assert whole < 1.3 * own
+        assert list(pool.map(lambda _: torch.get_num_threads(), range(8))) == [1] * 8
+
+
+def test_the_caller_and_later_threads_keep_their_own(two_threads: None) -> None:
+    with single_op_pool(3, "test"):
+        assert torch.get_num_threads() == 2
+        seen: list[int] = []
+        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+        assert seen == [2]
+
+
+def test_there_is_at_least_one_core() -> None:
+    assert available_cores() >= 1
+
+
+@pytest.mark.parametrize("number", [0, -1, 1025, 1.5, True])
+def test_a_number_of_threads_that_cannot_be_meant_is_told(number: object) -> None:
+    with pytest.raises(UsageError, match=f"threads is {number!r}; use 1 to 1024"):
+        check_threads(number)  # type: ignore[arg-type]  # that is the point
+
+
+def test_threads_that_cannot_be_started_are_an_error_and_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = 0
+    start = threading.Thread.start
+
+    def few(thread: threading.Thread) -> None:
+        nonlocal started
+        if thread.name.startswith("few"):
+            started += 1
+            if started > 3:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    before = torch.get_num_threads()
+    with pytest.raises(UsageError, match="8 threads cannot be started here"):
+        single_op_pool(8, "few")
+    assert torch.get_num_threads() == before

@@ -1,0 +1,149 @@
+"""A short run of each attack of scripts/torture, and that its checks see what they look for."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from conftest import script
+from script_process import run_script
+
+import mmload
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it kills forks and makes FIFOs, sockets and devices")
+
+
+@pytest.fixture(scope="module")
+def torture() -> Iterator[ModuleType]:
+    with script("torture") as module:
+        yield module
+
+
+def run(*words: object) -> str:
+    """In a process of its own, as a fork of this one, with torch's threads at work, would hang; what it said."""
+    done = run_script("torture", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def counts(pattern: str, text: str) -> list[int]:
+    """The numbers in a line."""
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return [int(number) for number in found.groups()]
+
+
+def test_a_few_rounds_of_killed_builds() -> None:
+    told = run("builds", "--rounds", 4, "--images", 60, "--seed", 1)
+    assert counts(r"4 rounds, (\d+) kills: every dataset equals", told)[0] > 0
+
+
+def test_commands_killed_before_each_of_their_changes() -> None:
+    told = run("commands", "--seconds", 4, "--rounds", 4)
+    records, at_random = counts(r"(\d+) kills of parity --record and (\d+) at random moments", told)
+    repairs, more = counts(r"(\d+) kills of repair and (\d+) at random moments", told)
+    assert records >= 2
+    assert repairs >= 1
+    assert at_random + more > 0
+
+
+def test_a_dataset_replaced_under_its_readers() -> None:
+    told = run("swaps", "--seconds", 1)
+    swaps, from_disk, from_memory = counts(r"(\d+) swaps; disk: (\d+) batches.*memory: (\d+) batches", told)
+    assert min(swaps, from_disk, from_memory) > 0
+
+
+def test_datasets_recipes_and_folders_of_strangers() -> None:
+    told = run("manifests", "recipes", "trees", "--seconds", 2)
+    assert counts(r"(\d+) commands over datasets", told)[0] == 36
+    assert counts(r"(\d+) spoiled recipes", told)[0] > 0
+    built, refused = counts(r"kinds of trees, \d+ that vanished: (\d+) built, (\d+) one line", told)
+    assert min(built, refused) > 0
+
+
+def test_a_difference_is_seen(torture: ModuleType, tmp_path: Path) -> None:
+    builds = torture.torture_builds
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").write_bytes(b"1")
+    new = builds.tree(tmp_path / "out")
+    builds.check_equal(tmp_path / "out", new)
+    builds.check_whole(tmp_path / "out", None, new)
+    (tmp_path / "out" / "a").write_bytes(b"2")
+    with pytest.raises(torture.DifferenceError, match="differs from the undisturbed build in a"):
+        builds.check_equal(tmp_path / "out", new)
+    with pytest.raises(torture.DifferenceError, match="neither the old nor the new"):
+        builds.check_whole(tmp_path / "out", None, new)
+    with pytest.raises(torture.DifferenceError, match="the old dataset is gone"):
+        builds.check_whole(tmp_path / "gone", new, new)
+
+
+def test_damage_by_a_kill_is_seen(torture: ModuleType, copy: Path) -> None:
+    commands = torture.torture_commands
+    wanted = torture.torture_builds.tree(copy)
+    commands.after_kill(copy, set(), wanted)
+    file = copy / "train" / "000000" / "images.memmap"
+    file.write_bytes(b"x" + file.read_bytes()[1:])
+    with pytest.raises(torture.DifferenceError, match="a kill damaged train/000000/images.memmap"):
+        commands.after_kill(copy, set(), wanted)
+
+
+def test_a_mixed_batch_is_seen(torture: ModuleType) -> None:
+    def batch(values: list[int], labels: list[int]) -> mmload.Batch:
+        pixels = torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
+        return mmload.Batch(images=pixels, targets=torch.tensor(labels), batch_size=[len(labels)])
+
+    check = torture.torture_swaps.check
+    check(batch([41, 43], [1, 3]))
+    for values, labels in (([41, 53], [1, 3]), ([41, 43], [1, 2])):
+        with pytest.raises(torture.DifferenceError, match="a mixed batch"):
+            check(batch(values, labels))
+
+
+def test_more_than_a_line_and_bugs_are_seen(torture: ModuleType) -> None:
+    strangers = torture.torture_strangers
+    answer = strangers.Answer
+    strangers.check_line([], answer(2, "", "mmload: no\n"), (1, 2))
+    strangers.check_line([], answer(0, "fine", ""), (0, 1, 2))
+    for wrong in (
+        answer(0, "", ""),
+        answer(1, "", ""),
+        answer(1, "", "mmload: a\nb\n"),
+        answer(1, "", "Traceback\n"),
+        answer(1, "", "mmload: TypeError (this is a bug in mmload; add --debug to see where)\n"),
+        answer(139, "", "mmload: no\n"),
+    ):
+        with pytest.raises(torture.DifferenceError, match="exit code"):
+            strangers.check_line(["build"], wrong, (1, 2))
+
+
+def test_postscript_that_runs_is_seen(torture: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for Ghostscript does what the program in the image says: it makes the file."""
+    trees = torture.torture_trees
+    source = tmp_path / "programs"
+    (source / "train" / "class0").mkdir(parents=True)
+    trees.programs(source / "train" / "class0")
+    canary = re.search(r"\((.*)\) \(w\) file", (source / "train" / "class0" / "a.jpg").read_text())
+
+    def interpret(words: list[object]) -> object:
+        assert canary is not None
+        Path(canary[1]).touch()
+        return trees.Answer(1, "", "mmload: no\n")
+
+    monkeypatch.setattr(trees, "command", interpret)
+    with pytest.raises(torture.DifferenceError, match=r"programs ran the PostScript in a\.jpg"):
+        trees.built(trees.Watch(), source, tmp_path / "out", [])
+
+
+def test_code_that_runs_is_seen(torture: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The canary sings where a command does what the dataset asks for."""
+    strangers = torture.torture_strangers
+    plain = strangers.command
+    monkeypatch.setattr(strangers, "command", lambda words: plain([*words, "--trust"]))
+    monkeypatch.setattr(strangers, "wishes", lambda folder: [{"kind": "python", "dataset": f"{strangers.CANARY}:rows"}])
+    with pytest.raises(torture.DifferenceError, match=strangers.CANARY):
+        strangers.manifests(tmp_path)

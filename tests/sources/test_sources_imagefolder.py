@@ -1,0 +1,275 @@
+"""ImageFolder against torchvision's own class, and what is wrong with folders."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.sources import HasNotes, make_source
+from mmload.sources.decode import Decoder
+from mmload.sources.files import held_out, inner_name, read_bytes
+
+
+def picture(path: Path, seed: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, format="PNG")
+
+
+def folder_of(root: Path, *names: str) -> Path:
+    for seed, name in enumerate(names):
+        picture(root / name, seed)
+    return root
+
+
+def source(root: Path, **options):
+    return make_source("imagefolder", root, Decoder(), options)
+
+
+def assert_same(split, root: Path, **options) -> None:
+    """Classes, order, targets and pixels are torchvision's."""
+    plain = ImageFolder(root, **options)
+    base = split.root.resolve()
+    assert list(split.classes) == plain.classes
+    found = [(str(base / split.id(i)), int(split.read(i).fields["targets"])) for i in range(len(split))]
+    assert found == [(str(Path(os.path.abspath(path))), target) for path, target in plain.samples]
+    for index in range(0, len(split), max(1, len(split) // 10)):
+        expected = np.asarray(plain[index][0]).transpose(2, 0, 1)
+        assert (split.read(index).fields["images"].numpy() == expected).all()
+
+
+def test_real_photos_are_torchvisions(real_data: Path) -> None:
+    root = real_data / "hymenoptera"
+    splits = source(root).splits()
+    assert list(splits) == ["train", "val"]
+    for name, split in splits.items():
+        assert_same(split, root / name)
+
+
+def test_nested_folders_extensions_and_hidden_files(tmp_path: Path) -> None:
+    names = [
+        "b/x.png",
+        "b/deep/er/y.PNG",
+        "b/deep.2/z.jpeg",
+        "B/1.webp",
+        "a a/ü.TIF",
+        "b/.hidden.png",
+        "B/10.bmp",
+        "B/9.bmp",
+    ]
+    root = folder_of(tmp_path, *names)
+    (root / "b" / "notes.txt").write_text("not an image")
+    (root / "b" / "folder.png").mkdir()
+    assert_same(source(root).splits()["train"], root)
+
+
+def test_order_is_the_same_from_a_relative_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_of(tmp_path, "a/1.png", "b/2.png")
+    monkeypatch.chdir(tmp_path)
+    split = source(Path(".")).splits()["train"]
+    assert [split.id(i) for i in range(2)] == ["a/1.png", "b/2.png"]
+    assert split.read(1).size == (5, 7)
+
+
+def test_linked_folders_and_files_are_followed(tmp_path: Path) -> None:
+    folder_of(tmp_path / "elsewhere", "more/1.png", "2.png")
+    root = folder_of(tmp_path / "root", "a/0.png", "b/0.png")
+    (root / "a" / "linked").symlink_to(tmp_path / "elsewhere" / "more")
+    (root / "a" / "linked.png").symlink_to(tmp_path / "elsewhere" / "2.png")
+    (root / "c").symlink_to(tmp_path / "elsewhere")
+    assert_same(source(root, allow_outside=True).splits()["train"], root)
+
+
+def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "a/0.png", "b/0.png")
+    (root / "a" / "up").symlink_to(root)
+    split = source(root).splits()["train"]
+    assert [split.id(i) for i in range(len(split))] == ["a/0.png", "a/up/b/0.png", "b/0.png"]
+
+
+def test_a_dangling_link_fails_alone(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "a/0.png")
+    (root / "a" / "gone.png").symlink_to(root / "nowhere.png")
+    split = source(root).splits()["train"]
+    split.read(0)
+    with pytest.raises(SampleError, match=r"a/gone.png: no such file"):
+        split.read(1)
+
+
+def test_a_file_that_goes_or_breaks_fails_alone(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "a/0.png", "a/1.png", "a/2.png")
+    split = source(root).splits()["train"]
+    before = split.revision(1)
+    (root / "a/0.png").unlink()
+    (root / "a/1.png").write_bytes(b"")
+    for index in (0, 1):
+        with pytest.raises(SampleError, match=f"a/{index}.png"):
+            split.read(index)
+    assert source(root).splits()["train"].revision(0) != before
+
+
+def test_splits_by_subfolder(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "train/a/1.png", "test/a/2.png", "valid/a/3.png", "raw/x/4.png")
+    splits = source(root).splits()
+    assert list(splits) == ["train", "valid", "test"]
+    assert splits["test"].id(0) == "test/a/2.png"
+    assert isinstance(splits["train"], HasNotes)
+    assert splits["train"].notes() == ("not read beside the splits: 1 folder (raw)",)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "bus/1.png", "train/2.png")
+    assert source(root).splits()["train"].classes == ("bus", "train")
+
+
+def test_split_folders_are_a_choice(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "train/a/1.png", "fold2/a/2.png")
+    assert list(source(root, split_folders=["fold2", "train"]).splits()) == ["fold2", "train"]
+    assert source(root, split_folders=[]).splits()["train"].classes == ("fold2", "train")
+    with pytest.raises(SourceError, match="no such folder"):
+        source(root, split_folders=["fold3"]).splits()
+    with pytest.raises(RecipeError, match="split_folders"):
+        source(root, split_folders=["../a"])
+
+
+def test_empty_classes_are_named_or_allowed(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "a/1.png", "c/1.png")
+    (root / "b").mkdir()
+    with pytest.raises(SourceError, match=r"no images in 1 of 3 class folders .*\(b\)"):
+        source(root).splits()
+    split = source(root, allow_empty=True).splits()["train"]
+    assert_same(split, root, allow_empty=True)
+    assert split.notes() == ("1 class without images: b",)
+    shutil.rmtree(root / "a")
+    shutil.rmtree(root / "c")
+    with pytest.raises(SourceError, match="no images"):
+        source(root, allow_empty=True).splits()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [((), "no class folders"), (("train/a/1.png", "val/b/1.png"), r"different classes \(a, b\)")],
+)
+def test_wrong_layouts(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        source(folder_of(tmp_path, *names)).splits()
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such folder"):
+        source(tmp_path / "x").splits()
+
+
+def test_val_fraction_is_stratified_seeded_and_stable(tmp_path: Path) -> None:
+    names = [f"{name}/{i}.png" for name, count in (("a", 20), ("b", 10), ("c", 1)) for i in range(count)]
+    root = folder_of(tmp_path, *names)
+    splits = source(root, val_fraction=0.2).splits()
+    held = [splits["val"].id(i) for i in range(len(splits["val"]))]
+    rest = [splits["train"].id(i) for i in range(len(splits["train"]))]
+    assert sorted(held + rest) == sorted(names)
+    assert Counter(name[0] for name in held) == {"a": 4, "b": 2}
+    again = source(root, val_fraction=0.2).splits()["val"]
+    assert [again.id(i) for i in range(len(again))] == held
+    other = source(root, val_fraction=0.2, seed=1).splits()["val"]
+    assert [other.id(i) for i in range(len(other))] != held
+    assert splits["val"].classes == splits["train"].classes == ("a", "b", "c")
+
+
+def test_val_fraction_leaves_other_splits(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, *(f"{split}/a/{i}.png" for split in ("train", "test") for i in range(4)))
+    splits = source(root, val_fraction=0.25).splits()
+    assert {name: len(split) for name, split in splits.items()} == {"train": 3, "val": 1, "test": 4}
+
+
+def test_val_fraction_where_it_cannot_be(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "train/a/1.png", "val/a/2.png")
+    with pytest.raises(RecipeError, match="val_fraction"):
+        source(root, val_fraction=0.5).splits()
+    with pytest.raises(SourceError, match="two samples"):
+        source(root / "train", val_fraction=0.5).splits()
+    for wrong in (0.0, 1.0, -1.0, "x", float("nan")):
+        with pytest.raises(RecipeError, match="val_fraction"):
+            source(root, val_fraction=wrong)
+
+
+def test_pickles(tmp_path: Path) -> None:
+    split = source(folder_of(tmp_path, "a/1.png")).splits()["train"]
+    copy = pickle.loads(pickle.dumps(split))
+    assert (copy.read(0).fields["images"] == split.read(0).fields["images"]).all()
+
+
+@given(
+    st.lists(st.tuples(st.text(min_size=1), st.integers(0, 3)), unique_by=lambda pair: pair[0]), st.floats(0.01, 0.99)
+)
+def test_held_out_does_not_depend_on_order(pairs: list[tuple[str, int]], fraction: float) -> None:
+    def taken(pairs: list[tuple[str, int]]) -> set[str]:
+        return {pairs[i][0] for i in np.flatnonzero(held_out(pairs, fraction, 7))}
+
+    held = taken(pairs)
+    assert held == taken(pairs[::-1])
+    for stratum, count in Counter(p[1] for p in pairs).items():
+        share = sum(1 for name, own in pairs if own == stratum and name in held)
+        assert share == (min(max(1, round(fraction * count)), count - 1))
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 50])
+def test_held_out_some_strata_at_a_time_are_the_same(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(f"{number}.png", number * number % 11) for number in range(300)]
+    whole = held_out(pairs, 0.3, 1)
+    assert 0 < whole.sum() < len(pairs)
+    monkeypatch.setattr("mmload.sources.files._RANKED", at_once)
+    assert (held_out(pairs, 0.3, 1) == whole).all()
+    assert len(held_out([], 0.3, 1)) == 0
+
+
+@given(st.text(alphabet="ab/.\\\0:", max_size=12))
+def test_inner_names_stay_inside(name: str) -> None:
+    plain = inner_name(name)
+    if plain is not None:
+        inside = os.path.abspath(os.path.join("/photos/of/it", plain))
+        assert inside.startswith("/photos/of/it/")
+        assert plain == os.path.normpath(name)
+
+
+@pytest.mark.parametrize("samples", [range(1, 4), [4, 0, 0], range(0)])
+def test_a_part_is_the_samples_asked_for(tmp_path: Path, samples: list[int]) -> None:
+    names = (f"{name}/{number}.png" for name in "ab" for number in range(3))
+    split = source(folder_of(tmp_path, *names)).splits()["train"]
+    part = pickle.loads(pickle.dumps(split.part(samples)))
+    assert len(part) == len(samples)
+    assert part.classes == split.classes
+    for place, index in enumerate(samples):
+        assert (part.id(place), part.revision(place)) == (split.id(index), split.revision(index))
+        mine, whole = part.read(place), split.read(index)
+        assert all(torch.equal(mine.fields[name], whole.fields[name]) for name in ("images", "targets"))
+
+
+class Slow(io.FileIO):
+    """Gives less than it is asked for, as Linux does beyond 2 GiB."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(min(size or 0, 1000))
+
+
+def test_a_file_is_read_whole_and_a_folder_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "long").write_bytes(bytes(range(256)) * 5000)
+    assert read_bytes(tmp_path, "empty", "it") == b""
+    assert read_bytes(tmp_path, "long", "it") == bytes(range(256)) * 5000
+    with pytest.raises(SampleError, match=r"it: . cannot be read \(Is a directory\)"):
+        read_bytes(tmp_path, ".", "it")
+    monkeypatch.setattr("mmload.sources.files.io.FileIO", Slow)
+    assert read_bytes(tmp_path, "long", "it") == bytes(range(256)) * 5000

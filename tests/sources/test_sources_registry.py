@@ -1,0 +1,228 @@
+"""The list of sources: options, third parties, and each recipe in configs/ built from a small source of its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import mmload
+import mmload.sources
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, load
+from mmload.errors import RecipeError
+from mmload.records import Sample
+from mmload.sources import SOURCES, make_source, register
+from mmload.sources.decode import Decoder
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+class CountingSource:
+    """A third party's source: as many rows as it is told, each its own number."""
+
+    def __init__(self, root: Path, decoder: Decoder, *, rows: int = 3) -> None:
+        self.rows = rows
+
+    def splits(self) -> dict[str, CountingSource]:
+        return {"train": self}
+
+    classes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def id(self, index: int) -> str:
+        return f"row {index}"
+
+    def revision(self, index: int) -> str:
+        return ""
+
+    def read(self, index: int) -> Sample:
+        return Sample(self.id(index), {"features": torch.tensor([float(index)])})
+
+
+def test_a_registered_source_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmload.sources, "SOURCES", dict(SOURCES))
+    register("counting")(CountingSource)
+    recipe = BuildRecipe(kind="counting", root=tmp_path / "source", out=tmp_path / "out", options={"rows": 5})
+    build(recipe)
+    assert mmload.open(tmp_path / "out")["train"][:].features.flatten().tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="already"):
+        register("imagefolder")(CountingSource)
+
+
+def test_an_entry_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints(
+        [
+            EntryPoint("counting", f"{__name__}:CountingSource", "mmload.sources"),
+            EntryPoint("broken", "no_such_module:x", "mmload.sources"),
+        ]
+    )
+    monkeypatch.setattr(mmload.sources, "entry_points", lambda *, group: points.select(group=group))
+    assert len(make_source("counting", tmp_path, Decoder(), {}).splits()["train"]) == 3
+    with pytest.raises(RecipeError, match="broken of no_such_module:x cannot be loaded"):
+        make_source("broken", tmp_path, Decoder(), {})
+    with pytest.raises(RecipeError, match="unknown source kind 'other'; use one of broken, cifar10, .*counting"):
+        make_source("other", tmp_path, Decoder(), {})
+
+
+def test_unknown_options_are_named_with_the_known() -> None:
+    for kind in SOURCES:
+        with pytest.raises(RecipeError, match=rf"source {kind}: .*its options are \w+"):
+            make_source(kind, Path("."), Decoder(), {"no_such_option": 1})
+
+
+def test_each_kind_imports_only_its_own() -> None:
+    """Neither pandas nor XML for an ImageFolder; no torchvision.datasets for any source that reads files itself."""
+    code = (
+        "import sys; from pathlib import Path; from mmload.sources.decode import Decoder\n"
+        "from mmload.sources import make_source\n"
+        "make_source('imagefolder', Path('.'), Decoder(), {})\n"
+        "print([m for m in ('pandas', 'pyexpat', 'defusedxml', 'csv', 'pickletools') if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, torch, torchvision.transforms.v2, tensordict\n"
+         "print([m for m in ('pandas', 'pyexpat', 'defusedxml', 'csv', 'pickletools') if m in sys.modules])"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert set(eval(shown)) <= set(eval(loaded))
+
+
+def picture(path: Path, seed: int, size: tuple[int, int] = (30, 40)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
+
+
+def imagefolder(root: Path) -> None:
+    for seed, name in enumerate(("train/a/1.png", "train/b/2.png", "val/a/3.png", "val/b/4.png")):
+        picture(root / name, seed)
+
+
+def voc(root: Path) -> None:
+    box = "<bndbox><xmin>1</xmin><ymin>16</ymin><xmax>20</xmax><ymax>30</ymax></bndbox>"
+    xml = f"<annotation><object><name>car</name>{box}</object></annotation>"
+    for year in ("2007", "2012"):
+        home = root / "VOCdevkit" / f"VOC{year}"
+        for kind in ("Annotations", "SegmentationClass", "ImageSets/Main", "ImageSets/Segmentation"):
+            (home / kind).mkdir(parents=True)
+        for name in ("train", "val", "test", "trainval"):
+            picture(home / "JPEGImages" / f"{year}{name}.jpg", len(name))
+            (home / "Annotations" / f"{year}{name}.xml").write_text(xml)
+            mask = Image.fromarray(np.full((30, 40), 7, np.uint8))
+            mask.save(home / "SegmentationClass" / f"{year}{name}.png")
+            for kind in ("Main", "Segmentation"):
+                (home / "ImageSets" / kind / f"{name}.txt").write_text(f"{year}{name}\n")
+
+
+def cifar(root: Path) -> None:
+    rows = {"data": np.arange(2 * 3072).reshape(2, 3072).astype(np.uint8)}
+    ten = {**rows, "labels": [3, 9]}
+    hundred = {**rows, "fine_labels": [7, 99], "coarse_labels": [1, 2]}
+    names = {key: [f"{i}" for i in range(count)] for key, count in
+             (("label_names", 10), ("fine_label_names", 100), ("coarse_label_names", 20))}  # fmt: skip
+    files = {f"cifar-10-batches-py/data_batch_{i}": ten for i in range(1, 6)}
+    files |= {"cifar-10-batches-py/test_batch": ten, "cifar-10-batches-py/batches.meta": names}
+    files |= {"cifar-100-python/train": hundred, "cifar-100-python/test": hundred, "cifar-100-python/meta": names}
+    for name, body in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(pickle.dumps(body, protocol=2))
+
+
+def table(root: Path) -> None:
+    for i in range(8):
+        picture(root / f"{i}.png", i)
+    (root / "labels.csv").write_text("path,label\n" + "".join(f"{i}.png,{'xy'[i % 2]}\n" for i in range(8)))
+
+
+def ids(root: Path) -> None:
+    (root / "data").mkdir()
+    for i in range(4):
+        torch.save(torch.full((5,), float(i)), root / "data" / f"id-{i}.pt")
+    body = {
+        "partition": {"train": ["id-0", "id-1", "id-2"], "validation": ["id-3"]},
+        "labels": {f"id-{i}": i for i in range(4)},
+    }
+    (root / "ids.json").write_text(json.dumps(body))
+
+
+def nothing(root: Path) -> None:
+    pass
+
+
+EXPECTED: dict[str, tuple[Any, dict[str, int], dict[str, tuple[int, ...]]]] = {
+    "imagefolder_256": (imagefolder, {"train": 2, "val": 2}, {"images": (3, 256, 256), "targets": ()}),
+    "voc_detection_letterbox_416": (
+        voc,
+        {"train": 2, "test": 1},
+        {"images": (3, 416, 416), "boxes": (1, 4), "labels": (1,), "difficult": (1,), "counts": ()},
+    ),
+    "voc_classification_224": (
+        voc,
+        {"train": 1, "val": 1, "test": 1},
+        {"images": (3, 224, 224), "targets": (20,), "ignored": (20,)},
+    ),
+    "voc_segmentation_512": (
+        voc,
+        {"train": 1, "val": 1, "test": 1},
+        {"images": (3, 512, 512), "masks": (512, 512)},
+    ),
+    "voc_to_cifar10": (voc, {"trainval": 1}, {"images": (3, 32, 32), "targets": ()}),
+    "cifar10": (cifar, {"train": 10, "test": 2}, {"images": (3, 32, 32), "targets": ()}),
+    "cifar100": (cifar, {"train": 2, "test": 2}, {"images": (3, 32, 32), "targets": ()}),
+    "manifest_224": (table, {"train": 6, "val": 2}, {"images": (3, 224, 224), "targets": ()}),
+    "idlist": (ids, {"train": 3, "validation": 1}, {"features": (5,), "targets": ()}),
+    "python": (nothing, {"train": 100}, {"images": (3, 64, 64), "targets": ()}),
+}
+
+
+def built(tmp_path: Path, name: str) -> mmload.store.dataset.Dataset:
+    root = tmp_path / "root"
+    root.mkdir()
+    EXPECTED[name][0](root)
+    build(dataclasses.replace(load(CONFIGS / f"{name}.toml"), root=root, out=tmp_path / "out"))
+    return mmload.open(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_recipe_builds(tmp_path: Path, name: str) -> None:
+    dataset = built(tmp_path, name)
+    _, rows, fields = EXPECTED[name]
+    assert {split: len(dataset[split]) for split in dataset} == rows
+    assert {field: spec.shape for field, spec in next(iter(dataset.values())).fields.items()} == fields
+
+
+def test_every_source_recipe_is_tested() -> None:
+    own = {path.stem for path in CONFIGS.glob("*.toml") if tomllib.loads(path.read_text())["source"]["kind"] in SOURCES}
+    assert own == set(EXPECTED)
+
+
+def test_boxes_follow_the_letterbox(tmp_path: Path) -> None:
+    """A 40 x 30 image on 416: scale 10.4, 52 rows of border above. The box is x 0 to 20, y 15 to 30."""
+    row = built(tmp_path, "voc_detection_letterbox_416")["train"][0]
+    torch.testing.assert_close(row.boxes, torch.tensor([[0.0, 52 + 156.0, 208.0, 52 + 312.0]]))
+    assert row.labels.tolist() == [6]
+
+
+def test_masks_follow_the_letterbox(tmp_path: Path) -> None:
+    mask = built(tmp_path, "voc_segmentation_512")["train"][0].masks
+    assert mask[:64].unique().tolist() == [255]
+    assert mask[64:448].unique().tolist() == [7]
+
+
+def test_voc_to_cifar10_speaks_cifar10(tmp_path: Path) -> None:
+    split = built(tmp_path, "voc_to_cifar10")["trainval"]
+    assert split.classes[int(split[0].targets)] == "automobile"
+    assert split.classes == ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

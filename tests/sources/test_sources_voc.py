@@ -1,0 +1,241 @@
+"""VOC samples against torchvision's own classes, and by the rules of the four tasks."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from devkit import Devkit, thing
+from PIL import Image
+
+from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.sources import make_source
+from mmload.sources.decode import Decoder
+from mmload.sources.voc import PASCAL
+
+CELLS = ["RBC", "WBC", "Platelets"]
+
+
+def plain_boxes(sample: dict, classes: list[str]) -> tuple[list, list, list]:
+    """What torchvision's VOCDetection gives, by the definition: 1-based inclusive -> 0-based half-open."""
+    boxes, labels, difficult = [], [], []
+    for each in sample["annotation"]["object"]:
+        side = {key: float(value) for key, value in each["bndbox"].items()}
+        boxes.append([side["xmin"] - 1, side["ymin"] - 1, side["xmax"], side["ymax"]])
+        labels.append(classes.index(each["name"]))
+        difficult.append(each.get("difficult") == "1")
+    return boxes, labels, difficult
+
+
+@pytest.mark.parametrize(
+    ("folder", "year", "classes"),
+    [("bccd_voc", "2007", CELLS), ("raccoon_voc", "2007", ["raccoon"]), ("labelme_voc_mini", "2012", list(PASCAL))],
+)
+def test_real_detection_is_torchvisions(real_data: Path, folder: str, year: str, classes: list[str]) -> None:
+    root = real_data / folder
+    options = {} if year == "2012" else {"classes": classes}
+    splits = make_source("voc", root, Decoder(), options).splits()
+    assert list(splits) == ["train", "val"]
+    for name, split in splits.items():
+        plain = torchvision.datasets.VOCDetection(root, year=year, image_set=name)
+        most = 0
+        assert len(split) == len(plain)
+        for index in range(len(plain)):
+            image, annotation = plain[index]
+            fields = split.read(index).fields
+            boxes, labels, difficult = plain_boxes(annotation, classes)
+            count = len(boxes)
+            assert (fields["images"].numpy() == np.asarray(image).transpose(2, 0, 1)).all()
+            assert int(fields["counts"]) == count
+            torch.testing.assert_close(fields["boxes"][:count], torch.tensor(boxes), rtol=0, atol=0)
+            assert fields["labels"].tolist() == labels + [-1] * (len(fields["labels"]) - count)
+            assert fields["difficult"][:count].tolist() == difficult
+            assert not fields["boxes"][count:].any()
+            assert not fields["difficult"][count:].any()
+            most = max(most, count)
+        assert len(split.read(0).fields["boxes"]) == most
+
+
+def test_real_segmentation_is_torchvisions(real_data: Path) -> None:
+    root = real_data / "labelme_voc_mini"
+    split = make_source("voc", root, Decoder(), {"task": "segmentation"}).splits()["train"]
+    plain = torchvision.datasets.VOCSegmentation(root, year="2012", image_set="train")
+    assert split.classes[:2] == ("background", "aeroplane")
+    for index in range(len(plain)):
+        image, mask = plain[index]
+        fields = split.read(index).fields
+        assert (fields["images"].numpy() == np.asarray(image).transpose(2, 0, 1)).all()
+        assert (fields["masks"].numpy() == np.asarray(mask)).all()
+        assert fields["masks"].dtype == torch.uint8
+
+
+def test_detection(devkit: Devkit) -> None:
+    part = "<part><name>head</name><bndbox><xmin>9</xmin></bndbox></part>"
+    devkit.add("a", thing("cat", (1, 2, 8, 6)), thing("dog", (2.5, 1, 3, 1), difficult=1, extra=part))
+    devkit.add("b")
+    devkit.list("train", "a", "", "b")
+    devkit.list("trainval", "a")
+    split = devkit.splits()["train"]
+    fields = split.read(0).fields
+    assert fields["boxes"].tolist() == [[0, 1, 8, 6], [1.5, 0, 3, 1]]
+    assert fields["labels"].tolist() == [7, 11]
+    assert fields["difficult"].tolist() == [False, True]
+    assert (fields["boxes"].dtype, fields["labels"].dtype) == (torch.float32, torch.int64)
+    empty = split.read(1)
+    assert (empty.id, empty.size) == ("VOC2007/JPEGImages/b.jpg", (6, 8))
+    assert int(empty.fields["counts"]) == 0
+    assert empty.fields["boxes"].shape == (2, 4)
+    assert split.classes == PASCAL
+    assert torch.equal(pickle.loads(pickle.dumps(split)).read(0).fields["boxes"], fields["boxes"])
+
+
+def test_a_part_is_the_samples_asked_for(devkit: Devkit) -> None:
+    devkit.add("a", thing("cat", (1, 2, 8, 6)))
+    devkit.add("b", thing("dog", (1, 2, 8, 6)), thing("dog", (2, 2, 4, 4)))
+    devkit.list("train", "a", "b")
+    split = devkit.splits()["train"]
+    part = pickle.loads(pickle.dumps(split.part([1])))
+    assert (len(part), part.id(0), part.revision(0), part.classes) == (1, split.id(1), split.revision(1), split.classes)
+    for name, tensor in split.read(1).fields.items():
+        assert torch.equal(part.read(0).fields[name], tensor)
+
+
+def test_zero_based_boxes_and_clipping(devkit: Devkit) -> None:
+    devkit.add("a", thing("cat", (0, 0, 8, 6)), thing("cat", (4, 4, 9, 9)))
+    devkit.list("train", "a")
+    with pytest.raises(SampleError, match="leaves the 8 x 6 image"):
+        devkit.splits()["train"].read(0)
+    with pytest.raises(SampleError, match=r"object 2 \(cat\): the box xmin, ymin, xmax, ymax = 4, 4, 9, 9 leaves"):
+        devkit.splits(one_based=False)["train"].read(0)
+    boxes = devkit.splits(one_based=False, clip_boxes=True)["train"].read(0).fields["boxes"]
+    assert boxes.tolist() == [[0, 0, 8, 6], [4, 4, 8, 6]]
+
+
+def test_missing_files_fail_alone(devkit: Devkit) -> None:
+    for name in ("a", "b", "c"):
+        devkit.add(name, thing("cat"))
+    devkit.list("train", "a", "b", "c")
+    (devkit.home / "JPEGImages" / "a.jpg").unlink()
+    (devkit.home / "Annotations" / "b.xml").unlink()
+    split = devkit.splits()["train"]
+    with pytest.raises(SampleError, match=r"a.jpg: no such file: VOC2007/JPEGImages/a.jpg"):
+        split.read(0)
+    with pytest.raises(SampleError, match=r"b.jpg: no such file: VOC2007/Annotations/b.xml"):
+        split.read(1)
+    split.read(2)
+
+
+def test_classification_follows_vocs_difficult_rule(devkit: Devkit) -> None:
+    devkit.add("a", thing("cat", difficult=1), thing("dog", difficult=1), thing("dog"), thing("dog", None))
+    devkit.list("train", "a")
+    fields = devkit.splits(task="classification")["train"].read(0).fields
+    assert fields["targets"].nonzero().flatten().tolist() == [PASCAL.index("dog")]
+    assert fields["ignored"].nonzero().flatten().tolist() == [PASCAL.index("cat")]
+    assert fields["targets"].dtype == torch.float32
+    devkit.add("b", thing("gnu"))
+    devkit.list("train", "b")
+    with pytest.raises(SampleError, match="gnu"):
+        devkit.splits(task="classification")["train"].read(0)
+
+
+def test_classes_of_ones_own(devkit: Devkit) -> None:
+    devkit.add("a", thing("gnu"), thing("ape"))
+    devkit.add("b", thing("yak"))
+    devkit.list("train", "a")
+    devkit.list("val", "b")
+    splits = devkit.splits(classes="auto")
+    assert splits["train"].classes == splits["val"].classes == ("ape", "gnu", "yak")
+    assert splits["train"].read(0).fields["labels"].tolist() == [1, 0]
+    assert devkit.splits(classes=["yak", "gnu", "ape"])["train"].read(0).fields["labels"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("palette", [True, False])
+def test_segmentation_masks(devkit: Devkit, palette: bool) -> None:
+    mask = np.array([[0, 1, 2, 20, 255, 0, 0, 0]] * 6, dtype=np.uint8)
+    devkit.add("a", mask=mask, palette=palette)
+    devkit.list("train", "a", kind="Segmentation")
+    (devkit.home / "Annotations" / "a.xml").unlink()
+    fields = devkit.splits(task="segmentation")["train"].read(0).fields
+    assert (fields["masks"].numpy() == mask).all()
+    assert set(fields) == {"images", "masks"}
+
+
+def test_a_list_that_begins_with_the_background_has_it_once(devkit: Devkit) -> None:
+    devkit.add("a", mask=np.full((6, 8), 2, np.uint8))
+    devkit.list("train", "a", kind="Segmentation")
+    for classes in (["background", "cell", "nucleus"], ["cell", "nucleus"]):
+        split = devkit.splits(task="segmentation", classes=classes)["train"]
+        assert split.classes == ("background", "cell", "nucleus")
+        assert int(split.read(0).fields["masks"].max()) == 2
+    with pytest.raises(RecipeError, match="background is class 0"):
+        devkit.splits(task="segmentation", classes=["cell", "background"])
+    with pytest.raises(RecipeError, match="classes"):
+        devkit.splits(task="segmentation", classes=["background"])
+
+
+@pytest.mark.parametrize("task", ["detection", "classification"])
+def test_names_that_are_not_pascals_are_told_of_auto(devkit: Devkit, task: str) -> None:
+    devkit.add("a", thing("RBC"))
+    devkit.list("train", "a")
+    with pytest.raises(SampleError, match=r"'RBC' is not one of the classes: aeroplane, .*--set classes=auto"):
+        devkit.splits(task=task)["train"].read(0)
+    assert devkit.splits(task=task, classes="auto")["train"].classes == ("RBC",)
+
+
+def test_wrong_masks_are_named(devkit: Devkit) -> None:
+    masks = {
+        "value": (np.full((6, 8), 21, np.uint8), "its mask has the value 21; classes are 0 to 20"),
+        "size": (np.zeros((8, 6), np.uint8), "its mask is 6 x 8, the image 8 x 6"),
+        "color": (np.zeros((6, 8, 3), np.uint8), "of mode RGB"),
+        "deep": (np.zeros((6, 8), np.uint16), "of mode I;16"),
+        "none": (None, "no such file: VOC2007/SegmentationClass/none.png"),
+    }
+    for name, (mask, _) in masks.items():
+        devkit.add(name, mask=mask, palette=False)
+    devkit.add("broken")
+    (devkit.home / "SegmentationClass" / "broken.png").write_bytes(b"\x89PNG nonsense")
+    devkit.list("train", *masks, "broken", kind="Segmentation")
+    split = devkit.splits(task="segmentation")["train"]
+    for index, message in enumerate([*(message for _, message in masks.values()), "is no image"]):
+        with pytest.raises(SampleError, match=message):
+            split.read(index)
+
+
+def test_masks_of_a_lossy_format_are_refused(devkit: Devkit) -> None:
+    devkit.add("a")
+    Image.fromarray(np.zeros((6, 8), np.uint8)).save(devkit.home / "SegmentationClass" / "a.png", "JPEG")
+    devkit.list("train", "a", kind="Segmentation")
+    with pytest.raises(SampleError, match=r"its mask VOC2007/SegmentationClass/a\.png is a JPEG, which does not keep"):
+        devkit.splits(task="segmentation")["train"].read(0)
+
+
+def test_single_label_keeps_lone_objects_of_mapped_classes(devkit: Devkit) -> None:
+    devkit.add("plane", thing("aeroplane"))
+    devkit.add("two", thing("cat"), thing("cat"))
+    devkit.add("none")
+    devkit.add("sofa", thing("sofa"))
+    devkit.add("car", thing("car", None))
+    devkit.add("bad")
+    devkit.annotate("bad", "<")
+    devkit.list("train", "plane", "two", "none", "sofa", "car", "bad")
+    target = ["airplane", "automobile", "bird", "cat"]
+    options = {"task": "single-label", "class_map": {"aeroplane": "airplane", "car": "automobile", "cat": "cat"}}
+    split = devkit.splits(**options, target_classes=target)["train"]
+    assert split.classes == tuple(target)
+    assert [split.id(i)[19:-4] for i in range(len(split))] == ["plane", "car", "bad"]
+    assert [int(split.read(i).fields["targets"]) for i in range(2)] == [0, 1]
+    with pytest.raises(SampleError, match="malformed"):
+        split.read(2)
+    assert split.notes() == (
+        "dropped 1 of 6 images: several objects",
+        "dropped 1 of 6 images: no object",
+        "dropped 1 of 6 images: sofa is not in the class map",
+    )
+    assert devkit.splits(**options)["train"].classes == ("airplane", "automobile", "cat")
+    devkit.list("train", "two")
+    with pytest.raises(SourceError, match=r"has no image; dropped 1 of 1 image: several objects"):
+        devkit.splits(**options)

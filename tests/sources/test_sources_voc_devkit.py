@@ -1,0 +1,144 @@
+"""VOC devkits: years, lists, roots, options, downloads, and what is wrong with them."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+import torchvision
+from devkit import Devkit, thing
+
+from mmload.errors import RecipeError, SourceError
+from mmload.sources import make_source
+from mmload.sources.decode import Decoder
+from mmload.sources.voc_devkit import read_list
+
+
+def test_years_and_lists(tmp_path: Path) -> None:
+    for year, lists in (("2007", ("trainval", "test")), ("2012", ("trainval", "train", "val"))):
+        devkit = Devkit(tmp_path, year)
+        for name in lists:
+            devkit.add(f"{year}{name}", thing("cat"))
+            devkit.list(name, f"{year}{name}")
+
+    def names(**options: object) -> dict[str, list[str]]:
+        found = devkit.splits(**options)
+        return {name: [split.id(i).split("/")[-1][:-4] for i in range(len(split))] for name, split in found.items()}
+
+    assert names(year=2012) == {"train": ["2012train"], "val": ["2012val"]}
+    assert names(year="2007") == {"test": ["2007test"]}
+    assert names(year=["2007", 2012], image_set="trainval") == {"trainval": ["2007trainval", "2012trainval"]}
+    both = {"train": ["2007/trainval", "2012/trainval"], "test": "2007/test"}
+    assert names(year=[2007, 2012], image_set=both) == {"train": ["2007trainval", "2012trainval"], "test": ["2007test"]}
+    with pytest.raises(RecipeError, match=r"several years \(2007, 2012\)"):
+        names()
+    with pytest.raises(SourceError, match="no year '2009'"):
+        names(year=2009)
+    with pytest.raises(SourceError, match="there is no year '2010'"):
+        names(year=2012, image_set="2010/train")
+    with pytest.raises(SourceError, match="cannot read the list .*there are train, trainval, val"):
+        names(year=2012, image_set="test")
+
+
+def test_the_root_may_be_the_devkit_or_a_year(devkit: Devkit) -> None:
+    devkit.add("a", thing("cat"))
+    devkit.list("trainval", "a")
+    for root in (devkit.root, devkit.root / "VOCdevkit", devkit.home):
+        split = make_source("voc", root, Decoder(), {}).splits()["train"]
+        assert split.id(0) == "VOC2007/JPEGImages/a.jpg"
+        assert split.read(0).size == (6, 8)
+
+
+def test_lists_of_one_class_and_wrong_lines(devkit: Devkit) -> None:
+    path = devkit.home / "ImageSets" / "Main" / "cat_train.txt"
+    path.write_text("a  1\nb -1\nc  0\n\nd  1\n")
+    assert read_list(path) == ["a", "d"]
+    for line in ("../../etc/passwd", "a b", "a 1 2", "a 2", ".."):
+        path.write_text(f"a\n{line}\n")
+        with pytest.raises(SourceError, match="line 2"):
+            read_list(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SourceError, match="UTF-8"):
+        read_list(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "guess"}, "task is 'guess'"),
+        ({"task": "single-label"}, "class_map"),
+        ({"class_map": {"cat": "cat"}}, "class_map"),
+        ({"task": "single-label", "class_map": {"cat": "cat"}, "target_classes": ["dog"]}, "leads to 'cat'"),
+        ({"classes": ["a", "a"]}, "different names"),
+        ({"classes": []}, "different names"),
+        ({"task": "segmentation", "classes": "auto"}, "auto"),
+        ({"image_set": ["../x/.."]}, "image_set"),
+        ({"image_set": []}, "image_set"),
+        ({"image_set": 5}, "image_set is 5; write list names"),
+        ({"image_set": {"train": "a", "size": 416}}, "image_set"),
+        ({"image_set": {"train": {"a": "b"}}}, "image_set"),
+        ({"color": 1}, "unexpected keyword"),
+    ],
+)
+def test_wrong_options(devkit: Devkit, options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        devkit.splits(**options)
+
+
+def test_exif_orientation_is_refused_for_boxes(devkit: Devkit) -> None:
+    with pytest.raises(RecipeError, match="exif_orient"):
+        make_source("voc", devkit.root, Decoder(exif_orient=True), {})
+
+
+def test_no_devkit(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no VOCdevkit"):
+        make_source("voc", tmp_path, Decoder(), {}).splits()
+    with pytest.raises(SourceError, match="no such folder"):
+        make_source("voc", tmp_path / "x", Decoder(), {}).splits()
+
+
+def test_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Devkit(tmp_path / "made", "2007")
+    made.add("a", thing("cat"))
+    for name in ("train", "val"):
+        made.list(name, "a")
+    served = tmp_path / "served"
+    served.mkdir()
+    archive = served / "VOCtrainval_06-Nov-2007.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(made.root / "VOCdevkit", "VOCdevkit")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args, directory=str(served))
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    root = tmp_path / "here"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{web.server_address[1]}/{archive.name}"
+        entry = {**torchvision.datasets.voc.DATASET_YEAR_DICT["2007"], "url": url}
+        monkeypatch.setitem(
+            torchvision.datasets.voc.DATASET_YEAR_DICT,
+            "2007",
+            {**entry, "md5": hashlib.md5(archive.read_bytes()).hexdigest()},
+        )
+        try:
+            splits = make_source("voc", root, Decoder(), {"year": 2007, "download": True}).splits()
+            assert list(splits) == ["train", "val"]
+            splits["train"].read(0)
+        finally:
+            web.shutdown()
+            thread.join()
+    assert list(make_source("voc", root, Decoder(), {"year": 2007, "download": True}).splits()) == ["train", "val"]
+    with pytest.raises(RecipeError, match="year"):
+        make_source("voc", root, Decoder(), {"download": True}).splits()
+    with pytest.raises(SourceError, match="cannot download PASCAL VOC 1999"):
+        make_source("voc", tmp_path / "z", Decoder(), {"year": 1999, "download": True}).splits()

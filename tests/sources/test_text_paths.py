@@ -1,0 +1,74 @@
+"""Every public function that takes a path takes it as text, too."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import mmload
+from mmload import bench, parity
+from mmload.builder import recipe, repair, verify
+from mmload.errors import RecipeError, SourceError, StoreError, UsageError
+from mmload.sources import make_source
+from mmload.sources.cifar import Cifar10Source
+from mmload.sources.decode import Decoder
+from mmload.sources.imagefolder import ImageFolderSource
+from mmload.sources.manifest import ManifestSource
+from mmload.sources.python import PythonSource
+from mmload.sources.voc import VocSource
+from mmload.store.manifest import read
+
+
+@pytest.fixture
+def out(folder: Path, tmp_path: Path) -> str:
+    """A dataset that a recipe of texts built."""
+    told = mmload.BuildRecipe(kind="imagefolder", root=str(folder), out=f"{tmp_path}/out", transforms=recipe.square(48))
+    assert mmload.build(told).out == tmp_path / "out"
+    return f"{tmp_path}/out"
+
+
+def test_a_home_folder_and_no_path_are_as_in_a_file() -> None:
+    assert mmload.BuildRecipe(kind="imagefolder", root="~/photos").root == Path.home() / "photos"
+    for wrong in ("", 3, b"photos", "a\0b"):
+        with pytest.raises(RecipeError, match="root is "):
+            mmload.BuildRecipe(kind="imagefolder", root=wrong)
+
+
+def test_build_verify_repair(out: str, folder: Path) -> None:
+    assert verify.verify(out) == []
+    assert verify.compare(out, str(folder)) == []
+    (Path(out) / "train/000000/images.memmap").write_bytes(b"")
+    assert len(repair.repair(out, str(folder))) == 1
+    verify.check_trust(out, False)
+    assert read(out) == read(Path(out))
+    assert len(mmload.Loader(out, batch_size=2)) == 9
+
+
+def test_sources(folder: Path, real_data: Path) -> None:
+    assert len(make_source("imagefolder", str(folder), Decoder(), {}).splits()["train"]) == 18
+    assert len(ImageFolderSource(str(folder), Decoder()).splits()["train"]) == 18
+    assert VocSource(str(real_data / "raccoon_voc"), Decoder(), classes="auto").splits()["train"].classes
+    assert Cifar10Source(str(real_data / "cifar10_short"), Decoder()).splits()["train"].read(0)
+    assert PythonSource(".", Decoder(), dataset="torchvision.datasets:FakeData").splits()
+
+
+def test_lists_and_recipes(tmp_path: Path, folder: Path) -> None:
+    shutil.copy(folder / "ant" / "00.png", tmp_path / "a.png")
+    (tmp_path / "list.csv").write_text("path,label\na.png,x\n")
+    assert len(ManifestSource(f"{tmp_path}/list.csv", Decoder()).splits()["train"]) == 1
+    (tmp_path / "r.toml").write_text('[source]\nkind = "imagefolder"\n')
+    assert recipe.load(f"{tmp_path}/r.toml").kind == "imagefolder"
+
+
+def test_parity_and_bench(out: str, folder: Path, tmp_path: Path) -> None:
+    report = parity.run(out, str(folder), rows=2)
+    parity.record(out, report)
+    assert "parity" in read(out).card
+    with pytest.raises(UsageError, match="cannot read the record"):
+        bench.read_record(f"{tmp_path}/none.json")
+    with pytest.raises(StoreError, match="no such dataset"):
+        bench.run(f"{tmp_path}/none", str(folder), bench.Options(quick=True))
+    with pytest.raises(SourceError, match="no such folder"):
+        bench.run_on_sample(f"{tmp_path}/none", bench.Options(quick=True))

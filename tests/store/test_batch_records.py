@@ -1,0 +1,50 @@
+"""Batches as they leave: for torchvision's detection models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+
+from mmload.batch import Batch, make_batch
+from mmload.records import FieldSpec
+
+
+def detection_batch() -> Batch:
+    boxes = torch.tensor([[[1.0, 2, 30, 40], [5, 5, 20, 20]], [[3, 3, 9, 9], [0, 0, 0, 0]]])
+    fields = {
+        "images": torch.rand(2, 3, 64, 64),
+        "boxes": boxes,
+        "labels": torch.tensor([[0, 4], [2, -1]]),
+        "counts": torch.tensor([2, 1]),
+    }
+    return make_batch(fields, 2)
+
+
+def test_the_real_boxes_only_and_labels_from_one() -> None:
+    images, targets = detection_batch().to_torchvision()
+    assert [tuple(image.shape) for image in images] == [(3, 64, 64)] * 2
+    assert targets[0]["labels"].tolist() == [1, 5]
+    assert targets[1]["boxes"].tolist() == [[3, 3, 9, 9]]
+
+
+def test_a_detection_model_of_torchvision_trains_on_it() -> None:
+    model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=6)
+    losses = model(*detection_batch().to_torchvision())
+    assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+def test_without_boxes_it_says_so() -> None:
+    with pytest.raises(ValueError, match="no boxes, labels and counts"):
+        make_batch({"images": torch.rand(1, 3, 4, 4)}, 1).to_torchvision()
+
+
+def test_fields_without_an_attribute_travel_in_extra() -> None:
+    batch = make_batch({"images": torch.zeros(2, 3, 4, 4), "depth_map": torch.ones(2, 4, 4)}, 2)
+    assert batch[1].extra["depth_map"].shape == (4, 4)
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("float8", (1,)), ("uint8", (0,)), ("uint8", (2.5,))])
+def test_a_field_that_cannot_be_stored_is_refused(dtype: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="dtype is|shape is"):
+        FieldSpec(dtype=dtype, shape=shape)

@@ -1,0 +1,340 @@
+"""Datasets that are replaced, moved or damaged while they are open: rows of one dataset, or an error."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from building import resealed
+from conftest import contents
+from torch.utils.data import DataLoader
+
+import mmload
+from mmload.batch import Batch
+from mmload.errors import DamagedError, StoreError
+from mmload.records import FieldSpec
+from mmload.store.checksum import crc32
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
+
+ROWS, SHARD_ROWS = 96, 4  # the images of a shard are three pages
+FIELDS = {"images": FieldSpec(dtype="uint8", shape=(3, 32, 32)), "targets": FieldSpec(dtype="int64", shape=())}
+
+
+def of_one_value(path: Path, value: int) -> Path:
+    """A dataset whose pixels and labels are all one value."""
+    shards = []
+    for index in range(ROWS // SHARD_ROWS):
+        folder = path / "train" / shard_name(index)
+        folder.mkdir(parents=True)
+        np.full((SHARD_ROWS, 3, 32, 32), value, np.uint8).tofile(folder / "images.memmap")
+        np.full(SHARD_ROWS, value, np.int64).tofile(folder / "targets.memmap")
+        stored = {name: (folder / f"{name}.memmap").read_bytes() for name in FIELDS}
+        files = {name: FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}") for name, data in stored.items()}
+        shards.append(ShardRecord(rows=SHARD_ROWS, files=files))
+    (path / "train" / "samples.jsonl").touch()
+    samples = FileRecord(bytes=0, crc32="00000000")
+    split = SplitRecord(rows=ROWS, fields=FIELDS, samples=samples, shards=tuple(shards))
+    text = Manifest(recipe={}, fingerprint=str(value), splits={"train": split}).dumps()
+    (path / "dataset.json").write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where a dataset is that others replace: at first the one of 0."""
+    return of_one_value(tmp_path / "place", 0)
+
+
+def by_rename(place: Path, value: int) -> None:
+    """The folder itself is another, and the old one goes."""
+    new, old = of_one_value(place.parent / f"new{value}", value), place.parent / f"old{value}"
+    place.rename(old)
+    new.rename(place)
+    shutil.rmtree(old)
+
+
+def by_rename_kept(place: Path, value: int) -> None:
+    """The folder itself is another, and the old one stays somewhere."""
+    new = of_one_value(place.parent / f"new{value}", value)
+    place.rename(place.parent / f"old{value}")
+    new.rename(place)
+
+
+def in_place(place: Path, value: int) -> None:
+    """Files are removed and written anew in the same folder, the manifest last."""
+    (place / "dataset.json").unlink()
+    shutil.rmtree(place / "train")
+    new = of_one_value(place.parent / f"new{value}", value)
+    (new / "train").rename(place / "train")
+    (new / "dataset.json").rename(place / "dataset.json")
+    new.rmdir()
+
+
+def by_copy(place: Path, value: int) -> None:
+    """Files are overwritten where they are, as ``cp -r new/. old/`` does: readers have them open."""
+    shutil.copytree(of_one_value(place.parent / f"new{value}", value), place, dirs_exist_ok=True)
+
+
+def by_copy_manifest_last(place: Path, value: int) -> None:
+    """As ``rsync --inplace`` does it: file by file in the order of their names, without emptying them first."""
+    new = of_one_value(place.parent / f"new{value}", value)
+    for path in sorted(new.rglob("*.memmap")):
+        with (place / path.relative_to(new)).open("r+b") as file:
+            file.write(path.read_bytes())
+    shutil.copy(new / "dataset.json", place / "dataset.json")
+
+
+def without_its_manifest(place: Path, value: int) -> None:
+    """A copy that is under way: files of the other dataset, and the manifest of the first."""
+    new = of_one_value(place.parent / f"new{value}", value)
+    (place / "dataset.json").rename(place.parent / "kept")
+    shutil.copytree(new, place, dirs_exist_ok=True)
+    os.replace(place.parent / "kept", place / "dataset.json")
+
+
+def by_rsync(place: Path, value: int) -> None:
+    """Each file is replaced by a new one of its name."""
+    new = of_one_value(place.parent / f"new{value}", value)
+    for path in sorted(new.rglob("*.*")):
+        path.replace(place / path.relative_to(new))
+
+
+IN_PLACE = [by_copy, by_copy_manifest_last, without_its_manifest, by_rsync]
+WAYS = [by_rename, by_rename_kept, in_place, *IN_PLACE]
+REPLACED = r"was replaced or removed while it was open; open it again"
+NOTICED = "while (it|the dataset) was open"
+
+
+def values(batch: Batch) -> set[int]:
+    """What a batch's pixels and labels are."""
+    return {int(value) for value in (*batch.images.unique(), *batch.targets.unique())}
+
+
+def until_replaced(batches: Iterator[Batch]) -> set[int]:
+    """All values that come before the dataset is said to have been replaced, if it is."""
+    seen: set[int] = set()
+    try:
+        for batch in batches:
+            seen |= values(batch)
+    except StoreError as error:
+        assert re.search(NOTICED, str(error))  # noqa: PT017  # it need not come
+    return seen
+
+
+@pytest.mark.parametrize("replace", WAYS)
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+def test_a_loader_never_mixes_what_it_opened_with_what_replaced_it(
+    place: Path, replace: Callable[[Path, int], None], tier: str
+) -> None:
+    with mmload.Loader(place, batch_size=4, shuffle=True, tier=tier, threads=2, prefetch=0) as loader:
+        for epoch in range(4):
+            batches = iter(loader)
+            if epoch < 3:
+                assert until_replaced(itertools.islice(batches, 2)) <= {0}
+                replace(place, epoch + 1)
+            assert until_replaced(batches) <= {0}
+    if replace is not without_its_manifest:
+        assert until_replaced(iter(mmload.Loader(place))) == {3}
+
+
+@pytest.mark.parametrize("replace", [*IN_PLACE, in_place])
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+def test_two_loaders_that_read_everything_notice_what_is_written_over_it(
+    place: Path, replace: Callable[[Path, int], None], tier: str
+) -> None:
+    """Every file is open, every label kept, and with the memory tier every image, too."""
+    split = mmload.open(place)["train"]
+    loaders = [mmload.Loader(split, batch_size=8, shuffle=True, seed=s, tier=tier, threads=2) for s in range(2)]
+    batches = [iter(loader) for loader in loaders for _ in range(2)]
+    assert until_replaced(itertools.chain(*loaders)) == {0}
+    assert all(values(next(epoch)) == {0} for epoch in batches)
+    replace(place, 1)
+    assert all(until_replaced(epoch) <= {0} for epoch in batches)
+    for _, loader in itertools.product(range(2), loaders):
+        if replace is without_its_manifest and tier == "memory":  # all that is read is the first dataset's
+            assert until_replaced(iter(loader)) <= {0}
+        else:
+            with pytest.raises(StoreError, match=NOTICED):
+                next(iter(loader))
+    for loader in loaders:
+        loader.close()
+
+
+@pytest.mark.parametrize("replace", IN_PLACE)
+def test_maps_and_names_of_an_overwritten_dataset_are_refused(
+    place: Path, replace: Callable[[Path, int], None]
+) -> None:
+    split = mmload.open(place)["train"]
+    assert values(split.data) == values(split[:]) == {0}
+    replace(place, 1)
+    with pytest.raises(StoreError, match=NOTICED):
+        split[0]
+    if replace is not by_rsync:  # whose old files are still there for who has them open
+        with pytest.raises(StoreError, match=NOTICED):
+            _ = split.data
+    assert until_replaced(split[index : index + 1] for index in range(ROWS)) <= {0}
+
+
+def test_files_that_were_touched_are_read(place: Path) -> None:
+    split = mmload.open(place)["train"]
+    assert values(split[:48]) == {0}
+    for path in place.rglob("*.*"):
+        os.utime(path, ns=(1, 1))
+    assert values(split[:]) == values(split.data) == {0}
+    assert until_replaced(iter(mmload.Loader(split))) == {0}
+
+
+@pytest.mark.parametrize("index", [0, 5], ids=["open", "not open"])
+def test_a_file_that_was_damaged_under_a_reader_is_an_error(place: Path, index: int) -> None:
+    split = mmload.open(place)["train"]
+    assert values(split[:4]) == {0}
+    with (place / "train" / shard_name(index) / "images.memmap").open("r+b") as file:
+        file.write(b"\1")
+    with pytest.raises(StoreError, match=r"images\.memmap was written to or replaced while the dataset was open"):
+        split[:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("replace", WAYS)
+def test_an_ordinary_dataloader_never_mixes(place: Path, replace: Callable[[Path, int], None], workers: int) -> None:
+    loader = DataLoader(mmload.open(place)["train"], batch_size=2, num_workers=workers, collate_fn=lambda batch: batch)
+    batches = iter(loader)
+    seen = until_replaced(itertools.islice(batches, 2))
+    replace(place, 1)
+    assert seen | until_replaced(batches) | until_replaced(iter(loader)) <= {0}
+
+
+@pytest.mark.parametrize("replace", WAYS)
+def test_a_pickled_split_is_the_one_that_was_pickled(place: Path, replace: Callable[[Path, int], None]) -> None:
+    state = pickle.dumps(mmload.open(place)["train"])
+    assert values(pickle.loads(state)[:]) == {0}
+    replace(place, 1)
+    with pytest.raises(StoreError, match=NOTICED):
+        pickle.loads(state)[:]
+    assert values(mmload.open(place)["train"][:]) == {1}
+
+
+def test_a_pickled_split_reads_a_copy_of_the_same_content(place: Path) -> None:
+    state = pickle.dumps(mmload.open(place)["train"])
+    shutil.copytree(place, place.parent / "copy")
+    by_rename(place, 1)
+    by_rename_kept(place, 2)
+    shutil.rmtree(place)
+    (place.parent / "copy").rename(place)
+    assert values(pickle.loads(state)[:]) == {0}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="replaces links")
+@pytest.mark.parametrize("late", [True, False])
+def test_hundreds_of_opens_while_it_is_replaced_are_each_of_one_dataset(tmp_path: Path, late: bool) -> None:
+    """A link to the current dataset is set to another all the time, or all its files are."""
+    place = tmp_path / "place"
+    kept = [of_one_value(tmp_path / f"kept{value}", value) for value in range(2)]
+    place.symlink_to(kept[0])
+    stop = threading.Event()
+
+    def replace() -> None:
+        for number in itertools.count(1):
+            if stop.wait(0.001):  # without a pause it would hold the interpreter, and few opens meet a change
+                return
+            if late:
+                (tmp_path / "link").symlink_to(kept[number % 2])
+                (tmp_path / "link").replace(place)
+            else:
+                copy = shutil.copytree(kept[number % 2], tmp_path / f"copy{number}")
+                (tmp_path / "link").symlink_to(copy)
+                (tmp_path / "link").replace(place)
+                if number > 1:
+                    shutil.rmtree(tmp_path / f"copy{number - 1}")
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    seen: set[int] = set()
+    try:
+        for _ in range(100):
+            try:
+                dataset = mmload.open(place)
+                found = values(dataset["train"][:])
+            except StoreError as error:
+                assert "replaced" in str(error) or "no such dataset" in str(error)  # noqa: PT017  # it need not come
+                continue
+            assert len(found) == 1
+            assert found == {int(dataset.manifest.fingerprint)}
+            seen |= found
+    finally:
+        stop.set()
+        thread.join()
+    assert seen == {0, 1}
+
+
+def test_a_new_card_is_no_other_dataset(place: Path) -> None:
+    split = mmload.open(place)["train"]
+    assert split[0].targets == 0
+    body = json.loads((place / "dataset.json").read_text())
+    (place / "dataset.json.new").write_text(resealed({**body, "card": {"parity": 1}}))
+    (place / "dataset.json.new").rename(place / "dataset.json")
+    assert values(split[:]) == {0}
+
+
+def test_repaired_files_are_read(place: Path) -> None:
+    split = mmload.open(place)["train"]
+    for path, content in contents(place / "train").items():
+        (place / "train" / path).unlink()
+        (place / "train" / path).write_bytes(content)
+    assert values(split[:]) == {0}
+
+
+def test_a_relative_path_stays_where_it_was(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    split = mmload.open("place")["train"]
+    loader = mmload.Loader("place", batch_size=4)
+    state = pickle.dumps(split)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert values(split[:]) == values(split.data) == values(pickle.loads(state)[:]) == {0}
+    assert until_replaced(iter(loader)) == {0}
+    assert split.path == place
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
+@pytest.mark.parametrize("file", ["dataset.json", "train/000003/images.memmap", "train/000003/targets.memmap"])
+def test_a_fifo_is_an_error_and_no_wait(place: Path, file: str) -> None:
+    split = mmload.open(place)["train"]
+    (place / file).unlink()
+    os.mkfifo(place / file)
+    with pytest.raises(StoreError, match="FIFO|is not a file"):
+        mmload.open(place)
+    with pytest.raises(StoreError, match=f"FIFO|{REPLACED}"):
+        split[:]
+    with pytest.raises(StoreError, match=f"FIFO|{REPLACED}"):
+        _ = split.data
+
+
+def test_a_folder_in_place_of_a_file_is_an_error(place: Path) -> None:
+    (place / "train" / "000003" / "images.memmap").unlink()
+    (place / "train" / "000003" / "images.memmap").mkdir()
+    with pytest.raises(DamagedError, match="is not a file"):
+        mmload.open(place)
+
+
+def test_descriptors_go_with_the_last_user(place: Path) -> None:
+    held = Path("/proc/self/fd")
+    if not held.exists():
+        pytest.skip("reads /proc")
+    before = len(list(held.iterdir()))
+    for _ in range(3):
+        dataset = mmload.open(place)
+        dataset["train"][:]
+        copied = pickle.loads(pickle.dumps(dataset["train"]))
+        copied[:]
+        del dataset, copied
+    assert len(list(held.iterdir())) == before

@@ -1,0 +1,119 @@
+"""A split of several shards as one map: the same bytes, nothing copied, nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import contents
+
+import mmload
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.errors import DamagedError
+from mmload.store.dataset import Split
+from mmload.store.memory_map import OpenFile, joinable, mapped
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc, and maps as Linux does")
+
+SIDE = 64  # 3 x 64 x 64 bytes are three pages
+
+
+@pytest.fixture
+def split(folder: Path, tmp_path: Path) -> Split:
+    """18 rows of whole pages in shards of 5."""
+    shard_bytes = 5 * (3 * SIDE * SIDE + 8)
+    out = tmp_path / "pages"
+    build(BuildRecipe(kind="imagefolder", root=folder, out=out, transforms=square(SIDE), shard_bytes=shard_bytes))
+    return mmload.open(out)["train"]
+
+
+def maps_of(split: Split) -> int:
+    """How many maps of the split's files this process has."""
+    return (
+        Path("/proc/self/maps").read_text().count(str(split.reader.path("images", 0))[: -len("000000/images.memmap")])
+    )
+
+
+@contextmanager
+def opened(folder: Path, sizes: Sequence[int]) -> Iterator[list[OpenFile]]:
+    """Files of these sizes, each filled with its number from 1."""
+    files = []
+    for number, size in enumerate(sizes, 1):
+        path = folder / f"{number}"
+        path.write_bytes(bytes([number]) * size)
+        files.append(OpenFile(str(path), os.open(path, os.O_RDONLY), size))
+    yield files
+    for file in files:
+        os.close(file.handle)
+
+
+def test_several_shards_are_one_tensorclass(split: Split) -> None:
+    assert len(split.shards) == 4
+    data = split.data
+    assert len(data) == 18
+    assert torch.equal(data.images, split[:].images)
+    assert torch.equal(data.targets, split[:].targets)
+    assert torch.equal(data[7:12].images, split[7:12].images)
+    assert maps_of(split) == 4  # the images'; targets of 40 bytes a shard are read
+
+
+def test_maps_end_with_what_looks_at_them(split: Split) -> None:
+    row = split.data.images[17]
+    expected = split[17].images
+    gc.collect()
+    assert maps_of(split) == 4
+    assert torch.equal(row, expected)
+    del row
+    gc.collect()
+    assert maps_of(split) == 0
+
+
+def test_files_lie_one_behind_the_other(tmp_path: Path) -> None:
+    with opened(tmp_path, [4096, 8192, 5]) as files:
+        whole = mapped(files)
+    assert whole.tobytes() == b"\1" * 4096 + b"\2" * 8192 + b"\3" * 5
+
+
+def test_what_is_written_stays_in_the_process(split: Split) -> None:
+    before = contents(split.path)
+    data, rows = split.data, split[:].images
+    data.images += 1
+    data.targets.zero_()
+    assert torch.equal(data.images, rows + 1)
+    for shard in split.shards:
+        shard.images.zero_()
+        shard.targets.fill_(7)
+    assert contents(split.path) == before
+    assert torch.equal(split.data.images, rows)
+    assert torch.equal(split[:].images, rows)
+
+
+def test_a_map_may_be_larger_than_the_memory(tmp_path: Path) -> None:
+    size = 2**42
+    with open(tmp_path / "hole", "wb") as file:
+        try:
+            file.truncate(size)
+        except OSError as error:
+            pytest.skip(f"no such large files here: {error}")
+    with open(tmp_path / "hole", "rb") as file:
+        whole = mapped([OpenFile(file.name, file.fileno(), size)])
+    assert whole[-1] == 0
+
+
+def test_the_last_file_alone_may_end_within_a_page() -> None:
+    assert joinable([5])
+    assert joinable([4096, 5])
+    assert not joinable([5, 4096])
+
+
+def test_a_file_that_was_truncated_is_an_error(tmp_path: Path) -> None:
+    with opened(tmp_path, [4096, 4096]) as files:
+        longer = files[1]._replace(size=8192)
+        with pytest.raises(DamagedError, match=r"2 has 4,096 bytes, expected 8,192: it was truncated"):
+            mapped([files[0], longer])

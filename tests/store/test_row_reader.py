@@ -1,0 +1,128 @@
+"""Rows into memory: their places, and what the system is told before they are read."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmload.store.row_reader
+from mmload.loader import Loader
+from mmload.store.dataset import Dataset
+from mmload.store.row_reader import RowReader
+
+ROWS = torch.tensor([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
+ROW_BYTES = 3 * 32 * 32
+
+
+@pytest.fixture
+def reader(dataset: Dataset) -> RowReader:
+    """Of 18 rows in shards of 5."""
+    return RowReader(dataset["train"].folder, "train", dataset["train"].record)
+
+
+Told = list[tuple[int, int]]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    """What the system is told of: (offset, bytes)."""
+    if not hasattr(os, "posix_fadvise"):
+        pytest.skip("this system has no posix_fadvise")
+    heard: Told = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda handle, offset, size, advice: heard.append((offset, size)))
+    return heard
+
+
+def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:
+    out = torch.zeros(18, 3, 32, 32, dtype=torch.uint8)
+    places = torch.tensor([2, 3, 4, 5, 0, 17])
+    reader.gather_into("images", torch.tensor([3, 4, 5, 6, 9, 8]), out, places)
+    assert torch.equal(out[places], images[[3, 4, 5, 6, 9, 8]])
+    assert not out[[1, *range(6, 17)]].any()
+
+
+def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
+    for rows in (ROWS, torch.arange(18), torch.arange(17, -1, -1), torch.tensor([], dtype=torch.int64)):
+        out = torch.empty(len(rows), 3, 32, 32, dtype=torch.uint8)
+        reader.gather_into("images", rows, out)
+        assert torch.equal(out, images[rows])
+        for size in (1, 4, 40):
+            scratch = torch.empty(size, 3, 32, 32, dtype=torch.uint8)
+            parts = [scratch[:count].clone() for count in reader.parts("images", rows, scratch)]
+            assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
+            assert torch.equal(torch.cat([out[:0], *parts]), images[rows])
+
+
+def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    read = mmload.store.row_reader._read_cached
+
+    def counted(handle: int, out: memoryview, offset: int) -> int:
+        sizes.append(len(out) // ROW_BYTES)
+        return read(handle, out, offset)
+
+    monkeypatch.setattr(mmload.store.row_reader, "_JOINED_BYTES", 2 * ROW_BYTES)
+    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", counted)
+    assert torch.equal(reader.gather("images", torch.arange(9)), images[:9])
+    assert sizes[:1] == [2]
+
+
+def test_a_cold_batch_is_announced_from_its_first_missing_row(
+    reader: RowReader, images: Tensor, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [ROW_BYTES, ROW_BYTES, 100]  # of the third row only a part is in memory, of the others nothing
+
+    def cached(handle: int, out: memoryview, offset: int) -> int:
+        size = left.pop(0) if left else 0
+        return os.preadv(handle, [out[:size]], offset) if size else 0
+
+    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", cached)
+    scratch = torch.empty(2, 3, 32, 32, dtype=torch.uint8)
+    rows = torch.tensor([1, 8, 4, 12, 16])
+    parts = [scratch[:count].clone() for count in reader.parts("images", rows, scratch)]
+    assert torch.equal(torch.cat(parts), images[rows])
+    assert told == [(4 * ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, ROW_BYTES), (ROW_BYTES, ROW_BYTES)]
+
+
+def test_a_warm_batch_is_not_announced(reader: RowReader, images: Tensor, told: Told) -> None:
+    if not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("this system cannot read without waiting")
+    with open(reader.path("images", 0), "rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(10)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            pytest.skip(f"this file system cannot read without waiting: {error}")
+    reader.gather("images", ROWS)
+    told.clear()
+    assert torch.equal(reader.gather("images", ROWS), images[ROWS])
+    assert told == []
+
+
+def test_a_system_without_hints_reads_the_same(
+    reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    assert torch.equal(reader.gather("images", ROWS), images[ROWS])
+
+
+def test_a_hint_that_is_refused_does_no_harm(
+    reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
+    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", lambda handle, out, offset: 0)
+    assert torch.equal(reader.gather("images", ROWS), images[ROWS])
+
+
+def test_tiers_read_cold_files_alike(dataset: Dataset, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", lambda handle, out, offset: 0)
+    for tier in ("disk", "memory"):
+        with Loader(dataset, batch_size=4, shuffle=True, tier=tier, threads=2) as loader:
+            for batch in loader:
+                assert torch.equal(batch.images, images[batch.ids])

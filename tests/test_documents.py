@@ -1,0 +1,180 @@
+"""README.md, CONTRIBUTING.md and docs/ as readers have them: Python runs, commands parse, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import documents
+import numpy as np
+import pytest
+import torch
+import typer
+from conftest import mmload
+from documents import PAGES, ROOT
+from PIL import Image
+from torch import nn
+
+from mmload.cli.app import app
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHEAP = ("build", "info", "verify")
+"""Commands that are run where they name folders that are there; the others are parsed only."""
+
+MOST_NOT_RUN = 3
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``photos`` (train and val, three classes) and what is built from it: the world of every page."""
+    place = tmp_path_factory.mktemp("documents")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 10), ("val", 4)):
+        for name in ("ant", "bee", "cat"):
+            (place / "photos" / split / name).mkdir(parents=True)
+            for number in range(count):
+                few = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+                few.resize((300, 280)).save(place / "photos" / split / name / f"{number}.jpg")
+    for name, more in (("photos-256", []), ("photos-mixed", ["--shuffle-seed", 0])):
+        done = mmload("build", "imagefolder", place / "photos", place / name, "--size", 256, *more)
+        assert done.returncode == 0, done.stderr
+    return place
+
+
+@pytest.fixture
+def world(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, where the test is."""
+    shutil.copytree(prepared, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    return tmp_path / "world"
+
+
+def names() -> dict[str, Any]:
+    """What pages take as given: the reader's own model, criterion and optimizer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return {"model": model, "criterion": nn.CrossEntropyLoss(), "optimizer": optimizer, "__name__": "__main__"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if documents.blocks(page)], ids=lambda page: page.name)
+def test_every_block_of_python_runs_in_the_pages_order(page: Path, world: Path) -> None:
+    space = names()
+    for block in documents.blocks(page):
+        if block.language == "python" and not block.skipped:
+            code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+            with warnings.catch_warnings():
+                if block.needs:
+                    warnings.simplefilter("ignore")  # what another package warns of is not the page's
+                exec(code, space)
+
+
+def test_few_blocks_are_left_out_and_each_says_why() -> None:
+    left_out = [block for page in PAGES for block in documents.blocks(page) if block.not_run]
+    assert len(left_out) <= MOST_NOT_RUN, left_out
+    for block in left_out:
+        assert len(block.not_run.split()) >= 4, f"{block}: {block.not_run!r} is no reason"
+    for block in (block for page in PAGES for block in documents.blocks(page)):
+        assert block.language in ("python", "sh", "toml", "", "json", "csv"), block
+
+
+def parsed(words: list[str]) -> None:
+    """Parse a command's words as the command line does, and run nothing."""
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("mmload", list(words))
+    name, command, rest = group.resolve_command(context, list(words))
+    command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_parses(page: Path) -> None:
+    whole = documents.commands(page)
+    for words in whole + documents.inline_commands(page):
+        try:
+            parsed(words)
+        except typer.Exit:
+            assert "--help" in words
+        except Exception as error:
+            if words not in whole and "Missing parameter" in str(error):
+                continue  # a sentence about the command
+            raise AssertionError(f"{page.name}: mmload {' '.join(words)}: {error}") from error
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if documents.commands(page)], ids=lambda page: page.name)
+def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> None:
+    """Each with the folders of its page: a command over others, such as DATASET, is only parsed."""
+    for folder in ("photos-256", "photos-mixed"):
+        if any(words[0] == "build" and folder in words for words in documents.commands(page)):
+            shutil.rmtree(folder)
+    for words in documents.commands(page):
+        there = [word for word in words if (world / word).is_dir()]
+        if words[0] in CHEAP and there:
+            done = mmload(*words)
+            assert done.returncode == 0, f"mmload {' '.join(words)}: {done.stderr}"
+
+
+def test_a_command_that_is_wrong_is_seen() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        parsed(["build", "imagefolder", "a", "b", "--sise", "3"])
+    with pytest.raises(Exception, match="No such command"):
+        parsed(["biuld"])
+
+
+def test_marks_and_blocks_are_read_as_they_are_meant(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Run `mmload info D` and `mmload build ...`.\n\n    mmload verify D    # all of it\n\n"
+        "```python\na = 1\n```\n\n<!-- not run: it needs a GPU -->\n```python\nb = 1\n```\n"
+        "<!-- needs: no_such_package -->\n```python\nc = 1\n```\n```sh\nmmload parity D --source S\n```\n"
+    )
+    plain, marked, needy, shell = documents.blocks(page)
+    assert (plain.line, plain.code, plain.skipped) == (6, "a = 1\n", False)
+    assert (marked.not_run, marked.skipped) == ("it needs a GPU", True)
+    assert (needy.needs, needy.skipped) == ("no_such_package", True)
+    assert shell.language == "sh"
+    assert documents.commands(page) == [["verify", "D"], ["parity", "D", "--source", "S"]]
+    assert documents.inline_commands(page) == [["info", "D"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_room_has_its_line() -> None:
+    rooms = {path.parent.name for path in (ROOT / "mmload").glob("*/__init__.py")}
+    assert rooms == {name for name in rooms if f"\n| `{name}` |" in ARCHITECTURE}
+
+
+def test_what_the_architecture_walks_through_exists() -> None:
+    hops = re.findall(r"`([a-z_.]+):([\w.]+)`", ARCHITECTURE)
+    assert len(hops) > 20
+    for module, name in hops:
+        found: Any = importlib.import_module(f"mmload.{module}")
+        for part in name.split("."):
+            found = getattr(found, part)
+
+
+@pytest.mark.parametrize("walk", ["From a file to a stored row", "From `Loader.__iter__` to the tensor"])
+def test_a_walk_passes_through_at_most_ten_files(walk: str) -> None:
+    text = ARCHITECTURE.partition(f"## {walk}\n")[2].partition("\nThen ")[0].partition("\n## ")[0]
+    modules = [module for module, _ in re.findall(r"`([a-z_.]+):([\w.]+)`", text)]
+    visits = [module for at, module in enumerate(modules) if modules[at - 1 : at] != [module]]
+    assert 5 < len(visits) <= 10
+    assert len(set(visits)) == len(visits), "a file is left and entered again"
+
+
+def test_every_document_and_script_named_exists() -> None:
+    named = re.findall(r"docs/([\w/.]+\.md)", README)
+    assert named
+    for document in named:
+        assert (ROOT / "docs" / document).is_file(), document
+    for page in PAGES:
+        for script in re.findall(r"\b(scripts/\w+)", page.read_text(encoding="utf-8")):
+            assert (ROOT / script).exists(), f"{page.name}: {script}"
