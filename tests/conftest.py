@@ -26,11 +26,10 @@ from PIL import Image
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.bench import contender_worker
-from mmload.builder import engines
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
+from mmload.runtime import processes
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 
@@ -137,7 +136,7 @@ def quick_processes() -> None:
     if "forkserver" in multiprocessing.get_all_start_methods():
         preloaded = ["mmload.bench.contender_process", "mmload.builder.engines", "torchvision.transforms.v2"]
         multiprocessing.set_forkserver_preload(preloaded)
-        contender_worker.START = engines.START_METHOD = "forkserver"
+        processes.START_METHOD = "forkserver"
 
 
 class Done(NamedTuple):

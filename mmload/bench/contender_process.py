@@ -11,30 +11,29 @@ import os
 import pickle
 import signal
 import tempfile
-import threading
 import traceback
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from mmload.bench import usage
 from mmload.bench.contender_server import ContenderServer
 from mmload.errors import MmloadError
+from mmload.runtime.processes import depend_on_parent
 
 _TRACEBACK = "Traceback (most recent call last):"
 _SOCKET = len("/pymp-12345678/listener-12345678")  # as multiprocessing calls them
 _LONGEST = 103  # bytes of a socket's name on macOS; Linux takes 107
 
 
-def serve(payload: bytes, method: str, log: str, pipe: Connection) -> None:
+def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
     """The main function of the process.
 
     Args:
+        pipe: commands come in as (name, arguments), None at the end; ("done", value) or ("failed", why) go out.
         payload: (entry, task, scratch folder), pickled.
         method: how contenders start processes if they do not say: as this system's Python does by itself.
         log: the file that takes all that is printed here.
-        pipe: commands come in as (name, arguments), None at the end; ("done", value) or ("failed", why) go out.
     """
     _detach(log)
     _keep_below(Path(log).parent)
@@ -76,23 +75,14 @@ def reason(error: BaseException) -> str:
 
 
 def _detach(log: str) -> None:
-    """Own session, own output, no Ctrl-C, and an end when the bench ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Own session, own output, no Ctrl-C, and an end of this process and all below it when the bench ends."""
+    depend_on_parent(lambda: kill_tree(os.getpid()))
     if hasattr(os, "setsid"):
         os.setsid()
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(handle, stream)
     os.close(handle)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process and all below it the moment the bench is gone, however that was."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-    kill_tree(os.getpid())
 
 
 def kill_tree(root: int) -> None:

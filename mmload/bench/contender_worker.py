@@ -21,19 +21,9 @@ from typing import Any
 from mmload.bench.contender_process import kill_tree, serve
 from mmload.bench.contenders import Entry
 from mmload.bench.task import Task
-from mmload.builder.engines import interrupts_blocked as interrupts_blocked
-
-START = "spawn"
-"""How processes start: memory that a fork shares would be counted for no process. Tests set "forkserver"."""
+from mmload.runtime.processes import cause_of_death, start_process
 
 _LOOK = 0.05  # seconds between two looks at a busy process
-_LEAVE = 5.0  # seconds that a process whose pipe is closed has to end
-
-
-_CAUSES = {
-    getattr(signal, "SIGKILL", 0): ", as when memory runs out",
-    getattr(signal, "SIGBUS", 0): ", as when the disk of a mapped file is full",
-}
 
 
 class Fault(Exception):
@@ -72,13 +62,9 @@ class Worker:
             payload = pickle.dumps(self._payload)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise Fault(f"it cannot be sent to a process ({error})") from error
-        context: Any = multiprocessing.get_context(START)
-        self._pipe, there = context.Pipe()
-        with interrupts_blocked():  # not daemonic: DataLoader's workers are its children
-            arguments = payload, multiprocessing.get_start_method(), str(self._log), there
-            self._process = context.Process(target=serve, args=arguments, name=self.entry.name)
-            self._process.start()
-        there.close()
+        arguments = payload, multiprocessing.get_start_method(), str(self._log)
+        daemon = False  # DataLoader's workers are its children
+        self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
 
     def ask(self, name: str, limit: float, tick: Callable[[int], None] | None = None, **arguments: Any) -> Any:
         """Give a command and wait for its answer.
@@ -138,15 +124,9 @@ class Worker:
 
     def _death(self) -> str:
         """How the process ended by itself, with the last thing that it said."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             return "it was ended"
-        process.join(_LEAVE)
-        code = process.exitcode
-        cause = f"exit code {code}"
-        if code is not None and code < 0:
-            cause = f"signal {signal.Signals(-code).name}"
-            cause += _CAUSES.get(-code, "")
+        cause = cause_of_death(self._process)
         self.kill()
         said = last_line(self._log)
         return f"its process died ({cause})" + (f": {said}" if said else "")

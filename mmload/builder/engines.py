@@ -6,22 +6,18 @@ each plan. An engine only decides where a shard is built, never what is in it. A
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Protocol
 
 from mmload.builder.shard_job import OnProgress, ShardPlan
 from mmload.errors import BuildError, MmloadError, UsageError
+from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.store.shard_writer import ShardSummary
@@ -29,9 +25,6 @@ from mmload.store.shard_writer import ShardSummary
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process feeds
 8 cores and more; a machine with more of them gets more processes."""
-
-START_METHOD = "spawn"
-"""Of worker processes: a fork would copy torch's threads in mid-step. Tests set "forkserver", to import torch once."""
 
 
 class Job(Protocol):
@@ -143,13 +136,8 @@ class _WorkerPool:
         return [self.summaries[number] for number in range(len(self.plans))]
 
     def _start_worker(self) -> None:
-        context: Any = multiprocessing.get_context(START_METHOD)
-        here, there = context.Pipe()
-        worker = context.Process(target=_work, args=(there, self.threads), daemon=True)
-        with interrupts_blocked():
-            worker.start()
-        there.close()
-        self.workers[here] = worker
+        worker, pipe = start_process(_work, self.threads, daemon=True)
+        self.workers[pipe] = worker
 
     def _send_job(self, common: bytes) -> None:
         """Send the job to every worker, after all were started: each reads it only when it has imported torch."""
@@ -189,13 +177,7 @@ class _WorkerPool:
             self._send_plan(pipe)
 
     def _death(self, pipe: Connection) -> BuildError:
-        worker = self.workers[pipe]
-        worker.join(5)
-        code = worker.exitcode or 0
-        cause = f"exit code {code}"
-        if code < 0:
-            name = signal.Signals(-code).name
-            cause = f"signal {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
+        cause = cause_of_death(self.workers[pipe])
         return BuildError(f"a build worker died ({cause}); run the same again to go on from the sealed shards")
 
     def _stop_workers(self) -> None:
@@ -207,29 +189,6 @@ class _WorkerPool:
             pipe.close()
 
 
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C for the workers started inside, from their first instruction on: they inherit the signal mask.
-
-    A Ctrl-C meanwhile is raised at the end. The mask holds for this thread alone: if another thread took the signal, it
-    would be raised here, between the start of a worker and the message that the worker waits for.
-    """
-    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it, as the first worker would, unblocks
-    kept: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGINT, handler)
-        if kept:
-            signal.raise_signal(signal.SIGINT)
-
-
 def _pickled(message: object) -> bytes:
     try:
         return pickle.dumps(message)
@@ -239,8 +198,7 @@ def _pickled(message: object) -> bytes:
 
 def _work(pipe: Connection, threads: int) -> None:
     """The main function of a worker: receives plans and sends summaries, until it is killed or its build has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the build itself ends its workers
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    depend_on_parent(lambda: os._exit(1))
     try:
         job: Job = pickle.loads(pipe.recv_bytes())
         attending = job.attend()  # noqa: F841  # held, not used
@@ -256,11 +214,3 @@ def _work(pipe: Connection, threads: int) -> None:
         pipe.send(("failed", error))
     except Exception as error:
         pipe.send(("failed", BuildError(f"a build worker failed ({type(error).__name__}: {error})")))
-
-
-def _die_with_parent() -> None:
-    """End this process as soon as its build ends, in whatever way."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-    os._exit(1)
