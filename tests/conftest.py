@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from building import make_pictures
+from building import make_pictures, recipe
 from devkit import Devkit
 from hypothesis import settings
 from parity_stores import make_photos
@@ -73,6 +73,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source(tmp_path: Path) -> Path:
     """An ImageFolder of 15 JPEGs and PNGs in 3 classes, to be damaged."""
     return make_pictures(tmp_path / "photos")
+
+
+@pytest.fixture
+def out(source: Path, tmp_path: Path) -> Path:
+    """``source`` built in shards of 4 rows, to be damaged."""
+    build(recipe(source, tmp_path / "out"))
+    return tmp_path / "out"
 
 
 @pytest.fixture(scope="session")
@@ -160,6 +167,16 @@ def mmload(*words: object) -> Done:
     finally:
         sys.argv = before
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def complaint(done: Done, code: int) -> str:
+    """The one line of an error; nothing else is said and the exit code is as expected."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("mmload: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
 
 
 @contextlib.contextmanager

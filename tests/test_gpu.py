@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from device_batches import STEPS, batch_for, batch_of, batches_of, stored_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parity_stores import check, make_photos
-from test_cpu_kernels import FORMATS, planned
-from test_device_path import STEPS, batch_for, batch_of, batches_of, stored_at
+from random_plans import FORMATS, planned
 from torch import Tensor, nn
 
 from mmload import parity

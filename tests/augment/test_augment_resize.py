@@ -8,6 +8,7 @@ import pytest
 import torch
 import torchvision.transforms.v2 as v2
 import torchvision.transforms.v2.functional as tv
+from distributions import ks
 from torch import Tensor, nn
 from torchvision import tv_tensors
 
@@ -125,14 +126,6 @@ def test_a_second_resize_runs_after_the_first() -> None:
     got = Collate(Resize((30, 40)), Resize((20, 20)), dtype=torch.uint8)(images)
     expected = tv.resize(tv.resize(images, [30, 40]), [20, 20])
     assert (got.int() - expected.int()).abs().max() <= 1
-
-
-def ks(first: Tensor, second: Tensor) -> float:
-    """The Kolmogorov-Smirnov statistic of two samples, times the root of their effective size."""
-    both = torch.cat((first, second)).sort().values
-    shares = [torch.searchsorted(one.sort().values, both, right=True) / len(one) for one in (first, second)]
-    size = len(first) * len(second) / (len(first) + len(second))
-    return float((shares[0] - shares[1]).abs().max()) * size**0.5
 
 
 def test_bicubic_overshoots_before_its_colours_change() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torchvision.transforms.v2 as v2
 import torchvision.transforms.v2.functional as tv
-from test_augment_resize import ks
+from distributions import ks
 from torch import Tensor
 
 from mmload.augment import (

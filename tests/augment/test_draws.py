@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision.transforms.v2 as v2
+from distributions import ks
 from hypothesis import given
 from hypothesis import strategies as st
-from test_augment_resize import ks
 from torch import Tensor
 
 from mmload.augment import RandomCrop, RandomHorizontalFlip, sample_seeds, view_seeds

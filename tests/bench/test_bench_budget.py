@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_bench_measure import fake
+from fake_contenders import fake
 
 from mmload.bench import Options, measure
 from mmload.bench.budget import CLOSE_SHARE, START_SHARE, Budget, overrun, start_order

@@ -14,9 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import Done, mmload
-from test_bench_measure import alive
-from test_cli import complaint
+from conftest import Done, complaint, mmload
+from fake_contenders import alive
 
 from mmload.bench import Record, read_record, usage
 from mmload.bench.record import Row

@@ -5,36 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
-import threading
-from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from building import recipe
 from conftest import contents, mmload
 
-from mmload.builder import staging as staging_module
 from mmload.builder.destination import check_apart, foreign, remove_dataset
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
 from mmload.builder.repair import repair
-from mmload.builder.staging import Staging
-from mmload.builder.staging_files import MARK
 from mmload.builder.verify import verify
 from mmload.errors import BuildError, UsageError
-from mmload.runtime.durable_files import exchange, folder_lock
 from mmload.store.manifest import read
-
-
-@pytest.fixture
-def out(source: Path, tmp_path: Path) -> Path:
-    build(recipe(source, tmp_path / "out"))
-    return tmp_path / "out"
 
 
 def test_the_source_is_never_the_destination(source: Path, tmp_path: Path) -> None:
@@ -50,12 +33,6 @@ def test_the_source_is_never_the_destination(source: Path, tmp_path: Path) -> No
     done = mmload("build", "imagefolder", source, source, "--overwrite")
     assert done.returncode == 2
     assert contents(source) == before
-
-
-def test_the_source_is_never_the_folder_that_the_build_works_in(source: Path, tmp_path: Path) -> None:
-    staging = source.rename(tmp_path / ".sg.building")
-    with pytest.raises(UsageError, match="where the build would write"):
-        build(recipe(staging, tmp_path / "sg"))
 
 
 def test_folders_are_compared_by_inode_not_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,97 +133,6 @@ def test_something_that_appears_at_an_empty_destination_stays(source: Path, tmp_
     assert contents(tmp_path / "out") == {"thesis.tex": b"years of work"}
 
 
-@pytest.mark.parametrize("name", ["plan.json", "notes/thesis.tex", "dataset/thesis.tex", "thesis.tex", "lock"])
-def test_a_folder_of_somebody_elses_is_not_worked_in(source: Path, tmp_path: Path, name: str) -> None:
-    staging = tmp_path / ".out.building"
-    (staging / name).parent.mkdir(parents=True)
-    (staging / name).write_text("years of work")
-    for overwrite in (False, True):
-        with pytest.raises(BuildError, match="a build works there: rename it, or remove it"):
-            build(recipe(source, tmp_path / "out"), overwrite=overwrite)
-    assert contents(staging) == {name: b"years of work"}
-
-
-def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (tmp_path / ".out.building").symlink_to(elsewhere)
-    with pytest.raises(BuildError, match="is a link; a build works there"):
-        build(recipe(source, tmp_path / "out"))
-    (tmp_path / ".out.building").unlink()
-    (tmp_path / ".out.building").write_text("a file")
-    with pytest.raises(BuildError, match="is a file; a build works there"):
-        build(recipe(source, tmp_path / "out"))
-    (tmp_path / ".out.building").unlink()
-    for name in ("dataset", "lock"):
-        (tmp_path / ".out.building").mkdir()
-        (tmp_path / ".out.building" / name).symlink_to(elsewhere)
-        with pytest.raises(BuildError, match=f"holds {name}, which is no build's"):
-            build(recipe(source, tmp_path / "out"))
-        (tmp_path / ".out.building" / name).unlink()
-        (tmp_path / ".out.building").rmdir()
-    assert list(elsewhere.iterdir()) == []
-
-
-@pytest.mark.parametrize("made", [[], ["lock"], ["lock", "workers"]])
-def test_what_a_kill_leaves_before_the_mark_is_used(source: Path, tmp_path: Path, made: list[str]) -> None:
-    staging = tmp_path / ".out.building"
-    staging.mkdir()
-    for name in made:
-        (staging / name).touch()
-    assert build(recipe(source, tmp_path / "out")).built == 15
-    assert not staging.exists()
-
-
-def test_a_build_from_before_there_was_a_mark_goes_on(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    interrupted(source, out)
-    lock = tmp_path / ".out.building" / "lock"
-    assert lock.read_bytes() == MARK
-    lock.write_bytes(b"")
-    assert build(recipe(source, out)).built < 16
-    assert verify(out) == []
-
-
-def test_a_foreign_file_in_a_builds_folder_stays(source: Path, tmp_path: Path) -> None:
-    with Staging(tmp_path / "out") as staging:
-        (staging.paths.folder / "thesis.tex").write_text("years of work")
-        staging.discard()
-    assert contents(tmp_path / ".out.building") == {"thesis.tex": b"years of work"}
-
-
-OURS_NOT = ("notes/thesis.tex", "notes/train/a.json", "dataset/thesis.tex", "dataset/train/000000/thesis.tex")
-
-
-@pytest.mark.parametrize("name", OURS_NOT)
-def test_a_foreign_file_among_a_builds_own_is_refused_and_stays(source: Path, tmp_path: Path, name: str) -> None:
-    """The folder has the mark of a build that was interrupted; all that is in it used to be removed."""
-    interrupted(source, tmp_path / "out")
-    file = tmp_path / ".out.building" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("years of work")
-    before = contents(tmp_path / ".out.building")
-    for more in ({}, {"transforms": square(24)}):
-        with pytest.raises(BuildError, match=f"holds {name}, which is no build's"):
-            build(recipe(source, tmp_path / "out", **more), overwrite=bool(more))
-    assert contents(tmp_path / ".out.building") == before
-    file.unlink()
-    assert build(recipe(source, tmp_path / "out")).manifest.splits["train"].rows == 15
-
-
-@pytest.mark.parametrize("name", OURS_NOT)
-def test_a_foreign_file_that_appears_among_a_builds_own_stays(source: Path, tmp_path: Path, name: str) -> None:
-    with Staging(tmp_path / "out") as staging:
-        staging.begin({"recipe": {}, "fingerprint": ""})
-        file = staging.paths.folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("years of work")
-        (staging.paths.dataset / "train" / "000001.partial").mkdir(parents=True)
-        (staging.paths.dataset / "train" / "000001.partial" / "images.memmap").touch()
-        staging.discard()
-    assert contents(tmp_path / ".out.building") == {name: b"years of work"}
-
-
 @pytest.mark.parametrize("before", [False, True])
 def test_a_dataset_that_appears_during_the_build_is_not_replaced(source: Path, tmp_path: Path, before: bool) -> None:
     """--overwrite is about what was there when the build began."""
@@ -266,94 +152,6 @@ def test_a_dataset_that_appears_during_the_build_is_not_replaced(source: Path, t
     shutil.rmtree(out)
     assert build(recipe(source, out), overwrite=True).built == 0
     assert verify(out) == []
-
-
-def interrupted(source: Path, out: Path) -> None:
-    """A build that Ctrl-C ended: its folder stays."""
-
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(recipe(source, out), threads=1, progress=stop)
-
-
-def test_the_lock_of_a_folder_is_of_the_one_that_has_the_name(out: Path, tmp_path: Path) -> None:
-    with folder_lock(out):
-        assert out.is_dir()
-    with pytest.raises(FileNotFoundError), folder_lock(tmp_path / "nowhere"):
-        pass
-
-
-@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="the system cannot exchange folders")
-def test_a_reader_sees_a_dataset_at_every_moment_of_an_overwrite(source: Path, out: Path) -> None:
-    old, seen, failed = read(out), Counter[str](), []
-    stop = threading.Event()
-
-    def look() -> None:
-        while not stop.is_set():
-            try:
-                seen[read(out).fingerprint] += 1
-            except Exception as error:  # whatever it is, it is told below
-                failed.append(error)
-                return
-
-    reader = threading.Thread(target=look)
-    reader.start()
-    try:
-        for number in range(200):
-            new = replace(old, fingerprint=str(number))
-            with Staging(out) as staging:
-                shutil.copytree(out, staging.paths.dataset)
-                staging.commit(new, replaces=read(out).contents)
-    finally:
-        stop.set()
-        reader.join()
-    assert failed == []
-    assert len(seen) > 1
-    assert not (out.parent / ".out.building").exists()
-
-
-def test_without_an_exchange_there_are_two_renames(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmload.builder.staging.exchange", lambda one, other: False)
-    assert build(recipe(source, out, shard_bytes=9000), overwrite=True).built == 15
-    assert verify(out) == []
-    assert sorted(path.name for path in out.parent.iterdir()) == ["out", "photos"]
-
-
-@pytest.mark.parametrize("atomic", [True, False])
-@pytest.mark.parametrize("step", range(8))
-def test_a_kill_at_any_step_of_a_swap_is_recovered(
-    source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, step: int, atomic: bool
-) -> None:
-    build(recipe(source, out.parent / "new", shard_bytes=9000))
-    old, new = contents(out), contents(out.parent / "new")
-    left = step
-
-    def doomed(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*words: Any) -> Any:
-            nonlocal left
-            if not left:
-                raise KeyboardInterrupt
-            left -= 1
-            return call(*words)
-
-        return run
-
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        for name in ("standing", "folder_lock", "remove_dataset", "write_atomically"):
-            patch.setattr(f"mmload.builder.staging.{name}", doomed(getattr(staging_module, name)))
-        patch.setattr("mmload.builder.staging.exchange", doomed(exchange if atomic else lambda one, other: False))
-        patch.setattr(Path, "rename", doomed(Path.rename))
-        with Staging(out) as staging:
-            shutil.copytree(out.parent / "new", staging.paths.dataset)
-            staging.commit(read(out.parent / "new"), replaces=read(out).contents)
-    if atomic or out.exists():
-        assert contents(out) in (old, new)
-    report = build(recipe(source, out, shard_bytes=9000), overwrite=contents(out) == old if out.exists() else False)
-    assert report.left is None
-    assert contents(out) == new
-    assert sorted(path.name for path in out.parent.iterdir()) == ["new", "out", "photos"]
 
 
 def test_a_repair_writes_nothing_behind_links(source: Path, out: Path, tmp_path: Path) -> None:
@@ -379,13 +177,6 @@ def test_a_repair_writes_nothing_behind_links(source: Path, out: Path, tmp_path:
     with pytest.raises(BuildError, match="train is a link to .*a repair changes nothing behind links"):
         repair(out, source)
     assert contents(other) == before
-
-
-def test_nothing_is_built_in_a_folder_that_another_build_empties(source: Path, tmp_path: Path) -> None:
-    with Staging(tmp_path / "out"):
-        for name in ("dataset", "notes/x", "x"):
-            with pytest.raises(UsageError, match="which another build empties"):
-                build(recipe(source, tmp_path / ".out.building" / name))
 
 
 def test_the_working_directory_is_not_replaced(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Done, contents, make_folder, mmload
+from conftest import complaint, contents, make_folder, mmload
 
 from mmload import __version__
 from mmload.errors import BuildError
@@ -21,16 +21,6 @@ from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 
 CONFIG = Path(__file__).parents[2] / "configs" / "imagefolder_256.toml"
-
-
-def complaint(done: Done, code: int) -> str:
-    """The one line of an error; nothing else is said and the exit code is as expected."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if line.startswith("mmload: ")]
-    assert len(lines) == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    return lines[0]
 
 
 def test_help_and_version_import_no_torch() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import crop_collate
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from written_datasets import sparse_dataset
 
 import mmload
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
@@ -219,3 +220,37 @@ def test_images_larger_than_a_crop_are_what_collate_gives(tmp_path: Path, real_d
     for batch in Loader(split, batch_size=16, shuffle=True, seed=3, collate=collate):
         rows = split[batch.ids]
         assert torch.equal(batch.images, collate(rows.replace(seeds=sample_seeds(3, 0, batch.ids))).images)
+
+
+def test_stats_tell_the_tier_and_what_was_read(dataset: Dataset) -> None:
+    loader = Loader(dataset, batch_size=6, collate=crop_collate(), tier="memory")
+    for _ in range(3):
+        list(loader)
+    stats = loader.stats()
+    assert stats["tier"] == "memory"
+    assert stats["batches"] == 9
+    assert (stats["hits"], stats["misses"]) == (36, 18)
+    assert stats["waited_s"] > 0
+    assert "memory" in Loader(dataset).stats()["tier_reason"]
+
+
+def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
+    batch = next(iter(Loader(dataset, fields=["targets"])))
+    assert batch.images is None
+    assert batch.targets.tolist() == [row // 6 for row in range(18)]
+    with pytest.raises(UsageError, match="no field 'boxes'; it has images, targets"):
+        Loader(dataset, fields=["boxes"])
+
+
+@pytest.mark.parametrize(
+    "options", [{"tier": "tape"}, {"shuffle": "blocks"}, {"rank": 0}, {"rank": 2, "world_size": 2}, {"tail": "cut"}]
+)
+def test_options_that_cannot_be_meant_are_refused(dataset: Dataset, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Loader(dataset, **options)  # type: ignore[arg-type]
+
+
+def test_block_order_over_a_sorted_store_warns_what_to_do(tmp_path: Path) -> None:
+    path = sparse_dataset(tmp_path / "sorted", 20_000, targets=torch.arange(20_000) // 20)
+    with pytest.warns(UserWarning, match="sorted by class; build it with --shuffle-seed"):
+        Loader(path, shuffle="block", batch_size=256)

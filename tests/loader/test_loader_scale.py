@@ -5,45 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import time
-import zlib
 from pathlib import Path
 
 import pytest
-import torch
+from written_datasets import sparse_dataset
 
 import mmload
 from mmload.loader import Loader
-from mmload.records import FieldSpec
-from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
-
-
-def sparse_dataset(
-    path: Path, rows: int, targets: torch.Tensor | None = None, *, side: int = 8, shard_rows: int | None = None
-) -> Path:
-    """A dataset whose image files are holes: as large as they say, but with no bytes on the disk."""
-    fields = {
-        "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
-        "targets": FieldSpec(dtype="int64", shape=()),
-    }
-    shards = []
-    for index, start in enumerate(range(0, rows, shard_rows or rows)):
-        folder = path / "train" / shard_name(index)
-        folder.mkdir(parents=True)
-        count = min(shard_rows or rows, rows - start)
-        files = {}
-        for name, spec in fields.items():
-            with open(folder / f"{name}.memmap", "wb") as file:
-                file.truncate(count * spec.row_bytes)
-            files[name] = FileRecord(bytes=count * spec.row_bytes, crc32="00000000")
-        if targets is not None:
-            targets[start : start + count].numpy().tofile(folder / "targets.memmap")
-        shards.append(ShardRecord(rows=count, files=files))
-    (path / "train" / "samples.jsonl").touch()
-    samples = FileRecord(bytes=0, crc32=f"{zlib.crc32(b''):08x}")
-    split = SplitRecord(rows=rows, fields=fields, samples=samples, shards=tuple(shards))
-    manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
-    (path / "dataset.json").write_text(manifest.dumps())
-    return path
 
 
 def resident() -> int:

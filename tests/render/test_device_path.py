@@ -2,100 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from device_batches import COUNT, STEPS, batch_for, batches_of, stored_at
 from hypothesis import given
 from hypothesis import strategies as st
-from test_device_transfer import Hasty, LatePort
-from torch import Tensor, nn
+from simulated_device import Hasty, LatePort
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmload.augment import (
-    BoxRule,
-    CenterCrop,
-    CutMix,
-    MixUp,
-    Normalize,
-    RandomCrop,
-    RandomErasing,
-    RandomGrayscale,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    sample_seeds,
-)
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.batch import Batch
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe
 from mmload.loader import Loader, tiers
 from mmload.loader import batch_worker as maker
 from mmload.render.device_constants import constant
 from mmload.runtime.hashing import mixed_on_device
 from mmload.runtime.splitmix import signed
 from mmload.store.dataset import Split
-from mmload.store.dataset import open as open_dataset
-
-COUNT, SIDE, MOST = 24, 40, 5
-
-STEPS: dict[str, Callable[[], list[nn.Module]]] = {
-    "nothing": list,
-    "crop": lambda: [RandomCrop(32), RandomHorizontalFlip(), Normalize.imagenet()],
-    "both flips": lambda: [RandomVerticalFlip(), RandomHorizontalFlip()],
-    "cifar": lambda: [RandomCrop(SIDE, padding=4, fill=(9, 8, 7)), RandomHorizontalFlip(), Normalize.cifar10()],
-    "reflect": lambda: [RandomCrop(SIDE, padding=6, padding_mode="reflect"), Normalize.imagenet()],
-    "edge": lambda: [RandomCrop(SIDE, padding=(3, 5), padding_mode="edge"), RandomHorizontalFlip()],
-    "symmetric": lambda: [RandomCrop(SIDE, padding=7, padding_mode="symmetric")],
-    "center": lambda: [CenterCrop(24), Normalize.imagenet()],
-    "padded center": lambda: [CenterCrop(48)],
-    "resized crop": lambda: [RandomResizedCrop(28), RandomHorizontalFlip(), Normalize.imagenet()],
-    "resize": lambda: [Resize((30, 26)), RandomCrop(24), Normalize.imagenet()],
-    "gray": lambda: [RandomCrop(32), RandomGrayscale(0.5), Normalize.imagenet()],
-    "erasing": lambda: [RandomCrop(32), Normalize.imagenet(), RandomErasing(0.7, value=(0.1, 0.2, 0.3))],
-    "noise": lambda: [Normalize.imagenet(), RandomErasing(0.7, value="random")],
-    "two passes": lambda: [RandomResizedCrop(32), RandomCrop(32, padding=4), Normalize.imagenet()],
-    "foreign": lambda: [RandomCrop(32), nn.AvgPool2d(2), Normalize.imagenet()],
-    "mixup": lambda: [RandomCrop(32), Normalize.imagenet(), MixUp(num_classes=3)],
-    "cutmix": lambda: [RandomCrop(32), Normalize.imagenet(), CutMix(alpha=0.4, num_classes=3)],
-}
-"""Lists of steps that a device renders without being waited for, on images of SIDE x SIDE."""
-
-
-def batch_of(count: int, device: str = "cpu") -> Batch:
-    """Images, classes, boxes and masks of noise, the same for every device."""
-    generator = torch.Generator().manual_seed(4)
-    corners = torch.rand((count, MOST, 2, 2), generator=generator) * SIDE
-    counts = torch.randint(0, MOST + 1, (count,), generator=generator)
-    real = torch.arange(MOST) < counts[:, None]
-    made: Batch = Batch(
-        images=torch.randint(0, 256, (count, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator),
-        targets=torch.arange(count) % 3,
-        boxes=torch.cat((corners.amin(2), corners.amax(2)), dim=2) * real[:, :, None],
-        labels=torch.where(real, torch.arange(MOST), -1),
-        difficult=(torch.arange(MOST) % 2 == 0) & real,
-        counts=counts,
-        masks=torch.randint(0, 256, (count, SIDE, SIDE), dtype=torch.uint8, generator=generator),
-        ids=torch.arange(count),
-        seeds=sample_seeds(1, 0, torch.arange(count)),
-        batch_size=[count],
-    ).to(device)
-    return made
-
-
-def batch_for(name: str, count: int, device: str = "cpu") -> Batch:
-    """:func:`batch_of` for a list of steps: without boxes and masks where one of them cannot take these along."""
-    batch = batch_of(count, device)
-    if name not in ("foreign", "mixup", "cutmix"):
-        return batch
-    plain: Batch = batch.replace(boxes=None, labels=None, difficult=None, counts=None, masks=None)
-    return plain
 
 
 class NoWaiting(TorchFunctionMode):
@@ -166,33 +93,10 @@ def test_constants_are_made_once_and_keep_their_values() -> None:
     assert not made.is_inference()
 
 
-class Detections(torch.utils.data.Dataset[dict[str, Any]]):
-    """The rows of :func:`batch_of` as samples."""
-
-    def __init__(self) -> None:
-        self._batch = batch_of(COUNT)
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        names = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks")
-        features = torch.arange(4, dtype=torch.bfloat16) * index
-        return {"features": features, **{name: getattr(self._batch, name)[index] for name in names}}
-
-
 @pytest.fixture(scope="module")
 def detections(tmp_path_factory: pytest.TempPathFactory) -> Split:
     """Shared by the module, and not written to."""
     return stored_at(tmp_path_factory.mktemp("detections") / "store")
-
-
-def stored_at(out: Path) -> Split:
-    """A stored split with every kind of field."""
-    options = {"dataset": f"{__name__}:Detections"}
-    recipe = BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=out, shard_bytes=60_000)
-    build(recipe, threads=1)
-    return open_dataset(out)["train"]
 
 
 @pytest.fixture
@@ -202,13 +106,6 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> LatePort:
     monkeypatch.setattr(maker, "CudaPort", lambda device: port)
     monkeypatch.setattr(maker, "make", lambda tier, split, device: tiers.make(tier, split, torch.device("cpu")))
     return port
-
-
-def batches_of(split: Split, **options: Any) -> list[Batch]:
-    """Two epochs."""
-    collate = Collate(RandomCrop(32, padding=4), RandomHorizontalFlip(), Normalize.imagenet(), box_rule=BoxRule())
-    with Loader(split, batch_size=5, shuffle=True, seed=3, collate=collate, **options) as loader:
-        return [batch for _ in range(2) for batch in loader]
 
 
 def equal(got: list[Batch], expected: list[Batch]) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from device_batches import STEPS, batch_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreting import NAME, interpreted
-from test_cpu_kernels import FORMATS, planned
-from test_device_path import STEPS, batch_for
+from random_plans import FORMATS, planned
 from torch import Tensor
 
 from mmload.augment.collate import Collate

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cifar_files import write_cifar10
 from devkit import Devkit, thing
+from picture_folders import folder_of
 from PIL import Image
-from test_sources_cifar import write_cifar10
-from test_sources_imagefolder import folder_of
 
 from mmload.errors import MmloadError, SampleError
 from mmload.sources import make_source

@@ -14,25 +14,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from picture_folders import folder_of
 from torchvision.datasets import ImageFolder
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import HasNotes, make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.files import held_out, inner_name, read_bytes
-
-
-def picture(path: Path, seed: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path, format="PNG")
-
-
-def folder_of(root: Path, *names: str) -> Path:
-    for seed, name in enumerate(names):
-        picture(root / name, seed)
-    return root
 
 
 def source(root: Path, **options):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from building import EXACT
 from devkit import Devkit
-from test_sources_imagefolder import folder_of
+from picture_folders import folder_of
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe

@@ -17,6 +17,7 @@ import torchvision
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from python_datasets import MADE, splits
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from mmload.errors import RecipeError, SampleError, SourceError
@@ -28,19 +29,6 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 IMAGE = Image.fromarray(PIXELS)
 CHW = torch.from_numpy(PIXELS.transpose(2, 0, 1).copy())
 Pair = namedtuple("Pair", ["image", "label"])
-
-MADE: dict[str, Any] = {}
-"""What the tests' datasets are; named to the source as ``tests' module:made``."""
-
-
-def made(name: str) -> Any:
-    return MADE[name]
-
-
-def splits(dataset: Any, decoder: Decoder | None = None, **options: Any):
-    MADE["it"] = dataset
-    options = {"dataset": f"{__name__}:made", "arguments": {"name": "it"}, **options}
-    return make_source("python", Path(__file__).parent, decoder or Decoder(), options).splits()
 
 
 def fields_of(sample: Any, **options: Any) -> dict[str, torch.Tensor]:
@@ -184,7 +172,7 @@ def test_several_splits() -> None:
     both = {"train": [(IMAGE, 1)] * 3, "val": [(IMAGE, 0)]}
     assert {name: len(split) for name, split in splits(both).items()} == {"train": 3, "val": 1}
     MADE["it"] = [(IMAGE, 1)]
-    spec = f"{__name__}:made"
+    spec = "python_datasets:made"
     source = make_source(
         "python", Path("."), Decoder(), {"dataset": {"a": spec, "b": spec}, "arguments": {"name": "it"}}
     )

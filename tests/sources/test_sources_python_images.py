@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_sources_python import splits
+from python_datasets import splits
 
 from mmload.errors import SampleError, SourceError
 from mmload.sources import SourceSplit

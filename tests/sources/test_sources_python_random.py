@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
-from test_sources_python import splits
+from python_datasets import splits
 from torch.utils.data import ConcatDataset, Dataset, Subset
 from torchvision import transforms as v1
 from torchvision.transforms import v2

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_sources_python import MADE, splits
+from python_datasets import MADE, splits
 from torch.utils.data import ConcatDataset
 
 import mmload
@@ -82,7 +82,7 @@ def test_lists_as_hugging_face_gives_them(tmp_path: Path) -> None:
         kind="python",
         root=Path(__file__).parent,
         out=tmp_path / "out",
-        options={"dataset": "test_sources_python:made", "arguments": {"name": "it"}},
+        options={"dataset": "python_datasets:made", "arguments": {"name": "it"}},
         shard_bytes=300,
     )
     build(recipe, threads=2)

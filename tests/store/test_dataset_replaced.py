@@ -12,40 +12,16 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from building import resealed
 from conftest import contents
 from torch.utils.data import DataLoader
+from written_datasets import ROWS, of_one_value
 
 import mmload
 from mmload.batch import Batch
 from mmload.errors import DamagedError, StoreError
-from mmload.records import FieldSpec
-from mmload.store.checksum import crc32
-from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
-
-ROWS, SHARD_ROWS = 96, 4  # the images of a shard are three pages
-FIELDS = {"images": FieldSpec(dtype="uint8", shape=(3, 32, 32)), "targets": FieldSpec(dtype="int64", shape=())}
-
-
-def of_one_value(path: Path, value: int) -> Path:
-    """A dataset whose pixels and labels are all one value."""
-    shards = []
-    for index in range(ROWS // SHARD_ROWS):
-        folder = path / "train" / shard_name(index)
-        folder.mkdir(parents=True)
-        np.full((SHARD_ROWS, 3, 32, 32), value, np.uint8).tofile(folder / "images.memmap")
-        np.full(SHARD_ROWS, value, np.int64).tofile(folder / "targets.memmap")
-        stored = {name: (folder / f"{name}.memmap").read_bytes() for name in FIELDS}
-        files = {name: FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}") for name, data in stored.items()}
-        shards.append(ShardRecord(rows=SHARD_ROWS, files=files))
-    (path / "train" / "samples.jsonl").touch()
-    samples = FileRecord(bytes=0, crc32="00000000")
-    split = SplitRecord(rows=ROWS, fields=FIELDS, samples=samples, shards=tuple(shards))
-    text = Manifest(recipe={}, fingerprint=str(value), splits={"train": split}).dumps()
-    (path / "dataset.json").write_text(text, encoding="utf-8")
-    return path
+from mmload.store.manifest import shard_name
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import crop_collate
-from test_dataset_replaced import of_one_value
 from torch.utils.data import ConcatDataset, Subset, random_split
+from written_datasets import of_one_value
 
 import mmload
 from mmload.errors import UsageError

@@ -1,0 +1,66 @@
+"""Contenders that do one thing right or wrong, for the tests of ``mmload bench``, and whether a process still runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.bench.contenders import Entry
+from mmload.bench.task import Task
+from mmload.errors import SourceError
+
+
+class Fake:
+    """Batches of zeros; what else happens is the test's."""
+
+    def __init__(self, task: Task, scratch: Path, *, does: str = "") -> None:
+        self._task, self._does, self._epochs = task, does, 0
+        if does == "cannot":
+            raise SourceError("its folder is gone")
+        if does == "printer":
+            os.write(2, b"the library says so\n")
+            os._exit(3)
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch of the task, or trouble."""
+        self._epochs += 1
+        if self._does == "hangs" and self._epochs == 2:
+            time.sleep(600)
+        if self._does == "crashes" and self._epochs == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._does == "raises" and self._epochs == 2:
+            raise RuntimeError("out of ideas")
+        if self._does == "empty":
+            return
+        size = 3 if self._does == "small" else self._task.crop
+        if self._does == "parent":
+            self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        for _ in range(100 if self._does == "slow" else 3):
+            time.sleep({"slow": 0.4, "slower": 0.8}.get(self._does, 0.001))
+            yield torch.zeros(4, 3, size, size), torch.zeros(4, dtype=torch.int64)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def fake(name: str, does: str = "", group: str = "mmload", **more: Any) -> Entry:
+    """An entry whose contender does one thing."""
+    return Entry(name=name, group=group, make=partial(Fake, does=does), **more)
+
+
+def alive(number: int) -> bool:
+    """Whether a process runs: it is there and is no zombie."""
+    try:
+        return (Path("/proc") / str(number) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

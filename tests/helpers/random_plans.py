@@ -1,0 +1,45 @@
+"""Random plans of windows in and outside of small images, for the tests of every kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mmload.render.plan import PADDING_MODES, Padding, Plan
+
+FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+@st.composite
+def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
+    """A plan of windows in and outside of small images, the images, and which image each sample is."""
+    count, channels = draw(st.integers(0, 4)), draw(st.integers(1, 4))
+    height, width, rows, cols = (draw(st.integers(1, 40)) for _ in range(4))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+
+    def numbers(least: int, most: int) -> Tensor:
+        return torch.randint(least, most + 1, (count,), generator=generator)
+
+    margin = draw(st.integers(0, 9))
+    fill = tuple(float(draw(st.integers(0, 255))) for _ in range(draw(st.sampled_from([1, channels]))))
+    plan = Plan.of(count, (channels, height, width), 255.0, torch.device("cpu"))
+    plan = replace(
+        plan,
+        top=numbers(-margin, max(height + margin - rows, -margin)),
+        left=numbers(-margin, max(width + margin - cols, -margin)),
+        rows=rows,
+        cols=cols,
+        height=rows,
+        width=cols,
+        padding=Padding(mode=draw(st.sampled_from(PADDING_MODES)), fill=fill, margin=(margin + rows, margin + cols)),
+        flip_x=numbers(0, 1).bool() if draw(st.booleans()) else None,
+        flip_y=numbers(0, 1).bool() if draw(st.booleans()) else None,
+        gray=numbers(0, 1).bool() if draw(st.booleans()) else None,
+    )
+    if draw(st.booleans()):
+        plan = plan.scaled(torch.randn(channels, generator=generator), torch.randn(channels, generator=generator))
+    images = torch.randint(0, 256, (count + 3, channels, height, width), dtype=torch.uint8, generator=generator)
+    return plan, images, numbers(0, count + 2)

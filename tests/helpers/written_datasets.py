@@ -1,0 +1,66 @@
+"""Datasets written file by file, without a source and a build."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mmload.records import FieldSpec
+from mmload.store.checksum import crc32
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
+
+ROWS, SHARD_ROWS = 96, 4  # the images of a shard are three pages
+
+
+FIELDS = {"images": FieldSpec(dtype="uint8", shape=(3, 32, 32)), "targets": FieldSpec(dtype="int64", shape=())}
+
+
+def of_one_value(path: Path, value: int) -> Path:
+    """A dataset whose pixels and labels are all one value."""
+    shards = []
+    for index in range(ROWS // SHARD_ROWS):
+        folder = path / "train" / shard_name(index)
+        folder.mkdir(parents=True)
+        np.full((SHARD_ROWS, 3, 32, 32), value, np.uint8).tofile(folder / "images.memmap")
+        np.full(SHARD_ROWS, value, np.int64).tofile(folder / "targets.memmap")
+        stored = {name: (folder / f"{name}.memmap").read_bytes() for name in FIELDS}
+        files = {name: FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}") for name, data in stored.items()}
+        shards.append(ShardRecord(rows=SHARD_ROWS, files=files))
+    (path / "train" / "samples.jsonl").touch()
+    samples = FileRecord(bytes=0, crc32="00000000")
+    split = SplitRecord(rows=ROWS, fields=FIELDS, samples=samples, shards=tuple(shards))
+    text = Manifest(recipe={}, fingerprint=str(value), splits={"train": split}).dumps()
+    (path / "dataset.json").write_text(text, encoding="utf-8")
+    return path
+
+
+def sparse_dataset(
+    path: Path, rows: int, targets: torch.Tensor | None = None, *, side: int = 8, shard_rows: int | None = None
+) -> Path:
+    """A dataset whose image files are holes: as large as they say, but with no bytes on the disk."""
+    fields = {
+        "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
+        "targets": FieldSpec(dtype="int64", shape=()),
+    }
+    shards = []
+    for index, start in enumerate(range(0, rows, shard_rows or rows)):
+        folder = path / "train" / shard_name(index)
+        folder.mkdir(parents=True)
+        count = min(shard_rows or rows, rows - start)
+        files = {}
+        for name, spec in fields.items():
+            with open(folder / f"{name}.memmap", "wb") as file:
+                file.truncate(count * spec.row_bytes)
+            files[name] = FileRecord(bytes=count * spec.row_bytes, crc32="00000000")
+        if targets is not None:
+            targets[start : start + count].numpy().tofile(folder / "targets.memmap")
+        shards.append(ShardRecord(rows=count, files=files))
+    (path / "train" / "samples.jsonl").touch()
+    samples = FileRecord(bytes=0, crc32=f"{zlib.crc32(b''):08x}")
+    split = SplitRecord(rows=rows, fields=fields, samples=samples, shards=tuple(shards))
+    manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
+    (path / "dataset.json").write_text(manifest.dumps())
+    return path
