@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmload.runtime.numba_compile import inlined, numba_compiled
-from mmload.runtime.splitmix import FACTORS, GOLDEN, SHIFTS, signed
+from mmload.runtime.splitmix import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
 Words = npt.NDArray[np.uint64]
 
@@ -16,8 +16,7 @@ INCREMENT = signed(GOLDEN)
 """The increment of splitmix64 as torch holds it."""
 
 _INCREMENT = np.uint64(GOLDEN)
-_FIRST, _SECOND = (np.uint64(factor) for factor in FACTORS)
-_30, _27, _31, _11 = (np.uint64(bits) for bits in (*SHIFTS, 11))
+_11 = np.uint64(11)
 
 
 def mixed(value: Tensor) -> Tensor:
@@ -31,21 +30,14 @@ def mixed(value: Tensor) -> Tensor:
     """
     if value.device.type == "cpu":
         return torch.from_numpy(_mixed(as_words(value)).view(np.int64)).view(value.shape)
-    return mixed_on_device(value)
-
-
-def mixed_on_device(value: Tensor) -> Tensor:
-    """The same bits by torch's operations, which exist on every device."""
-    value = (value ^ _shifted(value, SHIFTS[0])) * signed(FACTORS[0])
-    value = (value ^ _shifted(value, SHIFTS[1])) * signed(FACTORS[1])
-    return value ^ _shifted(value, SHIFTS[2])
+    return mix_tensor(value)
 
 
 def unit(bits: Tensor) -> Tensor:
     """The upper 53 bits of int64 words as float64 in [0, 1)."""
     if bits.device.type == "cpu":
         return torch.from_numpy(_units(as_words(bits))).view(bits.shape)
-    return _shifted(bits, 11).to(torch.float64) * 2.0**-53
+    return shift_right(bits, 11).to(torch.float64) * 2.0**-53
 
 
 def expect_words(value: Tensor) -> None:
@@ -66,20 +58,11 @@ def as_words(value: Tensor) -> Words:
     return words
 
 
-def _shifted(value: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's own shift copies the sign bit, the mask takes it off again."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
-
-
 # Compiled, as every torch operation gives up the interpreter lock and has to win it back: with two threads that was 1.9
 # ms for the draws of a batch of 64 where one thread alone took 0.25 ms, and the pixels take 3. So these keep the lock.
 
 
-@inlined
-def _mix(word: np.uint64) -> np.uint64:
-    word = (word ^ (word >> _30)) * _FIRST
-    word = (word ^ (word >> _27)) * _SECOND
-    return word ^ (word >> _31)
+_mix = inlined(mix_word)
 
 
 @inlined

@@ -89,8 +89,8 @@ class KeptCode:
 @cache
 def _shared_source() -> bytes:
     """The digest of what all compiled functions may have in them, which their own source's stamp does not cover."""
-    source = pkgutil.get_data("mmload.runtime", "numba_compile.py")
-    return hashlib.sha256(source or b"").digest()
+    sources = (pkgutil.get_data("mmload.runtime", name) for name in ("numba_compile.py", "splitmix.py"))
+    return hashlib.sha256(b"".join(source or b"" for source in sources)).digest()
 
 
 def _write(path: Path, content: bytes) -> None:

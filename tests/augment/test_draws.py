@@ -14,7 +14,8 @@ from mmload.augment import RandomCrop, RandomHorizontalFlip, sample_seeds, view_
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.mix import beta
 from mmload.augment.step import plan_for
-from mmload.runtime.hashing import mixed, mixed_on_device
+from mmload.runtime.hashing import mixed
+from mmload.runtime.splitmix import mix_tensor
 
 MASK = (1 << 64) - 1
 
@@ -29,7 +30,7 @@ def plainly_mixed(value: int) -> int:
 def test_the_hash_is_splitmix64(values: list[int]) -> None:
     expected = [plainly_mixed(one & MASK) for one in values]
     assert [one & MASK for one in mixed(torch.tensor(values)).tolist()] == expected
-    assert [one & MASK for one in mixed_on_device(torch.tensor(values)).tolist()] == expected
+    assert [one & MASK for one in mix_tensor(torch.tensor(values)).tolist()] == expected
 
 
 def test_splitmix64_of_its_published_seed() -> None:

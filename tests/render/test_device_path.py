@@ -20,8 +20,7 @@ from mmload.batch import Batch
 from mmload.loader import Loader, tiers
 from mmload.loader import batch_worker as maker
 from mmload.render.device_constants import constant
-from mmload.runtime.hashing import mixed_on_device
-from mmload.runtime.splitmix import signed
+from mmload.runtime.splitmix import mix_tensor, signed
 from mmload.store.dataset import Split
 
 
@@ -79,7 +78,7 @@ def test_counters_made_on_a_device_are_those_of_the_cpu(seed: int, step: int, us
     expected = draws.bits(count)
     numbers = torch.arange(used + 1, used + count + 1)
     golden, odd = signed(0x9E3779B97F4A7C15), signed(0xD1342543DE82EF95 * (step + 1))
-    assert torch.equal(mixed_on_device(torch.tensor([[seed]]) + (numbers * golden + odd)), expected)
+    assert torch.equal(mix_tensor(torch.tensor([[seed]]) + (numbers * golden + odd)), expected)
 
 
 def test_constants_are_made_once_and_keep_their_values() -> None:
