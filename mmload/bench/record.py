@@ -16,7 +16,7 @@ from mmload.bench.contender_server import CEILINGS
 from mmload.bench.measure import Measurement
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, UsageError
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.regular_files import read_regular_text
 
 FORMAT = "mmload bench"
 VERSION = 1
@@ -135,9 +135,8 @@ def read_record(path: str | Path) -> Record:
         UsageError: if there is none at that path, or it is of another format.
     """
     try:
-        with open(path, encoding="utf-8", opener=open_regular) as file:
-            text = file.read(_MOST + 1)
-        if len(text) > _MOST:
+        text = read_regular_text(path, _MOST)
+        if text is None:
             raise UsageError(f"{path} is not a record of mmload bench: it is longer than {_MOST:,} characters")
         body = json.loads(text)
     except OSError as error:

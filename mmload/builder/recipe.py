@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import RecipeError, choices
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.regular_files import read_regular_text
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that no stored byte depends on
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
@@ -153,9 +153,8 @@ def load(path: str | Path) -> BuildRecipe:
         RecipeError: if the file is missing, is not TOML, or has a key or value that a recipe does not have.
     """
     try:
-        with open(path, encoding="utf-8", opener=open_regular) as file:
-            text = file.read(_MOST + 1)
-        if len(text) > _MOST:
+        text = read_regular_text(path, _MOST)
+        if text is None:
             raise RecipeError(f"the recipe {path} is longer than {_MOST:,} characters; give the TOML file of a recipe")
         body = tomllib.loads(text)
     except OSError as error:
