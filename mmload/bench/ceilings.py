@@ -21,6 +21,7 @@ from mmload.bench.cold import evict, resident_bytes
 from mmload.bench.contenders import Contender, Entry
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, counted
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.memory_pool import past_caches
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import single_op_pool
@@ -145,7 +146,7 @@ class Disk:
             evict(path, length)
             left = resident_bytes(path, length)
             if left:
-                raise MmloadError(f"{left / 2**20:,.1f} MiB of {path.name} stay in the page cache: a read is not cold")
+                raise MmloadError(f"{bytes_text(left)} of {path.name} stay in the page cache: a read is not cold")
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """As many elements as rows were read in each block."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.regular_files import open_regular
 
 _TRIES = 3  # pages that are in a processor's own queues go with the second call
@@ -63,7 +64,7 @@ def make_cold(paths: Iterable[Path]) -> Coldness:
         resident = sum(counts.values())
         if not left:
             break
-    reason = f"{resident / 2**20:,.1f} MiB stay in the page cache, as of {left[0]}" if left else ""
+    reason = f"{bytes_text(resident)} stay in the page cache, as of {left[0]}" if left else ""
     return Coldness(files=len(files), bytes=size, resident=resident, reason=reason)
 
 

@@ -22,6 +22,7 @@ from mmload.bench.task import Task
 from mmload.bench.train import check_model
 from mmload.bench.verdict import verdict
 from mmload.errors import counted
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.thread_pools import available_cores
 
 Progress = Callable[[str], None]
@@ -164,7 +165,7 @@ def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
     if coldness and not unproven:
         notes.append(
             f"cold: before every epoch the contender was created again and {counted(coldness[0].files, 'file')} "
-            f"({coldness[0].bytes / 2**20:,.1f} MiB) were evicted; mincore found no page of them in memory"
+            f"({bytes_text(coldness[0].bytes)}) were evicted; mincore found no page of them in memory"
         )
     elif coldness:
         notes.append(

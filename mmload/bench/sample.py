@@ -15,6 +15,7 @@ from mmload.bench.cold import Coldness, files_below, make_cold
 from mmload.builder.pipeline import build, splits_of
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import UsageError, counted
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.sources import SourceSplit
 from mmload.sources.imagefolder import ImageFolderSplit
 
@@ -46,7 +47,7 @@ class Estimate:
         rate = self.images / self.seconds
         return (
             f"Building all {counted(self.images, 'image')} would take about {span(self.seconds)} and "
-            f"{size(self.bytes)}: {self.sampled:,} of them were built at {rate:,.0f} images/s, {cache}."
+            f"{bytes_text(self.bytes)}: {self.sampled:,} of them were built at {rate:,.0f} images/s, {cache}."
         )
 
 
@@ -167,8 +168,3 @@ def span(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
-
-
-def size(count: int) -> str:
-    """``23.1 MiB``, ``1.2 GiB``."""
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"

@@ -15,6 +15,7 @@ import torch
 from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError
 from mmload.loader.tiers import free_memory
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.thread_pools import available_cores
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
@@ -93,8 +94,8 @@ class Task:
         if free and self.batch_size * image * _BATCHES > free:
             most = max(1, free // (image * _BATCHES))
             raise UsageError(
-                f"--batch-size is {self.batch_size}: {_BATCHES} batches of {self.batch_size * image / 2**30:,.1f} GiB "
-                f"do not fit into the {free / 2**30:,.1f} GiB of memory that are free; use at most {most}"
+                f"--batch-size is {self.batch_size}: {_BATCHES} batches of {bytes_text(self.batch_size * image)} "
+                f"do not fit into the {bytes_text(free)} of memory that are free; use at most {most}"
             )
 
     @property

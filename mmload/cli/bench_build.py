@@ -13,6 +13,7 @@ from mmload.cli.interrupt import interruptible
 from mmload.cli.options import DecodingThreads
 from mmload.cli.terminal import check_target, show, status_line
 from mmload.errors import MmloadError, counted
+from mmload.runtime.byte_sizes import bytes_text
 
 MOST_LINKS = 1_000_000
 """Links to photographs that ``bench build`` makes, one an image."""
@@ -57,6 +58,6 @@ def _check_room(size: int, images: int) -> None:
     need, free = int(_ROOM * images * 3 * size * size), shutil.disk_usage(place).free
     if need > free:
         raise MmloadError(
-            f"{counted(images, 'image')} of {size} x {size} take {need / 2**20:,.1f} MiB of temporary files, "
-            f"{free / 2**20:,.1f} MiB are free in {place}; set TMPDIR to a place with more, or lower --images or --size"
+            f"{counted(images, 'image')} of {size} x {size} take {bytes_text(need)} of temporary files, "
+            f"{bytes_text(free)} are free in {place}; set TMPDIR to a place with more, or lower --images or --size"
         )

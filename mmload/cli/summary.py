@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmload.errors import counted
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.manifest import SKIPPED_NAME, Manifest
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def warnings(manifest: Manifest) -> list[str]:
 
 def _of_split(dataset: Dataset, name: str, split: Split) -> Iterator[str]:
     record = split.record
-    size = f"{record.bytes / 2**20:,.1f} MiB in {counted(len(record.shards), 'shard')}"
+    size = f"{bytes_text(record.bytes)} in {counted(len(record.shards), 'shard')}"
     classes = counted(len(split.classes), "class", "classes")
     yield f"  {name}: {counted(len(split), 'row')}, {classes}, {size}"
     for field, spec in split.fields.items():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.runtime import cgroup
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.split_views import Rows
 
 TIERS = ("auto", "disk", "memory", "device")
@@ -177,15 +178,15 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         if size <= MEMORY_SHARE * free:
-            return "device", f"device: {_mib(size)} of images, {_mib(free)} free on {device}"
+            return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
     if _COPIES and split.key in _COPIES:
-        return "memory", f"memory: {_mib(size)} of images, which another loader of this process keeps already"
+        return "memory", f"memory: {bytes_text(size)} of images, which another loader of this process keeps already"
     ranks = local_ranks()
     free = max(0, free_memory() - sum(copy.missing for copy in list(_COPIES.values()))) // ranks
-    shown = f"{_mib(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
+    shown = f"{bytes_text(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
     if size <= MEMORY_SHARE * free:
-        return "memory", f"memory: {_mib(size)} of images, {shown}"
-    return "disk", f"disk: {_mib(size)} of images are more than {MEMORY_SHARE:.0%} of {shown}"
+        return "memory", f"memory: {bytes_text(size)} of images, {shown}"
+    return "disk", f"disk: {bytes_text(size)} of images are more than {MEMORY_SHARE:.0%} of {shown}"
 
 
 def local_ranks() -> int:
@@ -218,7 +219,3 @@ def _system_memory() -> int | None:
     except (OSError, ValueError):
         pass
     return None
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"

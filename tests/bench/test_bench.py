@@ -21,10 +21,11 @@ from mmload.bench.compare import compare
 from mmload.bench.options import Options
 from mmload.bench.record import Row
 from mmload.bench.report import number, rates, table
-from mmload.bench.sample import balanced, build_sample, size, span
+from mmload.bench.sample import balanced, build_sample, span
 from mmload.bench.train import check_model
 from mmload.bench.verdict import verdict
 from mmload.errors import MmloadError, SourceError, UsageError
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 
@@ -392,4 +393,4 @@ def test_sizes_and_times_are_told_as_people_do() -> None:
         "27 min",
         "3.2 hours",
     ]
-    assert [size(count) for count in (23_592_960, 5 * 2**29)] == ["22.5 MiB", "2.5 GiB"]
+    assert [bytes_text(count) for count in (23_592_960, 5 * 2**29)] == ["22.5 MiB", "2.5 GiB"]

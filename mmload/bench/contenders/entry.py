@@ -17,8 +17,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from mmload.bench.sample import size
 from mmload.bench.task import Task
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.manifest import FILE_NAME
 
 ROOM_SHARE = 1 / 8
@@ -107,7 +107,7 @@ def no_room(task: Task) -> str:
     if need <= ROOM_SHARE * free:
         return ""
     return (
-        f"its files may take {size(need)}, more than {ROOM_SHARE:.1%} of the {size(free)} free "
+        f"its files may take {bytes_text(need)}, more than {ROOM_SHARE:.1%} of the {bytes_text(free)} free "
         f"in {tempfile.gettempdir()}; set TMPDIR, or measure a smaller split"
     )
 

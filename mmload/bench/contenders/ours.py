@@ -20,6 +20,7 @@ from mmload.bench.contenders.entry import Batches, Entry
 from mmload.bench.task import Task
 from mmload.errors import counted
 from mmload.loader.tiers import free_memory
+from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.dataset import Split
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def labels_of(batch: Batch) -> Tensor:
 def _too_large(task: Task) -> str:
     """Why the rows cannot be held in memory, "" if they can."""
     need, free = task.rows.fields["images"].row_bytes * len(task.rows), free_memory()
-    return f"needs {need / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} GiB are free" if need > free else ""
+    return f"needs {bytes_text(need)} of memory, {bytes_text(free)} are free" if need > free else ""
 
 
 def _repeated(task: Task) -> list[int]:
