@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from mmload.render.device_constants import constant
+from mmload.render.plan import LUMA_WEIGHTS
 
+_RED, _GREEN, _BLUE = LUMA_WEIGHTS
 _SECTORS = (0, 3, 1, 2, 0, 1, 1, 0, 3, 1, 2, 0, 3, 1, 0, 0, 1, 2)
 """Which of value, least, falling and rising each of red, green, blue is, per sixth of the color circle."""
 
@@ -47,7 +49,7 @@ def luma_of(images: Tensor, white: float) -> Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
-    luma = red.mul(0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114).unsqueeze(1)
+    luma = red.mul(_RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE).unsqueeze(1)
     return luma if white == 1 else luma.floor_()
 
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mmload.render.device_constants import constant
-from mmload.render.plan import PADDING_MODES, Padding, Plan
+from mmload.render.plan import LUMA_WEIGHTS, PADDING_MODES, Padding, Plan
 
 ELEMENTS = 4096
 """What one program writes."""
@@ -26,6 +26,7 @@ _INSIDE = -1
 """The mode of windows that do not reach out of their image."""
 
 _CONSTANT, _EDGE, _REFLECT, _SYMMETRIC = (tl.constexpr(number) for number in range(4))  # of PADDING_MODES
+_RED, _GREEN, _BLUE = (tl.constexpr(weight) for weight in LUMA_WEIGHTS)
 
 
 def crop(
@@ -179,7 +180,7 @@ def _crop(
         red = _value(image + at, inside, fill, 0, CHANNELS, MODE)
         green = _value(image + at + ROWS * COLS, inside, fill, 1, CHANNELS, MODE)
         blue = _value(image + at + 2 * ROWS * COLS, inside, fill, 2, CHANNELS, MODE)
-        luma = tl.floor(red * 0.2989 + green * 0.587 + blue * 0.114)
+        luma = tl.floor(red * _RED + green * _GREEN + blue * _BLUE)
         value = tl.where(gray, luma, value)
     if shift is not None:
         value -= _of_channel(shift, channel, CHANNELS)

@@ -15,6 +15,9 @@ from torch import Tensor
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
+LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
+"""Of red, green and blue, as ``torchvision.transforms.v2.functional.rgb_to_grayscale`` has them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:

@@ -24,7 +24,7 @@ from mmload.render import cpu_kernels as kernels
 from mmload.render.cpu_kernels import Bytes, Flags, Floats, Numbers
 from mmload.render.device_constants import constant
 from mmload.render.erased_regions import Corner, corners_of, punch_batch, punch_row
-from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling, refuse_levels
+from mmload.render.plan import LUMA_WEIGHTS, PADDING_MODES, Padding, Plan, Resampling, refuse_levels
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import resized, resized_batch
 from mmload.render.torch_sampling import Window, chunks, picked, windows
@@ -37,9 +37,6 @@ CHUNK_ELEMENTS = 200_000
 
 RESIZED_BYTES = 700_000
 """Bytes of resized windows that are held before they are colored: what stays in cache."""
-
-_LUMA = (0.2989, 0.587, 0.114)
-"""The luma weights of ``torchvision.transforms.v2.functional.rgb_to_grayscale``."""
 
 _MOST_CHANNELS = 16
 """More channels than these the GPU's kernel does not take: it has code for each of them."""
@@ -246,15 +243,15 @@ class Rendering:
 
     def _luma(self, pixels: Tensor) -> Tensor:
         """The luma [B, 1, h, w] of [B, 3, h, w], in whole levels if the images were uint8."""
-        red, green, blue = pixels.unbind(1)
-        luma = red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]
+        red, green, blue = (plane * weight for plane, weight in zip(pixels.unbind(1), LUMA_WEIGHTS, strict=True))
+        luma = red + green + blue
         return (luma.floor_() if self.plan.peak > 1 else luma).unsqueeze(1)
 
     @lazy_property
     def _frames(self) -> Frames:
         plan, how = self.plan, self.plan.resampling
         mirrors = np.zeros(plan.count, dtype=np.uint8)
-        for flip, bit in ((plan.flip_x, kernels.ACROSS), (plan.flip_y, kernels.OVER)):
+        for flip, bit in ((plan.flip_x, kernels.FLIPPED_X), (plan.flip_y, kernels.FLIPPED_Y)):
             if flip is not None:
                 mirrors += flip.numpy() * np.uint8(bit)
         top, left = (plan.top, plan.left) if how is None else (how.top, how.left)
