@@ -1,6 +1,6 @@
 """The output of a loader: a :class:`Batch` of many rows.
 
-It is apart from :mod:`mmload.records`, as tensordict takes 3 s of processor time to import, and a build needs none.
+It is separate from :mod:`mmload.records`, as importing tensordict takes 3 s of processor time and a build needs none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Batch(TensorClass):
     ids: Tensor | None = None
     """int64 [B], the row's number in its split, or in the ConcatDataset that a loader reads."""
     seeds: Tensor | None = None
-    """int64 [B], what each sample's random draws are made of; None: they come from torch's generator."""
+    """int64 [B], the seed of each sample's random draws; None: they come from torch's generator."""
     extra: TensorDict | None = None
     """Any further fields of the dataset, by name."""
 
@@ -80,10 +80,10 @@ def make_batch(
         more: ``ids`` or ``seeds``.
     """
     shape = [] if size is None else [size]
-    known = {name: tensor for name, tensor in fields.items() if name in FIELD_NAMES} | more
+    attributes = {name: tensor for name, tensor in fields.items() if name in FIELD_NAMES} | more
     extra = {name: tensor for name, tensor in fields.items() if name not in FIELD_NAMES}
     if extra:
-        known["extra"] = TensorDict(extra, batch_size=shape)
-    # A tensorclass made by its constructor takes five times as long: for small images that is a tenth of a batch.
-    made: Batch = Batch.from_tensordict(TensorDict(known, batch_size=shape, device=device))
-    return made
+        attributes["extra"] = TensorDict(extra, batch_size=shape)
+    # The tensorclass constructor takes five times as long: a tenth of the time of a batch of small images.
+    batch: Batch = Batch.from_tensordict(TensorDict(attributes, batch_size=shape, device=device))
+    return batch

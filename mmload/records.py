@@ -65,7 +65,7 @@ class Sample:
         id: what it is called in its source, usually a path relative to the root.
         fields: name -> tensor of one row; ``images`` is uint8 [C, H, W].
         size: (height, width) of the image as it was in its file, before any transform; None without an image.
-        tally: what had to be left out of it, by the names of :mod:`mmload.store.losses`.
+        losses: what had to be left out of it, by the names of :mod:`mmload.store.losses`.
         inside: (top, left, height, width) of the image within ``images``; None: all of it, there is no border.
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
     """
@@ -73,7 +73,7 @@ class Sample:
     id: str
     fields: dict[str, Tensor]
     size: tuple[int, int] | None = None
-    tally: Mapping[str, int] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
     inside: tuple[int, int, int, int] | None = None
     cut: Tensor | None = None
 

@@ -105,7 +105,7 @@ class Collate(nn.Module):
         self,
         batch: Batch,
         images: Tensor,
-        places: Tensor | None = None,
+        indices: Tensor | None = None,
         *,
         generator: torch.Generator | None = None,
     ) -> Batch:
@@ -114,7 +114,7 @@ class Collate(nn.Module):
         Args:
             batch: everything but the images, which are not looked at.
             images: uint8 [N, C, H, W], where the batch is to be.
-            places: int64 [B], which of the images each sample is; None: they are the samples.
+            indices: int64 [B], which of the images each sample is; None: they are the samples.
             generator: where seeds come from if the batch has none; None: torch's default generator.
 
         Returns:
@@ -123,7 +123,7 @@ class Collate(nn.Module):
         if images is None or images.dim() != 4:
             got = "missing" if images is None else f"of the shape {tuple(images.shape)}"
             raise ValueError(f"images are {got}, expected [B, C, H, W]")
-        if places is None and len(images) != batch.batch_size[0]:
+        if indices is None and len(images) != batch.batch_size[0]:
             raise ValueError(f"{counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}")
         shape = images.shape[1], images.shape[2], images.shape[3]
         prepared = self.prepare(batch, shape, device=images.device, source=images.dtype, generator=generator)
@@ -132,7 +132,7 @@ class Collate(nn.Module):
             out = self._memory.empty(shape_out, dtype, memory_format)
         else:
             out = torch.empty(shape_out, dtype=dtype, device=images.device, memory_format=memory_format)
-        prepared.render_batch(images, out, places)
+        prepared.render_batch(images, out, indices)
         return prepared.finish(out)
 
     def prepare(
@@ -190,21 +190,21 @@ class PreparedBatch:
         self.dtype = self._rendering.dtype
         self.memory_format = collate.memory_format
 
-    def render_rows(self, first: int, images: Tensor, places: Tensor, out: Tensor) -> None:
+    def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
         """Renders samples from ``first`` on, on a CPU; threads may share a batch.
 
         Args:
             first: the first of them.
             images: contiguous uint8 [N, C, H, W].
-            places: int64 [b], which of the images each sample is.
+            indices: int64 [b], which of the images each sample is.
             out: [b, C, h, w].
         """
-        self._rendering.render_rows(first, images, places, out)
+        self._rendering.render_rows(first, images, indices, out)
 
-    def render_batch(self, images: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+    def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples: see :meth:`mmload.render.rendering.Rendering.render_batch`."""
-        refuse_values(images, places, self._collate.steps)
-        self._rendering.render_batch(images, out, places)
+        refuse_values(images, indices, self._collate.steps)
+        self._rendering.render_batch(images, out, indices)
 
     def finish(self, out: Tensor) -> Batch:
         """Runs what could not be composed on the rendered images and gives the finished batch."""

@@ -25,7 +25,7 @@ from mmload.records import DTYPES, FieldSpec, Sample
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.runtime.permutation import permute
 from mmload.sources import ReadsBlocks, SourceSplit, Splittable
-from mmload.store.losses import add_up, first_names, tallied
+from mmload.store.losses import first_names, total_losses, with_box_losses
 from mmload.store.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
 
 OnProgress = Callable[[int, int], None]
@@ -167,7 +167,7 @@ class ShardJob:
         pixels = 0
         samples: list[tuple[str, tuple[int, int] | None]] = []
         skipped: list[tuple[str, str]] = []
-        tallies: list[tuple[str, Mapping[str, int]]] = []
+        losses_of: list[tuple[str, Mapping[str, int]]] = []
         for index in indices:
             if stopped.is_set():
                 raise CancelledError
@@ -191,12 +191,12 @@ class ShardJob:
                 else:
                     rows[len(samples)] = _array(tensor)
             samples.append((sample.id, sample.size))
-            if sample.tally:
-                tallies.append((sample.id, sample.tally))
+            if sample.losses:
+                losses_of.append((sample.id, sample.losses))
         rows_of = {name: rows[: len(samples)] for name, rows in out.items()}
         chunk = _chunk_of(rows_of, samples, skipped, None if images is None else torch.from_numpy(sums))
-        first = first_names((name, [sample]) for sample, tally in tallies for name, count in tally.items() if count)
-        return replace(chunk, pixels=pixels, tally=add_up(tally for _, tally in tallies), first=first)
+        first = first_names((name, [sample]) for sample, losses in losses_of for name, count in losses.items() if count)
+        return replace(chunk, pixels=pixels, losses=total_losses(losses for _, losses in losses_of), first=first)
 
 
 def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
@@ -252,7 +252,7 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
     sample = split.read(index)
     _check_sizes(sample)
     try:
-        return tallied(sample, chain(sample, out))
+        return with_box_losses(sample, chain(sample, out))
     except (ValueError, RuntimeError) as error:
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
 

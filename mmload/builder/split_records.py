@@ -10,7 +10,7 @@ from mmload.builder.mean_std import mean_std
 from mmload.builder.staging import Staging
 from mmload.records import FieldSpec
 from mmload.sources import HasNotes, SourceSplit
-from mmload.store.losses import add_up, first_names, sentences
+from mmload.store.losses import first_names, sentences, total_losses
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
 from mmload.store.shard_writer import BuildPaths, ShardSummary
 
@@ -63,7 +63,7 @@ def split_notes(split: SourceSplit, summaries: Sequence[ShardSummary]) -> list[s
     rows = sum(summary.record.rows for summary in summaries)
     notes = split.notes() if isinstance(split, HasNotes) else ()
     first = first_names(found for summary in summaries for found in summary.first.items())
-    return [*notes, *sentences(add_up(summary.tally for summary in summaries), first, rows)]
+    return [*notes, *sentences(total_losses(summary.losses for summary in summaries), first, rows)]
 
 
 def _columns(rows: Iterable[list[int]]) -> list[int]:

@@ -28,7 +28,7 @@ from mmload.errors import UsageError
 
 
 class _WordPairs(TyperGroup):
-    """Commands whose names may be of two words, as ``bench build`` beside ``bench``."""
+    """Commands whose names may have two words: ``bench build`` besides ``bench``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the words begin with, the longer name first."""
@@ -52,9 +52,9 @@ _Misread: type[Exception] = typer.BadParameter.__mro__[1]
 
 def main() -> None:
     """Run the command line and exit; every error becomes one line unless ``--debug`` is given."""
-    given = sys.argv[1:]
-    words = [word for word in given if word != "--debug"]
-    with last_resort("--debug" in given):
+    arguments = sys.argv[1:]
+    words = [word for word in arguments if word != "--debug"]
+    with last_resort("--debug" in arguments):
         try:
             code = app(args=words or ["--help"], standalone_mode=False)
         except _Misread as error:
@@ -63,15 +63,15 @@ def main() -> None:
 
 
 def _misread(error: Any, words: list[str]) -> str:
-    """Typer's message, which has several lines and a frame, as one line with the value that it leaves out."""
-    said = " ".join(error.format_message().split())
+    """Typer's message of several lines as one line, with the invalid value, which it leaves out."""
+    message = " ".join(error.format_message().split())
     for name in getattr(getattr(error, "param", None), "opts", ()):
         for word, after in zip(words, [*words[1:], ""], strict=True):
             option, joined, value = word.partition("=")
             if option == name and isinstance(error, typer.BadParameter):
-                said = f"{name} is {value if joined else after!r}: {error.message}"
+                message = f"{name} is {value if joined else after!r}: {error.message}"
     command = error.ctx.command_path if error.ctx is not None else "mmload"
-    return f"{said[:1].lower()}{said[1:].rstrip('.')}; see {command} --help"
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help"
 
 
 def _version(asked: bool) -> None:

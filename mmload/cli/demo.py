@@ -92,9 +92,9 @@ def make_photos(root: Path, images: int, seed: int = 0) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
 
     def write(number: int) -> None:
-        place = root / _photo_name(number)
-        pixels = photo(place.parent.name, np.random.default_rng([seed, number]))
-        Image.fromarray(pixels).save(place, quality=92)
+        file = root / _photo_name(number)
+        pixels = photo(file.parent.name, np.random.default_rng([seed, number]))
+        Image.fromarray(pixels).save(file, quality=92)
 
     with ThreadPoolExecutor(available_cores()) as pool:
         list(pool.map(write, range(images)))

@@ -1,8 +1,8 @@
-"""How Ctrl-C ends the program: one line and exit code 130 from its first moment to its last; a SIGTERM likewise, 143.
+"""Ctrl-C ends the program with one line and exit code 130 at any time; SIGTERM with exit code 143.
 
-Two ways. From :func:`begin` on it ends at once: nothing is there to clean up yet, and a KeyboardInterrupt in the middle
-of importing torch comes out as a RecursionError, or not at all. Inside :func:`interruptible` it is a KeyboardInterrupt,
-so that all cleans up after itself. Only the command line uses either.
+After :func:`begin` the program exits at once: there is nothing to clean up yet, and a KeyboardInterrupt during the
+import of torch can become a RecursionError or be lost. Inside :func:`interruptible` Ctrl-C raises KeyboardInterrupt, so
+that everything cleans up. Only the command line uses this module.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import NoReturn
 
 from mmload.errors import one_line
 
-INTERRUPTED = 130  # as a shell tells that SIGINT ended a program
+INTERRUPTED = 130  # a shell's exit code for SIGINT
 _ENDED = 143
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the program with one line and an exit code; line ends and the like in it, as of odd names, are escaped."""
-    with suppress(OSError, AttributeError):  # stderr is full, or closed: there is nobody to tell
+    """End the program with one line and an exit code; control characters in it are escaped."""
+    with suppress(OSError, AttributeError):  # stderr is full or closed
         sys.stderr.write(f"mmload: {one_line(message)}\n")
     sys.exit(code)
 
 
 def begin() -> None:
-    """From here on Ctrl-C ends the program at once, unless it was started with that ignored."""
+    """From here on Ctrl-C ends the program at once, unless SIGINT was ignored at the start."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as nohup and a shell's & have it
         signal.signal(signal.SIGINT, _end_at_once)
 
 
 def over() -> None:
-    """From here on nothing changes how the program ends.
+    """From here on signals do not change how the program ends.
 
-    Python gives signals back their default actions before it is done, and a Ctrl-C would kill it. And it kills itself
-    where a KeyboardInterrupt has left an ``exec`` of a text, as those of dataclasses, until another has passed.
+    Python restores the default handlers before it exits, so a late Ctrl-C would kill it. It also kills itself after a
+    KeyboardInterrupt in an ``exec`` of a string (dataclasses use that) until another ``exec`` has run.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exec("")
@@ -53,7 +53,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
-    """Ctrl-C or a SIGTERM inside ends the program with one line, after all inside has cleaned up after itself."""
+    """Ctrl-C or SIGTERM inside ends the program with one line, after everything inside has cleaned up."""
     asked: list[int] = []
     with _ended_once(asked):
         try:
@@ -67,7 +67,7 @@ def interruptible(advice: str) -> Iterator[None]:
 
 @contextmanager
 def _ended_once(asked: list[int]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM inside raises KeyboardInterrupt; further ones do not cut its clean-up short."""
+    """The first Ctrl-C or SIGTERM inside raises KeyboardInterrupt; further ones do not interrupt the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -84,12 +84,12 @@ def _ended_once(asked: list[int]) -> Iterator[None]:
             raise KeyboardInterrupt
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    kept = {each: signal.getsignal(each) for each in numbers}
-    ours = [each for each in numbers if kept[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
+    handlers = {each: signal.getsignal(each) for each in numbers}
+    ours = [each for each in numbers if handlers[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
     try:
         for each in ours:
             signal.signal(each, end)
         yield
     finally:
         for each in ours:
-            signal.signal(each, signal.SIG_IGN if asked else kept[each])  # the program is on its way out
+            signal.signal(each, signal.SIG_IGN if asked else handlers[each])  # the program is on its way out

@@ -41,22 +41,22 @@ def of_dataset(dataset: Dataset) -> list[str]:
 
 def of_whole(path: Path, manifest: Manifest, source: Path | None) -> str:
     """That a dataset is as it was written, and equals its source if that was compared; less what was left out."""
-    said = f"{path} is whole" + (f" and equals {source}" if source is not None else "")
+    line = f"{path} is whole" + (f" and equals {source}" if source is not None else "")
     left_out = "; ".join(text for name in manifest.splits if (text := _left_out(path, manifest, name)))
-    return f"{said}, except for samples that were left out: {left_out}" if left_out else said
+    return f"{line}, except for samples that were left out: {left_out}" if left_out else line
 
 
 def warnings(manifest: Manifest) -> list[str]:
     """Warnings about splits of which much was left out."""
-    said = []
+    lines = []
     for name, split in manifest.splits.items():
         samples = split.rows + split.skipped_count
         if split.skipped_count > MOST_LEFT_OUT * samples:
-            said.append(
+            lines.append(
                 f"{split.skipped_count:,} of {counted(samples, 'sample')} of split {name} were left out "
                 f"({split.skipped_count / samples:.0%}); see why before you train on the rest"
             )
-    return said
+    return lines
 
 
 def _of_split(dataset: Dataset, name: str, split: Split) -> Iterator[str]:
@@ -91,8 +91,8 @@ def _left_out(path: Path, manifest: Manifest, name: str) -> str:
 def _notes(card: Mapping[str, Any], split: str) -> list[str]:
     """The notes of a build on a split; a card is for people and may contain anything."""
     notes = card.get("notes")
-    said = notes.get(split) if isinstance(notes, dict) else None
-    return [str(note) for note in said] if isinstance(said, list) else []
+    of_split = notes.get(split) if isinstance(notes, dict) else None
+    return [str(note) for note in of_split] if isinstance(of_split, list) else []
 
 
 def _decimals(values: tuple[float, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What the commands share of the terminal: results, errors as one line, warnings, progress bars, a status line."""
+"""Terminal output of all commands: results, one-line errors, warnings, progress bars, a status line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import TextIO
 from mmload.cli.interrupt import fail
 from mmload.errors import MmloadError, UsageError, one_line
 
-_CLOSED_PIPE = 141  # as a shell tells that SIGPIPE ended a program
+_CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
 
 @contextmanager
 def last_resort(debug: bool) -> Iterator[None]:
-    """The program's edge: whatever is raised inside ends it with an exit code and one line.
+    """Any exception inside ends the program with an exit code and one line.
 
     Args:
         debug: show a traceback before that line.
@@ -45,7 +45,7 @@ def last_resort(debug: bool) -> Iterator[None]:
 
 
 def _settle(stream: TextIO) -> None:
-    """Flush; what cannot be written goes nowhere, as Python's own flush at the end would complain of it once more."""
+    """Flush; discard what cannot be written, as Python's own flush at exit would report it again."""
     try:
         stream.flush()
     except (OSError, MmloadError, SystemExit):
@@ -56,16 +56,16 @@ def _settle(stream: TextIO) -> None:
 
 
 class _Stdout(io.TextIOWrapper):
-    """Standard output that says what is wrong with it; a reader that has gone away ends the program, quietly.
+    """Standard output that reports its errors as MmloadError; a closed pipe ends the program silently.
 
-    The command line library would end such a program with 1, and a full disk with a traceback.
+    Typer would exit with 1 on a closed pipe, and with a traceback on a full disk.
     """
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
-        how = {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
-        self._kept = stream  # else it would close the buffer under this
+        options = {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
+        self._stream = stream  # collecting it would close the shared buffer
         self._fault: MmloadError | None = None  # libraries swallow what a flush raises: it is raised again
-        super().__init__(stream.buffer, write_through=stream.write_through, **how)  # type: ignore[arg-type]  # texts
+        super().__init__(stream.buffer, write_through=stream.write_through, **options)  # type: ignore[arg-type]  # texts
 
     def write(self, text: str, /) -> int:
         """As any text stream's."""
@@ -78,7 +78,7 @@ class _Stdout(io.TextIOWrapper):
             super().flush()
 
     def forget(self) -> None:
-        """Do not report again a fault that was reported."""
+        """Do not report the last fault again."""
         self._fault = None
 
     @contextmanager
@@ -96,7 +96,7 @@ class _Stdout(io.TextIOWrapper):
 
 
 def show(*lines: str) -> None:
-    """Print lines on stdout. Line ends and control characters inside one, as of odd names, are escaped."""
+    """Print lines on stdout. Control characters inside a line are escaped."""
     for line in lines:
         print(one_line(line))
 
@@ -111,7 +111,7 @@ def _message(error: Exception) -> str:
         place = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{place}; {_SYSTEM[error.errno]}"
     number = re.search(r"\((\d+)\)$", str(error)) if isinstance(error, RuntimeError) else None
-    if number and int(number[1]) in _SYSTEM:  # as torch tells what the system said of a file
+    if number and int(number[1]) in _SYSTEM:  # torch reports system errors so
         return f"{error}; {_SYSTEM[int(number[1])]}"
     return f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)"
 
@@ -132,7 +132,7 @@ _SYSTEM = {
 
 
 def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
-    """Check before minutes of work that a result can be written to a file, and replaces nothing of what it is about.
+    """Check, before minutes of work, that a result file can be written and does not overwrite the inputs.
 
     Args:
         name: the option's name.
@@ -157,15 +157,15 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
         raise UsageError(f"{name} is {path}, which may not be written; give another file, or change its permissions")
 
 
-def warn(said: list[str]) -> None:
+def warn(warnings: list[str]) -> None:
     """Show warnings on stderr, a line each."""
-    for text in said if sys.stderr is not None else ():
+    for text in warnings if sys.stderr is not None else ():
         sys.stderr.write(f"mmload: warning: {one_line(text)}\n")
 
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar; yields what to call with (done, all)."""
+    """A progress bar; yields a callback that takes (done, total)."""
     if sys.stderr is None:  # it was closed before the start
         yield lambda done, total: None
         return
@@ -182,7 +182,7 @@ def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """One line of status that is overwritten and goes away; only where stderr is a terminal."""
+    """A status line that is overwritten and erased; only if stderr is a terminal."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def show(text: str) -> None:

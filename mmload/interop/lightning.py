@@ -50,13 +50,13 @@ class DataModule(LightningDataModule):
         self._resumed: State | None = None
 
     def train_dataloader(self) -> Loader:
-        """The training split, in another random order each epoch, with as many batches on every rank."""
+        """The training split, in a new random order each epoch, with the same number of batches on every rank."""
         options: dict[str, Any] = {"shuffle": True, "tail": "pad", **self._options}
         reloaded = self._train is not None
         self._train = _TrainLoader(self.dataset["train"], collate=self._train_collate, **options)
         if self._resumed is not None:
             self._train.load_state_dict(self._resumed)
-        if reloaded and self.trainer is not None:  # reload_dataloaders_every_n_epochs: not epoch 0 once more
+        if reloaded and self.trainer is not None:  # reload_dataloaders_every_n_epochs: do not repeat epoch 0
             self._train.set_epoch(self.trainer.current_epoch)
         return self._train
 
@@ -77,14 +77,14 @@ class DataModule(LightningDataModule):
         return {} if self._train is None else {"train": self._train.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there."""
+        """Continue there."""
         self._resumed = state.get("train")
         if self._train is not None and self._resumed is not None:
             self._train.load_state_dict(self._resumed)
 
 
 class _TrainLoader(Loader):
-    """A loader whose epoch begins with its first batch: Lightning calls ``iter`` several times before it takes one."""
+    """A loader whose epoch begins at the first batch: Lightning calls ``iter`` several times before it takes one."""
 
     def __iter__(self) -> Iterator[Batch]:
         yield from super().__iter__()

@@ -28,17 +28,17 @@ from mmload.sources.voc_tasks import VOID
 
 
 def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -> v2.Compose:
-    """The torchvision v2 ``Compose`` that means the same.
+    """The equivalent torchvision v2 ``Compose``.
 
-    Of a recipe: what makes a stored image of a file, for PIL images as ``PIL.Image.open`` gives them
+    For a recipe: it makes a stored image from a file. It takes PIL images as ``PIL.Image.open`` returns them
     (``ImageFolder(root, transform, loader=PIL.Image.open)``; torchvision's default loader drops transparency and EXIF
     before a transform sees them), or for uint8 tensors, whose pixels are then the stored ones exactly.
 
-    Of a collate: what training sees of a stored image, for PIL images or uint8 tensors. torchvision draws from its own
-    generator, so the draws are others and their distributions the same. ``MixUp`` and ``CutMix`` stand where they
-    stood, but torchvision's take a batch and draw once for it: put them into the ``collate_fn``. Boxes need
-    ``v2.SanitizeBoundingBoxes(min_size=...)`` behind it for the collate's ``box_rule``; ``device`` and
-    ``memory_format`` are no transforms and stay out.
+    For a collate: it makes what training sees from a stored image, as a PIL image or a uint8 tensor. torchvision draws
+    from its own generator: the draws differ, their distributions do not. ``MixUp`` and ``CutMix`` keep their position,
+    but torchvision's take a batch and draw once for it: put them into the ``collate_fn``. The collate's ``box_rule``
+    needs ``v2.SanitizeBoundingBoxes(min_size=...)`` after it; ``device`` and ``memory_format`` are not transforms and
+    are left out.
 
     Args:
         meaning: a collate, a recipe, or ``dataset.manifest.recipe``.
@@ -57,19 +57,19 @@ def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -
 
 
 def conversion(collate: Collate) -> int:
-    """Before which step a collate leaves integers for floats; the number of steps if none needs them.
+    """The index of the step before which a collate converts to floats; the number of steps if none needs them.
 
-    Images stay uint8 until Normalize, mixing, or a foreign module; a RandomErasing that none of mmload's own steps
+    Images stay uint8 until Normalize, mixing, or a foreign module; a RandomErasing that no step of mmload
     follows overwrites floats.
     """
     steps = list(collate.steps)
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if _needs_floats(step):
-            return at
+            return index
         if isinstance(step, augment.RandomErasing):
-            after = next((s for s in steps[at:] if not isinstance(s, augment.RandomErasing)), None)
+            after = next((s for s in steps[index:] if not isinstance(s, augment.RandomErasing)), None)
             if after is None or (_needs_floats(after) and not isinstance(after, Step)):
-                return at
+                return index
     return len(steps)
 
 
@@ -84,8 +84,8 @@ class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
 
     Args:
         mode: "RGB" or "L".
-        exif_orient: turn the image as its EXIF orientation says.
-        background: what shows through transparent pixels: a gray level or (red, green, blue).
+        exif_orient: rotate the image as its EXIF orientation says.
+        background: the color behind transparent pixels: a gray level or (red, green, blue).
     """
 
     _transformed_types = (PIL.Image.Image,)
@@ -96,10 +96,10 @@ class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         self.background = (background,) * 3 if isinstance(background, int) else tuple(background)
 
     def transform(self, inpt: PIL.Image.Image, params: dict[str, Any]) -> PIL.Image.Image:
-        """The image in the mode; itself where it is in it already."""
+        """The image in the mode; unchanged if it has that mode."""
         kind = inpt.format
         if self.mode == "L":
-            inpt.draft("L", None)  # of a JPEG: the luma that the file holds
+            inpt.draft("L", None)  # the luma of a JPEG; no effect on other formats
         image = ImageOps.exif_transpose(inpt) if self.exif_orient else inpt
         image.load()
         if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PNG", "PPM")):
@@ -110,7 +110,7 @@ class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         return image if image.mode == self.mode else image.convert(self.mode)
 
     def _narrowed(self, image: PIL.Image.Image) -> PIL.Image.Image:
-        """16 bits as 8, round(value / 257); the one transparent gray as the background."""
+        """16 bits as 8, round(value / 257); the transparent gray level becomes the background."""
         wide = np.asarray(image).astype(np.float64)
         gray = np.floor(wide / 257 + 0.5).astype(np.uint8)
         key = image.info.get("transparency")
@@ -122,7 +122,7 @@ class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
 
 
 class CenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no types
-    """torchvision's, with the padding of masks 255, void: it has no fill of its own and pads them with class 0."""
+    """torchvision's CenterCrop, but masks are padded with 255 (void): it has no fill argument and pads with class 0."""
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """An image, boxes or a mask, padded where it is smaller and cropped."""
@@ -133,7 +133,7 @@ class CenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no typ
 
 
 class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
-    """The whole image in the middle of a canvas: torchvision's resize and pad, with sizes that the image decides.
+    """The whole image in the middle of a canvas: torchvision's resize and pad, with sizes that depend on the image.
 
     Args:
         size: (height, width) of the canvas.
@@ -162,20 +162,20 @@ class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
 
 
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
-    made: list[Any] = [Decoded(**{key: value for key, value in decode.items() if key != "device"})]
+    steps: list[Any] = [Decoded(**{key: value for key, value in decode.items() if key != "device"})]
     for spec in transforms:
         name, arguments = spec["step"], {key: value for key, value in spec.items() if key != "step"}
         if name not in _RECIPE_STEPS:
             raise UsageError(
                 f"the recipe's step {name} has no torchvision equivalent; those with one are {choices(_RECIPE_STEPS)}"
             )
-        made.append(_RECIPE_STEPS[name](**arguments))
-    return made
+        steps.append(_RECIPE_STEPS[name](**arguments))
+    return steps
 
 
 def _resize(size: Any, interpolation: str = "bilinear") -> Any:
-    whole = size if isinstance(size, int) else list(size)
-    return v2.Resize(whole, interpolation=InterpolationMode(interpolation), antialias=True)
+    target = size if isinstance(size, int) else list(size)
+    return v2.Resize(target, interpolation=InterpolationMode(interpolation), antialias=True)
 
 
 def _center_crop(size: Any, fill: int = 0) -> Any:
@@ -205,13 +205,13 @@ _RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
 
 
 def _of_collate(collate: Collate) -> list[Any]:
-    dtype, at = collate.dtype, conversion(collate)
-    made = [equivalent_of(step) for step in collate.steps]
+    dtype, index = collate.dtype, conversion(collate)
+    steps = [equivalent_of(step) for step in collate.steps]
     if dtype != torch.uint8:
-        made.insert(at, v2.ToDtype(torch.float32, scale=True))
+        steps.insert(index, v2.ToDtype(torch.float32, scale=True))
     if dtype not in (torch.uint8, torch.float32):
-        made.append(v2.ToDtype(dtype, scale=True))
-    return [v2.ToImage(), *made]
+        steps.append(v2.ToDtype(dtype, scale=True))
+    return [v2.ToImage(), *steps]
 
 
 def equivalent_of(step: nn.Module) -> Any:
@@ -227,7 +227,7 @@ def equivalent_of(step: nn.Module) -> Any:
         return equivalent_of(step.module)
     if isinstance(step, v2.Transform):
         return step
-    raise UsageError(f"the step {type(step).__name__} has no torchvision equivalent; it would have to run by itself")
+    raise UsageError(f"the step {type(step).__name__} has no torchvision equivalent; run it separately")
 
 
 def _random_crop(step: augment.RandomCrop) -> Any:
@@ -253,7 +253,7 @@ def _erasing(step: augment.RandomErasing) -> Any:
     return v2.RandomErasing(step.p, step.scale, step.ratio, value[0] if len(value) == 1 else value)
 
 
-def _mixing(make: Any) -> Callable[[Any], Any]:
+def _batch_mixing(make: Any) -> Callable[[Any], Any]:
     def of(step: augment.MixUp | augment.CutMix) -> Any:
         if step.p != 1:
             raise UsageError(
@@ -275,6 +275,6 @@ _STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
     augment.RandomGrayscale: lambda step: v2.RandomGrayscale(step.p),
     augment.RandomErasing: _erasing,
     augment.ColorJitter: lambda step: v2.ColorJitter(*step.ranges),
-    augment.MixUp: _mixing(v2.MixUp),
-    augment.CutMix: _mixing(v2.CutMix),
+    augment.MixUp: _batch_mixing(v2.MixUp),
+    augment.CutMix: _batch_mixing(v2.CutMix),
 }

@@ -1,4 +1,4 @@
-"""What a Loader's arguments mean: which rows, fields and device, which rank, and in which order."""
+"""Interprets the arguments of a Loader: rows, fields, device, rank and order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def view_named(dataset: object, name: str | None) -> View:
             name = next(iter(dataset))
         return view_of(dataset[name])
     if name not in (None, getattr(dataset, "name", None)):
-        raise UsageError(f"split= says {name!r}, but the rows are given already: {dataset!r}; give one of them")
+        raise UsageError(f"split= says {name!r}, but the split is chosen already: {dataset!r}; give one of them")
     return view_of(dataset)
 
 
@@ -49,15 +49,15 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def device_for(device: torch.device | str | None, collate: object) -> torch.device:
-    """The device that is given, else the collate's, else the CPU."""
+    """The given device, else the collate's, else the CPU."""
     if device is not None:
         return torch.device(device)
-    own = collate.device if isinstance(collate, Collate) else None
-    return own or torch.device("cpu")
+    collate_device = collate.device if isinstance(collate, Collate) else None
+    return collate_device or torch.device("cpu")
 
 
 def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Which rank of how many: the given ones, else those of torch.distributed, else the only one."""
+    """Rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or none")
     if rank is not None and world_size is not None:
@@ -75,10 +75,10 @@ def _distributed_ranks() -> tuple[int, int] | None:
 
 def refuse_other_ranks(world_size: int) -> None:
     """UsageError if torch.distributed was initialized since the loader was made: every rank would read all rows."""
-    now = _distributed_ranks()
-    if now is not None and now[1] != world_size:
+    ranks = _distributed_ranks()
+    if ranks is not None and ranks[1] != world_size:
         raise UsageError(
-            f"torch.distributed has {now[1]} ranks, the loader was made for {world_size}: make the loader after "
+            f"torch.distributed has {ranks[1]} ranks, the loader was made for {world_size}: make the loader after "
             "init_process_group, or give it rank and world_size"
         )
 
@@ -93,5 +93,5 @@ def order_for(
         kind = {True: "full", False: "sequential", "block": "block"}[shuffle]
         return Order(kind=kind, rows=rows, seed=seed, rank=rank, world_size=world_size, tail=tail)
     if shuffle:
-        raise ValueError("shuffle and sampler are both given; a sampler decides the order by itself")
+        raise ValueError("shuffle and sampler are both given; a sampler decides the order alone")
     return SamplerOrder(sampler, rows)

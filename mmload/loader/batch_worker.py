@@ -27,7 +27,7 @@ from mmload.store.row_numbers import shown_rows
 from mmload.store.split_views import Rows
 
 PART_BYTES = 768 * 2**10
-"""Bytes of rows that a thread reads at a time before it renders them: what stays in cache."""
+"""Bytes of rows that a thread reads at a time before it renders them: small enough to stay in cache."""
 
 
 class Delivery(Protocol):
@@ -43,8 +43,8 @@ class BatchWorker:
     Args:
         split: where rows come from.
         fields: which of its fields to read.
-        collate: what becomes of the rows; None: nothing.
-        device: where batches arrive.
+        collate: makes the batch of the rows; None: the rows as stored.
+        device: where batches go.
         tier: "disk", "memory" or "device".
         seed: the loader's.
         batch_size: the largest batch.
@@ -52,7 +52,7 @@ class BatchWorker:
 
     Attributes:
         read_seconds: time spent reading rows that were gathered at once, all threads together.
-        render_seconds: time spent rendering, row-by-row reading included.
+        render_seconds: time spent rendering, including reading row by row.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class BatchWorker:
         self._split, self._collate, self._seed = split, collate, seed
         if isinstance(collate, Collate):  # before the first row is read
             refuse_fields(collate.steps, boxes="boxes" in fields, masks="masks" in fields)
-        # PerSample uses the global generators; the training thread runs it, so that nothing else draws meanwhile.
+        # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = isinstance(collate, nn.Module) and any(
             isinstance(module, PerSample) for module in collate.modules()
         )
@@ -95,7 +95,7 @@ class BatchWorker:
 
     @property
     def hits(self) -> int:
-        """Rows that were in memory already."""
+        """Rows that were in memory."""
         return self._tier.hits if self._tier else 0
 
     @property
@@ -104,7 +104,7 @@ class BatchWorker:
         return self._tier.misses if self._tier else 0
 
     def make(self, rows: Tensor, epoch: int) -> Delivery:
-        """Do all that can be done for a batch outside of the training thread.
+        """Do everything for a batch that need not run in the training thread.
 
         Args:
             rows: int64 [B].
@@ -112,9 +112,9 @@ class BatchWorker:
 
         Raises:
             StoreError: if the dataset was overwritten by another since it was opened.
-            Exception: what reading or the collate raises; where it names no file, with a note of dataset and rows.
+            Exception: from reading or the collate, with a note that names the dataset and the rows.
         """
-        self._split.check_changed()  # rows in memory are not read from files that would tell
+        self._split.check_changed()  # rows in memory are not read, so no file would show it
         try:
             seeds = sample_seeds(self._seed, epoch, rows)
             if self._device_batches is not None:
@@ -126,11 +126,11 @@ class BatchWorker:
         except MmloadError:
             raise
         except Exception as error:
-            error.add_note(f"while a batch was made of {self._split!r}: {shown_rows(rows)}")
+            error.add_note(f"while making a batch of {self._split!r}: {shown_rows(rows)}")
             raise
 
     def add_seconds(self, *, read: float = 0.0, render: float = 0.0) -> None:
-        """Count time spent; for all threads."""
+        """Add to the time spent. Thread-safe."""
         with self._lock:
             self.read_seconds += read
             self.render_seconds += render
@@ -159,7 +159,7 @@ class BatchWorker:
         return images
 
     def _rendered(self, prepared: PreparedBatch, rows: Tensor) -> Tensor:
-        """The images after the steps that compose, in pooled memory; uint8 rows a few at a time, while in cache."""
+        """The images after the steps that compose, in pooled memory; uint8 rows a few at a time, to stay in cache."""
         if self._tier is None or self._spec is None:
             raise RuntimeError("no images are read")
         out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
@@ -174,9 +174,9 @@ class BatchWorker:
             count = max(1, PART_BYTES // self._spec.row_bytes)
             self._scratch.rows = torch.empty((count, *self._spec.shape), dtype=torch.uint8)
         first = 0
-        for images, places in self._tier.parts(rows, self._scratch.rows):
-            prepared.render_rows(first, images, places, out[first : first + len(places)])
-            first += len(places)
+        for images, indices in self._tier.parts(rows, self._scratch.rows):
+            prepared.render_rows(first, images, indices, out[first : first + len(indices)])
+            first += len(indices)
         self.add_seconds(render=perf_counter() - began)
         return out
 
@@ -195,7 +195,7 @@ class HostBatch:
 
     Args:
         worker: counts the time.
-        collate: what becomes of the batch.
+        collate: makes the batch.
         batch: its rows; without images where ``prepared`` is given.
         prepared: the batch as a Collate has drawn it.
         rendered: the images that ``prepared`` finishes.
@@ -214,7 +214,7 @@ class HostBatch:
         self._is_finished = False
 
     def finish(self) -> None:
-        """Run the steps that are left."""
+        """Run the remaining steps."""
         if self._prepared is not None and self._rendered is not None:
             began = perf_counter()
             self._batch = self._prepared.finish(self._rendered)

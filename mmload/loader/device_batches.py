@@ -1,4 +1,4 @@
-"""Batches on their way to a device: every field goes through pinned memory and the copy stream."""
+"""Sends batches to a device: every field goes through pinned memory and the copy stream."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mmload.records import FieldSpec
 
 
 class DeviceBatches:
-    """Pinned buffers for all that a device needs of a batch. Thread-safe.
+    """Pinned buffers for every field of a batch. Thread-safe.
 
-    Nothing is copied from pageable memory: such a copy would stop the training thread until its stream has come so far.
+    Nothing is copied from pageable memory: such a copy would block the training thread until its stream gets there.
 
     Args:
         port: the device's.
-        fields: what is copied, with dtypes and row shapes.
-        tier: where images are; those of an ``OnDevice`` tier are not among ``fields``.
+        fields: the fields to copy, with dtypes and row shapes.
+        tier: where images are read from; those of an ``OnDevice`` tier are not among ``fields``.
         collate: rendered on the device.
         batch_size: the largest batch.
-        slots: batches that can be under way at once.
+        slots: batches that can be in flight at once.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class ArrivingBatch:
         fields = {name: shipped.arrive(self.port) for name, shipped in self.fields.items()}
         batch = make_batch(fields, len(ids), ids=ids, seeds=self.seeds.arrive(self.port), device=ids.device)
         if self.resident is not None:
-            [(images, places)] = self.resident.parts(ids, scratch=self.resident.rows)  # all of them are there
+            [(images, indices)] = self.resident.parts(ids, scratch=self.resident.rows)  # one part with all
             if isinstance(self.collate, Collate):
-                return self.collate.render(batch, images, places)
-            batch.images = images[places]
+                return self.collate.render(batch, images, indices)
+            batch.images = images[indices]
         return batch if self.collate is None else self.collate(batch)
 
 

@@ -1,8 +1,8 @@
-"""Copies from host memory to a device, without the training thread copying, pinning or waiting.
+"""Copies host memory to a device without work or waiting in the training thread.
 
 A loader thread fills one of a fixed ring of pinned buffers and queues its copy on one copy stream. It returns the
 tensor on the device with an event that the user's stream waits for. A buffer is written again only after the event of
-its last copy. A :class:`Port` is what differs between CUDA and the stand-in of the tests.
+its last copy. A :class:`Port` hides the difference between CUDA and the simulated device of the tests.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from torch import Tensor
 
 
 class Event(Protocol):
-    """A mark in the copy stream."""
+    """A point in the copy stream."""
 
     def synchronize(self) -> None:
-        """Block this thread until all that was queued before the mark is done."""
+        """Block this thread until everything queued before the event is done."""
 
 
 class Port(Protocol):
-    """What a device offers for copies. Thread-safe."""
+    """The operations of a device that copies need. Thread-safe."""
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Host memory that the device can read by itself."""
+        """Page-locked host memory, which the device can read directly."""
 
     def copy(self, host: Tensor) -> tuple[Tensor, Event]:
-        """Queue a copy; the tensor on the device, and the mark behind the copy."""
+        """Queue a copy; returns the tensor on the device, and an event after the copy."""
 
     def hand_over(self, tensor: Tensor, event: Event) -> None:
-        """Make the caller's stream wait for the mark, and keep the memory until that stream is done with it."""
+        """Make the caller's stream wait for the event, and keep the memory until that stream is done with it."""
 
 
 class CudaPort:
@@ -49,8 +49,8 @@ class CudaPort:
 
     def copy(self, host: Tensor) -> tuple[Tensor, Event]:
         """See :class:`Port`."""
-        # A new thread's device is the first: without the guard, leaving the stream would start a context there. The
-        # event blocks: a thread that waits for a buffer sleeps, where it would otherwise spin and take a core.
+        # A new thread starts on device 0: without the device guard, leaving the stream would create a context there.
+        # blocking=True: a thread that waits for a buffer sleeps; otherwise it would spin and occupy a core.
         with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
             moved = host.to(self._stream.device, non_blocking=True)
             event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has none
@@ -60,13 +60,13 @@ class CudaPort:
     def hand_over(self, tensor: Tensor, event: Event) -> None:
         """See :class:`Port`."""
         stream = torch.cuda.current_stream(self._stream.device)
-        stream.wait_event(event)  # type: ignore[arg-type]  # it is the one that copy made
+        stream.wait_event(event)  # type: ignore[arg-type]  # the one that copy recorded
         tensor.record_stream(stream)
 
 
 @dataclass
 class Shipped:
-    """A tensor under way to the device."""
+    """A tensor that is being copied to the device."""
 
     tensor: Tensor
     event: Event

@@ -1,4 +1,4 @@
-"""One pass over an epoch: batches are submitted to the worker threads a few ahead and given out in order."""
+"""One pass over an epoch: submits batches to the worker threads a few ahead and yields them in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Position:
     Attributes:
         epoch: its number.
         offset: samples of the epoch, of all ranks together, that were used before this pass.
-        used: rows that this pass has given out.
+        used: rows that this pass has yielded.
     """
 
     epoch: int
@@ -34,20 +34,20 @@ class Position:
 
 @dataclass
 class Counts:
-    """What all passes of a loader count together: batches given out, and seconds that training waited for them."""
+    """Totals over all passes of a loader: batches yielded, and seconds that training waited for them."""
 
     batches: int = 0
     waited_s: float = 0.0
 
 
 class BatchRows:
-    """The rows of each batch, int64 [B]. An error of ``take`` does not end it: the next call asks again.
+    """The rows of each batch, int64 [B]. An error of ``take`` does not end the iterator: the next call tries again.
 
     Args:
         take: (start, stop) -> the rows at these positions of the epoch.
         batches: how many there are; the last may be smaller.
         size: rows of a batch.
-        batches_at_once: for how many batches to ask ``take``.
+        batches_at_once: how many batches to request from ``take`` at a time.
     """
 
     def __init__(self, take: Callable[[int, int], Tensor], batches: int, size: int, batches_at_once: int = 1) -> None:
@@ -71,7 +71,7 @@ class BatchRows:
 
 @dataclass
 class _Pending:
-    """A batch that was not given out yet; without a future it has to be submitted (again)."""
+    """A batch that was not yielded yet; without a future it has to be submitted (again)."""
 
     rows: Tensor
     future: Future[Delivery] | None = None
@@ -86,9 +86,9 @@ class EpochIterator:
     Args:
         pool: the threads that make the batches.
         rows: of each batch.
-        position: moved forward by every batch.
+        position: advanced by every batch.
         counts: likewise.
-        ahead: batches that are in work or finished beside the one that is given out next.
+        ahead: batches to prepare besides the one that is yielded next.
     """
 
     def __init__(self, pool: WorkerPool, rows: BatchRows, position: Position, counts: Counts, *, ahead: int) -> None:
@@ -136,7 +136,7 @@ class EpochIterator:
                 pending.future = self._pool.submit(pending.rows, self._position.epoch)
 
     def _received(self, pending: _Pending) -> Batch:
-        """The finished batch, once it is there; after an error the batch has to be submitted again."""
+        """Wait for the batch; after an error it has to be submitted again."""
         if pending.future is None:
             raise RuntimeError("the batch was not submitted")
         future, pending.future = pending.future, None

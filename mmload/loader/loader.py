@@ -1,4 +1,4 @@
-"""The loader: batches of a dataset in order, epoch after epoch, made by threads a few ahead of the training loop.
+"""The loader: batches of a dataset, epoch after epoch, prepared by threads a few ahead of the training loop.
 
 It takes a dataset and a collate. Every batch equals the collate of its rows, whatever the threads, tier, ranks and
 resume point. It never forks, and needs neither Pillow nor typer.
@@ -44,7 +44,7 @@ from mmload.store.dataset import Dataset, Split
 
 __all__ = ["Collate", "Loader"]
 
-_POSITIONS_AT_ONCE = 4096  # asking an Order for many positions costs little more than for few
+_POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
 
 _BEGINNING = threading.RLock()
 """Held while an epoch begins, so that threads that begin at the same time share one pool and get an epoch each."""
@@ -77,14 +77,14 @@ class Loader:
         seed: 0 to 2**64 - 1; decides order and draws.
         collate: usually a :class:`Collate`; any callable that takes a Batch of uint8 rows and returns a batch.
             None: the rows as they are stored.
-        device: where batches arrive; None: the collate's device, else the CPU.
+        device: where batches go; None: the collate's device, else the CPU.
         tier: where images are read from: "disk", "memory", "device", or "auto" by size and free memory.
         threads: how many threads read and render; None: one per available core.
         prefetch: finished batches to keep ready, besides the one that each thread is making.
         drop_last: leave out the last batch of an epoch if it is smaller.
         sampler: another order: a list, array or tensor of rows or of one boolean a row, or a torch ``Sampler``; instead
             of ``shuffle``. It is this rank's own, as in a DataLoader. A sampler's ``set_epoch`` is called with the
-            loader's epoch until its user calls it: from then on it is left to them.
+            loader's epoch until its user calls it: after that, the loader leaves it to the user.
         rank: which of the ranks this is; None: torch.distributed's where it is initialized, else 0.
         world_size: how many ranks share an epoch; None: torch.distributed's where it is initialized, else 1.
         tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
@@ -168,7 +168,7 @@ class Loader:
             self._announced = Position(self._epoch, self._offset), self._position.used
 
     def state_dict(self) -> State:
-        """Where training is, as a small dict: batches that were given out count as used.
+        """The position as a small dict: batches that were yielded count as used.
 
         If several iterators run at once, this is the position of the one that was begun last.
 
@@ -205,12 +205,12 @@ class Loader:
         self._position, self._announced = Position(epoch, samples), (None, 0)
 
     def stats(self) -> dict[str, Any]:
-        """What happened since the loader was created.
+        """Counters since the loader was created.
 
         Returns:
-            ``batches`` given out; ``waited_s`` the training loop stood still for them; ``read_s`` and ``render_s`` of
-            all threads together (read and rendered row by row, they count as render); ``tier`` and its
-            ``tier_reason``; ``hits`` and ``misses`` of rows that were in memory already or not.
+            ``batches`` yielded; ``waited_s``, how long the training loop waited for them; ``read_s`` and ``render_s``
+            of all threads together (rows that are read and rendered one by one count as render); ``tier`` and its
+            ``tier_reason``; ``hits`` and ``misses``, rows that were in memory or had to be read.
         """
         worker = self._pool.worker if self._pool else None
         return {
@@ -235,7 +235,7 @@ class Loader:
             return EpochIterator(pool, rows, self._position, self._counts, ahead=self.threads + self.prefetch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the threads: a copy starts its own."""
+        """Everything but the threads: a copy starts its own."""
         return {**self.__dict__, "_pool": None, "_position": replace(self._position), "_counts": replace(self._counts)}
 
     def _identity(self) -> OrderIdentity:
@@ -252,7 +252,7 @@ class Loader:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def _batch_rows(self, epoch: int, offset: int) -> BatchRows:
-        """The rows of each batch; positions of an Order are asked for many batches at a time."""
+        """The rows of each batch; an Order is asked for the positions of many batches at a time."""
         size, order = self.batch_size, self._order
         at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
         take: Callable[[int, int, int], Tensor]

@@ -1,4 +1,4 @@
-"""Which rows, in which order: pure functions of (seed, epoch, rank, world size).
+"""The order of rows: pure functions of (seed, epoch, rank, world size).
 
 An order keeps no state between calls and uses no generator. Memory and time per position are O(1) in the rows.
 :mod:`mmload.loader.sampler_order` is for the orders of users.
@@ -29,7 +29,7 @@ class Order:
 
     ``sequential`` is the order of the store; ``full`` a permutation of all rows. ``block`` cuts the store
     into blocks of neighbors, permutes the blocks, and permutes the samples within each window of that many
-    blocks, so that for a long while all that is read lies in few places of the disk.
+    blocks, so that reads stay in few regions of the disk for a long time.
 
     Rank r of w takes positions r, r + w, r + 2w ... of the global order. For ``block`` this is the simplest
     way that is exact and the same for any w: all ranks pass through the same window together, so the ranks of
@@ -75,7 +75,7 @@ class Order:
 
     @property
     def identity(self) -> str:
-        """What decides the order besides rows and seed, for a loader's state."""
+        """What determines the order besides rows and seed, for a loader's state."""
         return self.kind if self.kind != "block" else f"block of {self.block_size} rows, window of {self.window}"
 
     def __len__(self) -> int:
@@ -90,15 +90,15 @@ class Order:
         return (left + more) // self.world_size
 
     def most_remaining(self, offset: int = 0) -> int:
-        """The same of the rank that has most left: 0 once the epoch is over on all ranks."""
+        """The same for the rank with most left: 0 once the epoch is over on all ranks."""
         return replace(self, rank=0).remaining(offset)
 
     def consumed(self, stop: int, offset: int = 0) -> int:
-        """Samples of the epoch that are gone once every rank has taken its first ``stop`` after ``offset``.
+        """Samples of the epoch that are used once every rank has taken its first ``stop`` after ``offset``.
 
         With the epoch, this is the whole state of a loader. As ``offset`` of any other :class:`Order` of the
-        same kind, rows, seed, block_size and window, whatever its rank and world size, it goes on exactly
-        there.
+        same kind, rows, seed, block_size and window, whatever its rank and world size, it continues
+        exactly there.
         """
         return min(self.rows, offset + stop * self.world_size)
 
@@ -144,9 +144,9 @@ class Order:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the blocks of one epoch lie: in slots, in one of which, the hole, lies the partial block, if any.
+    """The layout of one epoch: blocks lie in slots; the hole is the slot of the partial block, if there is one.
 
-    Addresses count as if every block were full, so that division alone finds a window or a slot.
+    Addresses count as if every block were full, so that a division finds the window or slot.
     """
 
     size: int  # rows of a full block
@@ -165,7 +165,7 @@ def _layout(order: Order, epoch: int) -> _Layout:
     size = min(order.block_size, order.rows)
     full, rest = divmod(order.rows, size)
     slots = full + (rest > 0)
-    # The upper half of 64 random bits times slots: the partial block lies in any slot with equal chance.
+    # The upper half of 64 random bits times slots: every slot is equally likely to hold the partial block.
     hole = key_of(order.seed, epoch, _HOLE) * slots >> 64 if rest else slots
     return _Layout(size, full, slots, min(order.window, slots), (size - rest) % size, hole)
 

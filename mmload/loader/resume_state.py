@@ -1,11 +1,11 @@
-"""The state of a loader: where training is, and what decides which rows come next."""
+"""The state of a loader: its position, and what determines the order of the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mmload.store.row_numbers import whole
+from mmload.store.row_numbers import as_integer
 
 State = dict[str, int | str]
 
@@ -14,7 +14,7 @@ _OPTIONAL = ("subset", "sampler")
 
 @dataclass(frozen=True, kw_only=True)
 class OrderIdentity:
-    """What two loaders must have in common, so that one can continue an epoch of the other.
+    """What two loaders must have in common for one to continue an epoch of the other.
 
     Attributes:
         order: the kind of order, with its block sizes or the sampler's class.
@@ -61,10 +61,12 @@ def position_in(state: Mapping[str, object], identity: OrderIdentity, *, length:
     if not isinstance(state, Mapping) or set(state) - set(_OPTIONAL) != set(required):
         keys = sorted(map(str, state)) if isinstance(state, Mapping) else state
         raise ValueError(f"the state has {keys!r}, expected {', '.join(required)}; give what state_dict() returned")
-    for name, own in expected.items():
+    for name, expected_value in expected.items():
         got: object = state[name] if name == "order" else _integer(name, state[name])
-        if got != own:
-            raise ValueError(f"the state has {name} {state[name]!r}, this loader has {own!r}; resume with the same")
+        if got != expected_value:
+            raise ValueError(
+                f"the state has {name} {state[name]!r}, this loader has {expected_value!r}; resume with the same"
+            )
     if state.get("subset") != identity.subset:
         raise ValueError(
             f"the state is of {_shown(state.get('subset'))}, this loader reads {_shown(identity.subset)}; "
@@ -90,7 +92,7 @@ def _required(identity: OrderIdentity) -> State:
 
 
 def _integer(name: str, value: object) -> int:
-    number = whole(value)
+    number = as_integer(value)
     if number is None or number < 0:
         raise ValueError(f"the state has {name} {value!r}, expected an integer from 0")
     return number

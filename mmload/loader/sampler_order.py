@@ -1,4 +1,4 @@
-"""An order that the user gives: a list of rows, an array, a mask, or any torch ``Sampler``."""
+"""The order of a user's sampler: a list of rows, an array, a mask, or any torch ``Sampler``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmload.errors import counted
-from mmload.store.row_numbers import row_numbers, rows_digest, whole
+from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
 
 
 class Drawn(Protocol):
@@ -24,11 +24,11 @@ class Drawn(Protocol):
 
 
 class SamplerOrder:
-    """Rows in the order that the user gives.
+    """Rows in the order of a user's sampler.
 
-    As in a DataLoader, each rank has its own: a DistributedSampler has dealt its rows already, and every rank reads all
-    rows of a list. Lists and arrays are read again for every epoch. Resuming in the middle of an epoch skips the
-    consumed rows, and is exact if the sampler is a function of its epoch.
+    As in a DataLoader, each rank has its own sampler: a DistributedSampler has already dealt its rows, and every rank
+    reads all rows of a list. Lists and arrays are read again for every epoch. Resuming in the middle of an epoch skips
+    the consumed rows, and is exact if the sampler is a function of its epoch.
 
     A loader calls a sampler's ``set_epoch`` with each epoch's number until the user calls it: once its ``epoch``
     differs from what a loader set last (0 before), no loader calls it again.
@@ -39,7 +39,7 @@ class SamplerOrder:
         rows: how many rows there are.
 
     Raises:
-        TypeError: if source is an iterator, which has but one epoch, or no rows.
+        TypeError: if source is an iterator, which lasts one epoch only, or does not yield rows.
         IndexError: if a row of a list or array is out of range, or a mask has another length.
     """
 
@@ -65,7 +65,7 @@ class SamplerOrder:
 
     @property
     def digest(self) -> int:
-        """What tells given rows, as they were when an epoch last began, from others; of a sampler, its length."""
+        """A digest of listed rows, as they were when an epoch last began; for a sampler, its length."""
         if self._begun is not None:
             return rows_digest(self._begun)
         fixed = self._fixed()
@@ -89,18 +89,18 @@ class SamplerOrder:
         return offset + stop
 
     def begin(self, epoch: int) -> Drawn:
-        """Draw the sampler for an epoch. Several may be under way at once."""
+        """Draw the sampler for an epoch. Several epochs may be in progress at once."""
         self._begun = self._fixed()
         if self._begun is not None:
             return _Listed(self._begun)
         self._set_epoch(epoch)
         length = len(self) if hasattr(self._source, "__len__") else None
         drawn = _Sampled(iter(self._source), self.rows, length)
-        drawn.take(0, 1)  # a sampler whose __iter__ is a generator reads its epoch only now
+        drawn.take(0, 1)  # a generator __iter__ reads the sampler's epoch only at its first item
         return drawn
 
     def _fixed(self) -> Tensor | None:
-        """The rows where they are given at once."""
+        """All rows, if the sampler lists them; else None."""
         if isinstance(self._source, Tensor | np.ndarray | list | tuple | range):
             return row_numbers(self._source, self.rows, "the sampler's dataset")
         return None
@@ -110,8 +110,8 @@ class SamplerOrder:
         set_epoch = getattr(self._source, "set_epoch", None)
         if set_epoch is None:
             return
-        own = getattr(self._source, "epoch", None)
-        if own is not None and own != _EPOCHS_SET.get(self._source, 0):
+        current = getattr(self._source, "epoch", None)
+        if current is not None and current != _EPOCHS_SET.get(self._source, 0):
             self._user_sets_epoch = True
         if not self._user_sets_epoch:
             set_epoch(epoch)
@@ -119,11 +119,11 @@ class SamplerOrder:
 
 
 _EPOCHS_SET: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""Sampler -> the epoch that any loader set last."""
+"""Sampler -> the epoch that a loader set last."""
 
 
 class _Listed:
-    """Rows that are given at once."""
+    """Rows from a list."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
@@ -136,8 +136,8 @@ class _Listed:
 class _Sampled:
     """A sampler's rows, read lazily. Not thread-safe."""
 
-    def __init__(self, coming: Iterator[Any], rows: int, length: int | None) -> None:
-        self._coming, self._rows, self._length = coming, rows, length
+    def __init__(self, items: Iterator[Any], rows: int, length: int | None) -> None:
+        self._items, self._rows, self._length = items, rows, length
         self._seen = array("q")
 
     def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
@@ -148,7 +148,7 @@ class _Sampled:
             ValueError: if it yields a row that does not exist, or fewer rows than its length.
         """
         wanted = offset + stop if self._length is None else min(offset + stop, self._length)
-        for item in islice(self._coming, max(0, wanted - len(self._seen))):
+        for item in islice(self._items, max(0, wanted - len(self._seen))):
             self._seen.append(self._row(item))
         if self._length is not None and len(self._seen) < wanted:
             raise ValueError(
@@ -158,10 +158,10 @@ class _Sampled:
         return torch.from_numpy(np.array(self._seen[offset + start : offset + stop]))
 
     def _row(self, item: object) -> int:
-        row = whole(item)
+        row = as_integer(item)
         if row is None:
             raise TypeError(
-                f"sampler yields {item!r}, expected one integer at a time; of a batch sampler, "
+                f"sampler yields {item!r}, expected one integer at a time; for a batch sampler, "
                 "give the sampler inside it"
             )
         if not -self._rows <= row < self._rows:

@@ -22,7 +22,7 @@ from mmload.store.split_views import Rows
 TIERS = ("auto", "disk", "memory", "device")
 
 MEMORY_SHARE = 0.5
-"""The most of the free memory (the host's, or the device's) that ``auto`` takes for a split's images."""
+"""The largest share of the free memory (the host's, or the device's) that ``auto`` uses for a split's images."""
 
 _CHUNK_BYTES = 64 * 2**20
 
@@ -41,7 +41,7 @@ class Tier(Protocol):
     misses: int
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The rows in turn, some at a time: images [N, C, H, W], and int64 [b], which of them the next rows are.
+        """The rows in turn, some at a time: images [N, C, H, W], and int64 [b], the indices of the next rows in them.
 
         The images are valid until the next part; ``scratch`` [n, C, H, W] may be used for them.
         """
@@ -62,8 +62,8 @@ class Disk:
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
         self.misses += len(rows)
-        places = torch.arange(len(scratch))
-        return ((scratch, places[:count]) for count in self._reader.parts("images", rows, scratch))
+        indices = torch.arange(len(scratch))
+        return ((scratch, indices[:count]) for count in self._reader.parts("images", rows, scratch))
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
@@ -72,7 +72,7 @@ class Disk:
 
 
 class _Copy:
-    """A split's images in this process's memory, as far as they were read."""
+    """A split's images in this process's memory; rows not read yet are empty."""
 
     def __init__(self, split: Rows) -> None:
         spec = split.fields["images"]
@@ -81,17 +81,17 @@ class _Copy:
 
     @property
     def missing(self) -> int:
-        """Bytes that are still to be read, and to be taken from the memory that is free."""
+        """Bytes that are not read yet and will still use up free memory."""
         share = 1 - np.count_nonzero(self.present) / max(1, len(self.present))
         return int(self.rows.nbytes * share)
 
 
 _COPIES: WeakValueDictionary[Hashable, _Copy] = WeakValueDictionary()
-"""The copies of this process by ``split.key``; each goes with the last tier that uses it."""
+"""The copies of this process by ``split.key``; each is freed with the last tier that uses it."""
 
 
 class Memory:
-    """Rows kept in memory from when they are first asked for: no wait at the start, no file from the second epoch on.
+    """Caches rows in memory at their first use: no wait at the start, no file access from the second epoch on.
 
     All loaders of a process that read the same rows share one copy. Two threads that miss the same row at once write
     the same bytes twice, which does no harm.
@@ -101,7 +101,7 @@ class Memory:
 
     def __init__(self, split: Rows) -> None:
         self._reader = split.reader
-        self._copy = _COPIES.setdefault(split.key, _Copy(split))  # memory that nobody touched costs nothing
+        self._copy = _COPIES.setdefault(split.key, _Copy(split))  # untouched memory costs nothing
         self.hits = self.misses = 0
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -115,19 +115,19 @@ class Memory:
         torch.index_select(self._copy.rows, 0, rows, out=out)
 
     def _fetch(self, rows: Tensor) -> None:
-        """Read those of the rows that are not here yet, each to its own place."""
+        """Read the rows that are not cached yet."""
         wanted, present = rows.numpy(), self._copy.present
         missing = wanted[~present[wanted]]
         self.hits += len(wanted) - len(missing)
         self.misses += len(missing)
         if len(missing):
-            places = torch.from_numpy(missing)
-            self._reader.gather_into("images", places, self._copy.rows, places=places)
+            to_read = torch.from_numpy(missing)
+            self._reader.gather_into("images", to_read, self._copy.rows, out_rows=to_read)
             present[missing] = True
 
 
 class OnDevice:
-    """The whole split on a device, copied there in chunks when it is first asked for."""
+    """The whole split on a device, copied there in chunks when the tier is made."""
 
     name = "device"
 
@@ -136,8 +136,8 @@ class OnDevice:
         self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
-            some = torch.arange(start, min(start + step, len(split)))
-            self.rows[start : start + len(some)].copy_(split.reader.gather("images", some))
+            chunk = torch.arange(start, min(start + step, len(split)))
+            self.rows[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
         self.hits = 0
         self.misses = len(split)
 
@@ -155,16 +155,16 @@ class OnDevice:
 def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     """The tier for a split, and why.
 
-    The free memory is shared evenly by the ranks of this machine (``LOCAL_WORLD_SIZE``, which torchrun sets), each of
-    which makes its own copy; a copy that another loader of this process holds costs nothing.
+    The free memory is divided evenly among the ranks of this machine (``LOCAL_WORLD_SIZE``, which torchrun sets), as
+    each makes its own copy; a copy that another loader of this process holds costs nothing.
 
     Args:
         asked: one of :data:`TIERS`.
         split: what is read.
-        device: where batches are to arrive.
+        device: where batches go.
 
     Returns:
-        "disk", "memory" or "device", and a sentence for people.
+        "disk", "memory" or "device", and the reason as a sentence.
 
     Raises:
         ValueError: if ``asked`` is none of :data:`TIERS`.
@@ -190,7 +190,7 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
 
 
 def local_ranks() -> int:
-    """How many ranks of a training run on this machine, as torchrun says; 1 where nobody does."""
+    """The number of ranks on this machine (``LOCAL_WORLD_SIZE``, set by torchrun); 1 if it is not set."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(ranks)) if ranks.isdecimal() else 1
 
@@ -203,9 +203,9 @@ def make(tier: str, split: Rows, device: torch.device) -> Tier:
 
 
 def free_memory() -> int:
-    """Bytes that this process can still take: what the system has available, or its cgroup's limit, if that is less.
+    """Bytes that this process can still allocate: the system's available memory or what its cgroup allows, if less.
 
-    0 where neither is known, so that nothing is taken.
+    0 if neither is known.
     """
     left = [size for size in (_system_memory(), cgroup.free_memory()) if size is not None]
     return max(0, min(left)) if left else 0

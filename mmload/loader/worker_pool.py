@@ -1,4 +1,4 @@
-"""The threads of a loader and the worker that they run, until the loader is closed or collected, in one process."""
+"""The threads of a loader and the worker that they run; they end when the loader is closed or collected."""
 
 from __future__ import annotations
 

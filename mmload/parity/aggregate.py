@@ -70,7 +70,7 @@ class RowAggregate:
 
     Attributes:
         split: whose rows they are.
-        references: what made the references.
+        references: makes the references.
     """
 
     split: Split
@@ -119,9 +119,9 @@ class RowAggregate:
         compared = [seen for *_, seen in sorted(self.heap, reverse=True, key=lambda entry: entry[:3])]
         rows = [row for row, *_ in self.signatures]
         bad = [rows.index(seen.row) for seen in compared if seen.tensor is not None and seen.tensor.greatest]
-        mine, theirs = [one for _, one, _ in self.signatures], [one for *_, one in self.signatures]
+        mine, theirs = [stored for _, stored, _ in self.signatures], [reference for *_, reference in self.signatures]
         swapped = {rows[row]: rows[other] for row, other in swapped_rows(mine, theirs, bad).items()}
-        return [made for seen in compared if (made := self._worst_row(seen, swapped)) is not None]
+        return [row for seen in compared if (row := self._worst_row(seen, swapped)) is not None]
 
     def _worst_row(self, seen: RowComparison, swapped: Mapping[int, int]) -> WorstRow | None:
         reference = seen.reference
@@ -168,7 +168,7 @@ class RowAggregate:
         return lines
 
     def _limits(self, kind: str, limits: Limits) -> Limits:
-        """How far pixels of a kind of file may be from a reference: farther, where another decoder made them."""
+        """How far pixels of a kind of file may be from a reference: farther, if another decoder made them."""
         return NVJPEG if self.references.on_cuda and kind in ("jpeg", "jpeg gray") else limits
 
     def _near(self) -> Limits:

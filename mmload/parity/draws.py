@@ -1,7 +1,7 @@
-"""Samples what a step of a collate draws, and what torchvision's transform with the same settings draws.
+"""Samples the draws of a collate's step, and those of torchvision's transform with the same settings.
 
 Takes a step, the shape of its input and seeds as the loader makes them, and returns two samples of each property
-(first row, area, whether it flips ...). torchvision's come from its own ``make_params`` or, where there is none, from
+(first row, area, whether it flips ...). torchvision's come from its ``make_params`` or, if it has none, from
 its result.
 """
 
@@ -28,7 +28,7 @@ Sample = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """One thing that a step draws, as many times by mmload as by torchvision.
+    """One drawn quantity: the same number of draws by mmload and by torchvision.
 
     Attributes:
         name: what it is, as ``RandomCrop: first row``.
@@ -44,14 +44,14 @@ class Property:
     theirs: Sample
 
 
-def properties(step: nn.Module, shape: Shape, seeds: Tensor, place: int, seed: int) -> list[Property]:
+def properties(step: nn.Module, shape: Shape, seeds: Tensor, step_index: int, seed: int) -> list[Property]:
     """Both samples of everything a step draws; empty for a step that draws nothing that can be compared.
 
     Args:
         step: of a collate.
         shape: (C, H, W) of the images that it gets.
         seeds: int64 [N], of mmload's draws.
-        place: the step's place in the collate.
+        step_index: the index of the step in the collate.
         seed: of torchvision's draws.
     """
     read = next((read for kind, read in _READERS.items() if isinstance(step, kind)), None)
@@ -59,7 +59,7 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, place: int, seed: i
         return []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        found = list(read(step, shape, Draws(seeds, place), len(seeds)))
+        found = list(read(step, shape, Draws(seeds, step_index), len(seeds)))
     name = type(step).__name__
     return [Property(name=f"{name}: {what}", kind=kind, ours=ours, theirs=other) for what, kind, ours, other in found]
 
@@ -107,31 +107,14 @@ def _resized_crop(step: augment.RandomResizedCrop, shape: Shape, draws: Draws, c
     yield "first column", "integer", _int_array(plan.left), _column(theirs, "left")
 
 
-def _horizontal(step: augment.RandomHorizontalFlip, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    yield (
-        "share flipped",
-        "probability",
-        _int_array(step.describe(_blank(count, shape), draws).flip_x),
-        _applied(step, count),
-    )
+def _chance(what: str, field: str) -> Callable[[nn.Module, Shape, Draws, int], DrawSamples]:
+    """A reader of steps that only draw whether they apply; ``field`` is the plan's mask of the chosen samples."""
 
+    def read(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
+        chosen = getattr(step.describe(_blank(count, shape), draws), field)
+        yield what, "probability", _int_array(chosen), _applied(step, count)
 
-def _vertical(step: augment.RandomVerticalFlip, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    yield (
-        "share flipped",
-        "probability",
-        _int_array(step.describe(_blank(count, shape), draws).flip_y),
-        _applied(step, count),
-    )
-
-
-def _gray(step: augment.RandomGrayscale, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    yield (
-        "share made gray",
-        "probability",
-        _int_array(step.describe(_blank(count, shape), draws).gray),
-        _applied(step, count),
-    )
+    return read
 
 
 def _erasing(step: augment.RandomErasing, shape: Shape, draws: Draws, count: int) -> DrawSamples:
@@ -140,7 +123,7 @@ def _erasing(step: augment.RandomErasing, shape: Shape, draws: Draws, count: int
     yield "share erased", "probability", _int_array(holed), _applied(step, count)
     if not holed.any():
         return
-    theirs = [one for one in _params(equivalent_of(step), shape, count) if one["v"] is not None]
+    theirs = [params for params in _params(equivalent_of(step), shape, count) if params["v"] is not None]
     if not theirs:
         return
     rows, cols = _int_array(hole.height[holed]), _int_array(hole.width[holed])
@@ -158,25 +141,25 @@ def _jitter(step: augment.ColorJitter, shape: Shape, draws: Draws, count: int) -
     for which, name in enumerate(("brightness", "contrast", "saturation", "hue")):
         if step.ranges[which] is not None:
             ours = factors.values[:, which].to(torch.float64).numpy()
-            yield name, "real", ours, np.array([one[f"{name}_factor"] for one in theirs], dtype=np.float64)
+            yield name, "real", ours, np.array([each[f"{name}_factor"] for each in theirs], dtype=np.float64)
     weights = torch.tensor([64, 16, 4, 1])
-    orders = torch.stack([one["fn_idx"] for one in theirs])
+    orders = torch.stack([each["fn_idx"] for each in theirs])
     yield "order", "integer", _int_array((factors.order * weights).sum(1)), _int_array((orders * weights).sum(1))
 
 
 _READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]] = {
     augment.RandomCrop: _crop,
     augment.RandomResizedCrop: _resized_crop,
-    augment.RandomHorizontalFlip: _horizontal,
-    augment.RandomVerticalFlip: _vertical,
-    augment.RandomGrayscale: _gray,
+    augment.RandomHorizontalFlip: _chance("share flipped", "flip_x"),
+    augment.RandomVerticalFlip: _chance("share flipped", "flip_y"),
+    augment.RandomGrayscale: _chance("share made gray", "gray"),
     augment.RandomErasing: _erasing,
     augment.ColorJitter: _jitter,
 }
 
 
 def _params(transform: Any, shape: Shape, count: int) -> list[dict[str, Any]]:
-    """What torchvision draws itself."""
+    """Torchvision's own draws."""
     image = torch.empty(shape)
     return [transform.make_params([image]) for _ in range(count)]
 
@@ -201,4 +184,4 @@ def _int_array(values: Tensor | None) -> Sample:
 
 
 def _column(params: Sequence[dict[str, Any]], name: str) -> Sample:
-    return np.array([one[name] for one in params], dtype=np.int64)
+    return np.array([each[name] for each in params], dtype=np.int64)

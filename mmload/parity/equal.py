@@ -63,7 +63,7 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
 
 
 class _Seen:
-    """What was compared, in numbers.
+    """Aggregates the comparisons of rows.
 
     Args:
         levels: [C, 1, 1], how many levels of 255 one unit of the output is.
@@ -155,8 +155,8 @@ def _cut_off(draws: Sequence[Any], k: int) -> bool:
     for draw in draws:
         if isinstance(draw, Factors):
             continue
-        plan, places = draw
-        window = places[k]
+        plan, sample_windows = draw
+        window = sample_windows[k]
         _, height, width = plan.source
         x1, y1, x2, y2 = frame or (0.0, 0.0, float(width), float(height))
         x1, y1, x2, y2 = x1 - window.left, y1 - window.top, x2 - window.left, y2 - window.top

@@ -29,7 +29,7 @@ Items = dict[str, Any]
 
 
 def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
-    """The steps up to the first that cannot be forced on torchvision for images of ``shape``, and that one's name."""
+    """The steps up to the first that cannot be replayed in torchvision for images of ``shape``, and that one's name."""
     steps: list[nn.Module] = []
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
@@ -57,18 +57,18 @@ def _mirrors_twice(plan: Plan) -> bool:
 
 def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Any]:
     """What each step drew for the batch: its description, or its factors."""
-    made: list[Any] = []
-    for place, step in enumerate(steps):
-        draws = Draws(seeds, place)
+    drawn_by_step: list[Any] = []
+    for index, step in enumerate(steps):
+        draws = Draws(seeds, index)
         if isinstance(step, augment.ColorJitter):
-            made.append(step.draw(draws))
+            drawn_by_step.append(step.draw(draws))
             continue
         if not isinstance(step, Step):
-            raise TypeError(f"{type(step).__name__} cannot be forced on torchvision")
+            raise TypeError(f"{type(step).__name__} cannot be replayed in torchvision")
         plan = step.describe(Plan.of(len(seeds), shape, 255.0, torch.device("cpu")), draws)
         shape = shape[0], plan.height, plan.width
-        made.append((plan, windows(plan)))
-    return made
+        drawn_by_step.append((plan, windows(plan)))
+    return drawn_by_step
 
 
 def result(steps: Sequence[nn.Module], draws: Sequence[Any], stored: Batch, k: int, dtype: torch.dtype) -> Items:
@@ -85,12 +85,12 @@ def result(steps: Sequence[nn.Module], draws: Sequence[Any], stored: Batch, k: i
         ``images`` in that dtype, and what of ``boxes`` and ``masks`` the row has.
     """
     row = _row(stored, k)
-    at = conversion(Collate(*steps, dtype=dtype))
-    for place, (step, draw) in enumerate(zip(steps, draws, strict=True)):
-        if place == at and dtype != torch.uint8:
+    to_floats = conversion(Collate(*steps, dtype=dtype))
+    for index, (step, draw) in enumerate(zip(steps, draws, strict=True)):
+        if index == to_floats and dtype != torch.uint8:
             row["images"] = F.to_dtype(row["images"], torch.float32, scale=True)
-        row = _moved(step, row, draw, k)
-    if at == len(steps) and dtype != torch.uint8:
+        row = _transformed(step, row, draw, k)
+    if to_floats == len(steps) and dtype != torch.uint8:
         row["images"] = F.to_dtype(row["images"], torch.float32, scale=True)
     return row | {"images": row["images"].as_subclass(Tensor).to(dtype)}
 
@@ -107,17 +107,17 @@ def _row(stored: Batch, k: int) -> Items:
     return row
 
 
-def _moved(step: nn.Module, items: Items, draw: Any, k: int) -> Items:
+def _transformed(step: nn.Module, items: Items, draw: Any, k: int) -> Items:
     """Sample ``k`` after torchvision's transform of the step, with mmload's draws."""
     transform = equivalent_of(step)
     if isinstance(step, augment.ColorJitter):
         return items | {"images": transform.transform(items["images"], _jitter(step, draw, k))}
-    plan, places = draw
+    plan, sample_windows = draw
     if isinstance(step, augment.Normalize):
         return items | {"images": transform.transform(items["images"], {})}
     if isinstance(step, augment.RandomErasing):
         return items | {"images": _erased(items["images"], plan, k)}
-    params = _geometry(step, transform, items["images"], plan, places[k], k)
+    params = _geometry(step, transform, items["images"], plan, sample_windows[k], k)
     if params is None:
         return items
     chosen = items if not isinstance(step, augment.RandomGrayscale) else {"images": items["images"]}
@@ -139,8 +139,8 @@ def _geometry(step: nn.Module, transform: Any, image: Any, plan: Plan, window: W
     ):
         if isinstance(step, kind) and (drawn is None or not drawn[k]):
             return None
-    made: dict[str, Any] = transform.make_params([image])
-    return made
+    drawn_params: dict[str, Any] = transform.make_params([image])
+    return drawn_params
 
 
 def _jitter(step: augment.ColorJitter, factors: Any, k: int) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Se
     """
     if len(references) < 2 or not bad:
         return {}
-    places = torch.stack(list(references)).flatten(1)
+    pictures = torch.stack(list(references)).flatten(1)
     found: dict[int, int] = {}
     for row in bad:
-        apart = (places - stored[row].flatten()).abs().amax(1)
+        apart = (pictures - stored[row].flatten()).abs().amax(1)
         nearest = int(apart.argmin())
         if nearest != row and apart[nearest] <= _SAME_PICTURE and apart[nearest] < _FAR_NEARER * apart[row]:
             found[row] = nearest
@@ -117,7 +117,7 @@ def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[
 
 
 def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A picture with its values or places exchanged."""
+    """A picture with its values or pixels exchanged."""
     if len(pixels) == 3:
         yield "channels swapped (BGR)", pixels.flip(0)
     yield "mirrored left to right", pixels.flip(-1)
@@ -136,10 +136,10 @@ def _shifted(stored: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
     for down, along in [(down, along) for down in reach for along in reach if (down, along) != (0, 0)]:
         mine = stored[:, max(0, -down) : height - max(0, down), max(0, -along) : width - max(0, along)]
         theirs = right[:, max(0, down) : height + min(0, down), max(0, along) : width + min(0, along)]
-        yield f"the crop {_places(down, along)}", _apart(mine, theirs)
+        yield f"the crop {_offset_text(down, along)}", _apart(mine, theirs)
 
 
-def _places(down: int, along: int) -> str:
+def _offset_text(down: int, along: int) -> str:
     """An offset in words."""
     parts = []
     for count, unit, after, before in (

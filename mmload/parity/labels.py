@@ -38,8 +38,8 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     seed = recipe["store"].get("shuffle_seed")
     order = range(count) if seed is None else permute(torch.arange(count), count, seed).tolist()
     expected = [index for index in order if source.id(index) not in left_out]
-    place = {source.id(index): index for index in expected}
-    found = [place.get(name, -1) for name in names]
+    index_of = {source.id(index): index for index in expected}
+    found = [index_of.get(name, -1) for name in names]
     if found == expected:
         how = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
         return _line(split, "rows", True, f"{counted(len(names), 'row')} made of the source's samples, in {how}"), found
@@ -64,11 +64,11 @@ def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]
         )
     odd = [name for name in dict.fromkeys((*listed, *split.classes)) if (name in listed) != (name in split.classes)]
     if odd:
-        text, looks = f"{counted(len(odd), 'class', 'classes')} only in one of both: {_some(odd)}", ""
+        text, looks = f"{counted(len(odd), 'class', 'classes')} only in one of both: {_first_of(odd)}", ""
     else:
         wrong = [name for name, other in zip(split.classes, listed, strict=True) if name != other]
         text, looks = (
-            f"{len(wrong)} of {counted(len(listed), 'class', 'classes')} are at another index: {_some(wrong)}",
+            f"{len(wrong)} of {counted(len(listed), 'class', 'classes')} are at another index: {_first_of(wrong)}",
             "class order is permuted",
         )
     return _line(split, "classes", False, text, looks, classes=len(listed))
@@ -123,7 +123,7 @@ def labels_look_like(stored: Tensor, right: Tensor, classes: int) -> str:
     pairs = sorted(set(zip(right.tolist(), stored.tolist(), strict=True)))
     if len({a for a, _ in pairs}) == len(pairs) == len({b for _, b in pairs}):
         moved = [f"{a} is stored as {b}" for a, b in pairs if a != b]
-        return f"class order is permuted: {_some(moved)}"
+        return f"class order is permuted: {_first_of(moved)}"
     for step, neighbor in ((1, "before"), (-1, "after")):
         if bool((stored == right.roll(step)).all()):
             return f"labels are those of the row {neighbor}"
@@ -164,7 +164,7 @@ def _ids(path: Path) -> list[str]:
         raise StoreError(f"{path} is not a list of samples ({error}); run mmload verify") from error
 
 
-def _some(names: Sequence[str], most: int = 4) -> str:
+def _first_of(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
 
 

@@ -59,27 +59,29 @@ def check_draws(
     for name, collate in collates.items():
         channels, height, width = split.fields["images"].shape
         shape = channels, height, width
-        for place, step in enumerate(collate.steps):
+        for step_index, step in enumerate(collate.steps):
             if isinstance(step, MixUp | CutMix):
                 text = f"{type(step).__name__} draws for each sample, torchvision for each batch: not compared"
                 notes.append(Verdict(part="load", name=name, state="note", text=text))
-            found += [(name, each, tests_of(each)) for each in _of_step(step, shape, place, len(split), draws, seed)]
+            found += [
+                (name, each, tests_of(each)) for each in _of_step(step, shape, step_index, len(split), draws, seed)
+            ]
             shape = shape_after(step, shape)
     most = sum(len(tests) for *_, tests in found)
     limit = alpha / max(most, 1)
     return [_verdict(name, each, tests, limit) for name, each, tests in found] + notes
 
 
-def _of_step(step: nn.Module, shape: Shape, place: int, rows: int, draws: int, seed: int) -> list[Property]:
+def _of_step(step: nn.Module, shape: Shape, step_index: int, rows: int, draws: int, seed: int) -> list[Property]:
     """All that a step draws, and whether it draws again in the next epoch."""
     seeds = run_seeds(rows, draws, seed)
-    here = properties(step, shape, seeds, place, seed)
+    here = properties(step, shape, seeds, step_index, seed)
     first = next((at for at, each in enumerate(here) if each.kind != "real"), None)
     if first is None:
         return here
     count = min(draws, _NEXT)
     following = run_seeds(rows, count + rows, seed)[rows:]
-    there = properties(step, shape, following, place, seed + 1)[first]
+    there = properties(step, shape, following, step_index, seed + 1)[first]
     now = here[first]
     ours = (now.ours[:count] == there.ours[:count]).astype(np.int64)
     theirs = (now.theirs[:count] == there.theirs[:count]).astype(np.int64)

@@ -29,7 +29,7 @@ def record(folder: str | Path, report: Report) -> None:
     folder = Path(folder)
     read(folder)
     file = folder / FILE_NAME
-    kept = {key: value for key, value in report.as_json().items() if key != "worst"}
+    content = {key: value for key, value in report.as_json().items() if key != "worst"}
     try:
         with folder_lock(folder):
             if read(folder).contents != report.contents:
@@ -38,7 +38,7 @@ def record(folder: str | Path, report: Report) -> None:
             body = parse(read_regular(file).decode("utf-8"), str(file))
             for split in body["splits"].values():
                 split.setdefault("shard_samples", None)  # version 1 has none
-            body["card"] = {**body.get("card", {}), "parity": kept}
+            body["card"] = {**body.get("card", {}), "parity": content}
             write_atomically(file, _checked(text_of(body), file))
     except OSError as error:
         raise StoreError(f"cannot write {file} ({error.strerror}); the report was not kept") from error

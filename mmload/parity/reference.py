@@ -1,4 +1,4 @@
-"""Makes the reference: a sample as Pillow opens it and torchvision transforms it, without any code of the build.
+"""Makes references: samples as Pillow opens and torchvision transforms them, without any code of the build.
 
 For one sample of a source it returns the pixels, boxes and masks that the stored row must hold. Only fields that no
 image library knows (labels, box coordinates as annotated) are taken from the source's own reader.
@@ -35,7 +35,7 @@ _MODES = {"L": " gray", "CMYK": " cmyk", "P": " palette", "1": " 1-bit"}
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """One sample as a row has to hold it.
+    """The expected content of a row.
 
     Attributes:
         kind: what kind of file, as ``jpeg``, ``jpeg gray`` or ``png alpha``; ``array`` where there is none.
@@ -75,9 +75,9 @@ class ReferenceMaker:
     def __init__(self, split: SourceSplit, recipe: Mapping[str, Any]) -> None:
         self.split = split
         self.on_cuda = recipe["decode"].get("device") == "cuda"
-        whole = torchvision_equivalent(recipe).transforms
-        self.decoded = whole[0]
-        self.transforms = v2.Compose([v2.Identity(), *whole[1:]])  # a Compose of nothing is an error
+        decoding, *transforms = torchvision_equivalent(recipe).transforms
+        self.decoded = decoding
+        self.transforms = v2.Compose([v2.Identity(), *transforms])  # a Compose of nothing is an error
 
     def of(self, index: int) -> Reference:
         """The reference of sample ``index``.
@@ -98,7 +98,7 @@ class ReferenceMaker:
         else:
             kind, opened, differs = "array", _picture(pixels), ""
         image = tv_tensors.Image(pixels) if opened is None else F.to_image(opened)
-        made = Reference(
+        reference = Reference(
             kind=kind,
             file=str(path or self.split.id(index)),
             opened=opened,
@@ -108,7 +108,7 @@ class ReferenceMaker:
             padded=False,
             fields={},
         )
-        return self._moved(made, image, fields)
+        return self._transformed(reference, image, fields)
 
     def _opened(self, path: Path, sample: str) -> tuple[str, PIL.Image.Image, str]:
         """The file's kind, its image by the recipe's rules, and how that differs from ImageFolder's."""
@@ -130,8 +130,8 @@ class ReferenceMaker:
             return "transparency is laid over the background"
         if image.mode.startswith("I"):
             return "16 bits are scaled"
-        turned = self.decoded.exif_orient and image.getexif().get(0x0112, 1) != 1
-        return "turned as EXIF says" if turned else ""
+        rotated = self.decoded.exif_orient and image.getexif().get(0x0112, 1) != 1
+        return "rotated as EXIF says" if rotated else ""
 
     def _without_image(self, index: int, fields: dict[str, Tensor]) -> Reference:
         file = str(file_of(self.split, index) or self.split.id(index))
@@ -146,7 +146,7 @@ class ReferenceMaker:
             fields=fields,
         )
 
-    def _moved(self, made: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
+    def _transformed(self, reference: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
         """The reference with everything that torchvision's transforms make of the tensor."""
         size = (int(image.shape[-2]), int(image.shape[-1]))
         items: dict[str, Any] = {"images": image, "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8))}
@@ -155,19 +155,19 @@ class ReferenceMaker:
         if "boxes" in fields:
             real = fields["boxes"][: int(fields["counts"])]
             items["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size)
-        moved = self.transforms(items)
-        outside = moved["inside"].as_subclass(Tensor) != 1
+        transformed = self.transforms(items)
+        outside = transformed["inside"].as_subclass(Tensor) != 1
         others = {name: value for name, value in fields.items() if name not in (*_BOXED, "masks")}
         if "masks" in fields:
-            others["masks"] = moved["masks"].as_subclass(Tensor).masked_fill(outside, VOID)
+            others["masks"] = transformed["masks"].as_subclass(Tensor).masked_fill(outside, VOID)
         if "boxes" in fields:
-            others |= _with_area(moved["boxes"].as_subclass(Tensor), fields)
-        pixels = moved["images"].as_subclass(Tensor)
-        return replace(made, images=pixels, padded=bool(outside.any()), fields=others)
+            others |= _with_area(transformed["boxes"].as_subclass(Tensor), fields)
+        pixels = transformed["images"].as_subclass(Tensor)
+        return replace(reference, images=pixels, padded=bool(outside.any()), fields=others)
 
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
-    """The file that sample ``index`` is in, if it has one of its own."""
+    """The file of sample ``index``, if it has its own."""
     if isinstance(split, ImageFolderSplit | VocSplit):
         return split.root / split.id(index)
     return split.root / split.items[index].file if isinstance(split, ManifestSplit) else None

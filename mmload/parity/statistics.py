@@ -76,16 +76,16 @@ def kolmogorov_smirnov(ours: Numbers, theirs: Numbers) -> Test:
     """
     _need_draws(ours, theirs)
     first, second = np.sort(ours), np.sort(theirs)
-    places = np.concatenate([first, second])
-    share = np.searchsorted(first, places, side="right") / len(first)
-    other = np.searchsorted(second, places, side="right") / len(second)
+    values = np.concatenate([first, second])
+    share = np.searchsorted(first, values, side="right") / len(first)
+    other = np.searchsorted(second, values, side="right") / len(second)
     distance = float(np.abs(share - other).max())
     root = math.sqrt(len(first) * len(second) / (len(first) + len(second)))
     return Test(name="KS", statistic=distance, p=kolmogorov_tail((root + 0.12 + 0.11 / root) * distance))
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
-    """P(chi-square >= statistic): the regularised upper incomplete gamma function at (freedom / 2, statistic / 2)."""
+    """P(chi-square >= statistic): the regularized upper incomplete gamma function at (freedom / 2, statistic / 2)."""
     if freedom < 1 or statistic <= 0:
         return 1.0
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)

@@ -60,8 +60,8 @@ def check_store(
     ordered, found = rows_verdict(split, source, recipe)
     labels = labels_verdict(split, source, recipe, found)
     verdicts = [ordered, classes_verdict(split, source, recipe), *([labels] if labels else [])]
-    known = [row for row, index in enumerate(found) if index >= 0]
-    chosen = _chosen(known, [PurePath(source.id(found[row])).suffix.lower() for row in known], rows, seed)
+    matched = [row for row, index in enumerate(found) if index >= 0]
+    chosen = _chosen(matched, [PurePath(source.id(found[row])).suffix.lower() for row in matched], rows, seed)
     references = ReferenceMaker(source, recipe)
     size = threads or available_cores()
     pool = single_op_pool(size, "mmload-parity")

@@ -183,7 +183,7 @@ def _about_draws(judged: Sequence[Verdict]) -> list[str]:
 def _finite(value: Any) -> Any:
     """A value as JSON can hold it: None for what is infinite or no number."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Where samples come from: a source finds its splits once and then reads any of their samples, in any order.
+"""Sources of samples: a source finds its splits once, then reads any of their samples in any order.
 
 The build knows sources only by the contracts below. :data:`SOURCES` lists them by name; other packages add theirs with
 :func:`register`, or with an entry point of the group ``mmload.sources``.
@@ -38,7 +38,7 @@ class SourceSplit(Protocol):
         """How many samples."""
 
     def id(self, index: int) -> str:
-        """What sample ``index`` is called, the same wherever the source's root is; cheap."""
+        """The name of sample ``index``, independent of where the source's root is; cheap."""
 
     def revision(self, index: int) -> str:
         """Text that changes when the sample does (sizes, times, labels), for the source's fingerprint; cheap."""
@@ -53,15 +53,15 @@ class SourceSplit(Protocol):
 
 @runtime_checkable
 class HasNotes(Protocol):
-    """A split that has something to say about itself. Any split may add this."""
+    """A split with notes for the user. Any split may implement this."""
 
     def notes(self) -> tuple[str, ...]:
-        """Plain sentences for the build's summary: what was left out and why, what is not as it should be."""
+        """Plain sentences for the build's summary: what was left out and why, and what looks wrong."""
 
 
 @runtime_checkable
 class Splittable(Protocol):
-    """A split that can be sent to a worker process in parts. Any split may add this; of others each gets the whole."""
+    """A split that can be sent to a worker process in parts; of any other split each worker gets all of it."""
 
     def part(self, samples: Sequence[int]) -> SourceSplit:
         """A split of only these samples, in this order; picklable and no larger than they are."""
@@ -69,14 +69,14 @@ class Splittable(Protocol):
 
 @runtime_checkable
 class ReadsBlocks(Protocol):
-    """A split whose samples are finished rows already. Any split may add this; a build without transforms uses it."""
+    """A split whose samples are rows already. Any split may implement this; a build without transforms uses it."""
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows [start, stop) at once: each field of :meth:`SourceSplit.read` as a tensor [stop - start, ...]."""
 
 
 class Source(Protocol):
-    """A data set as people have it.
+    """A dataset in its original form.
 
     Duties: as :class:`SourceSplit`; everything that can be wrong with the layout is found by ``splits``.
     """
@@ -108,7 +108,7 @@ _M = TypeVar("_M", bound=SourceFactory)
 
 
 def register(kind: str) -> Callable[[_M], _M]:
-    """Add a source of one's own: ``@register("mykind")`` over a class or function that is a :data:`SourceFactory`.
+    """Decorator that adds a source: ``@register("mykind")`` on a class or function that is a :data:`SourceFactory`.
 
     Raises:
         ValueError: if the kind is taken.
@@ -116,7 +116,7 @@ def register(kind: str) -> Callable[[_M], _M]:
 
     def add(factory: _M) -> _M:
         if kind in SOURCES:
-            raise ValueError(f"there is a source kind {kind!r} already; choose another name")
+            raise ValueError(f"source kind {kind!r} exists already; choose another name")
         SOURCES[kind] = factory
         return factory
 
@@ -133,26 +133,26 @@ def make_source(kind: str, root: str | Path, decoder: Decoder, options: Mapping[
         options: the recipe's further ``[source]`` keys.
 
     Raises:
-        RecipeError: if the kind is unknown or an option is not one of its own.
+        RecipeError: if the kind or an option is unknown.
     """
-    factory, root = _maker(kind), Path(root)
+    factory, root = _factory_of(kind), Path(root)
     takes = [name for name in inspect.signature(factory).parameters if name not in ("root", "decoder")]
     try:
         inspect.signature(factory).bind(root, decoder, **options)
     except TypeError as error:
-        known = f"its options are {choices(takes)}" if takes else "it has no options"
-        raise RecipeError(f"source {kind}: {error}; {known}") from error
+        advice = f"its options are {choices(takes)}" if takes else "it has no options"
+        raise RecipeError(f"source {kind}: {error}; {advice}") from error
     try:
         return factory(root, decoder, **options)
-    except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet: a value is of the wrong kind
-        given = ", ".join(f"{key} = {value!r:.60}" for key, value in options.items())
-        raise RecipeError(f"source {kind} cannot take one of its options ({error}); they are {given}") from error
+    except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
+        shown = ", ".join(f"{key} = {value!r:.60}" for key, value in options.items())
+        raise RecipeError(f"source {kind} cannot take one of its options ({error}); they are {shown}") from error
 
 
 def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not what the source takes when they are left out; all of them where the kind is unknown."""
+    """The options that differ from the source's defaults; all of them if the kind is unknown."""
     try:
-        takes = inspect.signature(_maker(kind)).parameters
+        takes = inspect.signature(_factory_of(kind)).parameters
     except RecipeError:
         return dict(options)
     defaults = {name: parameter.default for name, parameter in takes.items()}
@@ -160,11 +160,11 @@ def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _equal(value: object, default: object) -> bool:
-    """``0 == False`` for Python, not for a recipe."""
+    """Equal with the same type: ``0 == False`` in Python, not in a recipe."""
     return type(value) is type(default) and value == default
 
 
-def _maker(kind: str) -> SourceFactory:
+def _factory_of(kind: str) -> SourceFactory:
     found = SOURCES.get(kind)
     if callable(found):
         return found

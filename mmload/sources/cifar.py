@@ -78,7 +78,7 @@ CIFAR100 = Edition(
 
 
 class _CifarSource:
-    """What both editions share."""
+    """The common part of both editions."""
 
     edition: ClassVar[Edition]
 
@@ -149,7 +149,7 @@ class Cifar10Source(_CifarSource):
 
     Args:
         root: ``cifar-10-batches-py`` or the folder around it.
-        decoder: has to be the plain one.
+        decoder: must be the default one.
         download: fetch the set into ``root`` with torchvision's downloader where it is missing.
         allow_outside: follow links that lead out of the root.
 
@@ -198,7 +198,7 @@ class CifarSplit:
     Args:
         classes: class names by index.
         batches: its files in order.
-        notes: what to say about it.
+        notes: for the build's summary.
     """
 
     def __init__(self, classes: tuple[str, ...], batches: list[Batch], notes: tuple[str, ...]) -> None:

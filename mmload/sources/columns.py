@@ -1,6 +1,6 @@
-"""Columns of strings, numbers and arrays with millions of values: beyond a few MiB each continues in a temporary file.
+"""Columns of strings, numbers and arrays with millions of values, which spill to a temporary file beyond a few MiB.
 
-Any thread may read them. The file has no name, so nothing is left of it however the process ends.
+Any thread may read them. The file is anonymous, so nothing is left of it however the process ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy.typing as npt
 
 from mmload.errors import SourceError
 
-_KEPT = 4 * 2**20
-"""Bytes of a column that stay in memory. Of a million files names and stamps are some 30 MB each."""
+_IN_MEMORY = 4 * 2**20
+"""Bytes of a column that stay in memory. Names and revisions of a million files take some 30 MB each."""
 
 _BLOCK = 2**14
 """Bytes read from the file at a time. The last block is kept, as most reading is in order."""
 
 _RUN = 256
-"""Values that are made at a time where they are asked for one after the other."""
+"""Values to decode at a time when they are read in order."""
 
 _NUMBER = Struct("<q")
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Bytes:
-    """Bytes one behind the other. Append-only, picklable; one thread at a time may append, any may read.
+    """An array of bytes. Append-only, picklable; one thread at a time may append, any may read.
 
     Raises:
         SourceError: at any use, if the temporary file cannot be written or read.
@@ -45,7 +45,7 @@ class Bytes:
 
     def __init__(self) -> None:
         self._tail = bytearray()
-        self._filed = 0
+        self._in_file = 0
         self._block = (0, b"")
         self._lock = threading.Lock()
 
@@ -56,24 +56,24 @@ class Bytes:
         return file
 
     def append(self, data: bytes) -> None:
-        """Add some at the end."""
+        """Append bytes."""
         self._tail += data
-        if len(self._tail) >= _KEPT:
+        if len(self._tail) >= _IN_MEMORY:
             self._to_file()
 
     def cut(self, start: int, stop: int) -> bytes:
-        """Those from ``start`` up to ``stop``, which must be there."""
-        if start >= self._filed:
-            return bytes(self._tail[start - self._filed : stop - self._filed])
-        if stop > self._filed:
-            return self.cut(start, self._filed) + self.cut(self._filed, stop)
+        """The bytes from ``start`` to ``stop``, which must exist."""
+        if start >= self._in_file:
+            return bytes(self._tail[start - self._in_file : stop - self._in_file])
+        if stop > self._in_file:
+            return self.cut(start, self._in_file) + self.cut(self._in_file, stop)
         first, block = self._block
         if start < first or stop > first + len(block):
             first, block = self._block = start, self._read(start, max(stop - start, _BLOCK))
         return block[start - first : stop - first]
 
     def __len__(self) -> int:
-        return self._filed + len(self._tail)
+        return self._in_file + len(self._tail)
 
     def __getstate__(self) -> bytes:
         return self.cut(0, len(self))
@@ -89,11 +89,11 @@ class Bytes:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise _no_room(error) from error
-        self._filed, self._tail = len(self), bytearray()
+        self._in_file, self._tail = len(self), bytearray()
 
     def _read(self, start: int, size: int) -> bytes:
         data = bytearray()
-        size = min(size, self._filed - start)
+        size = min(size, self._in_file - start)
         with self._lock:
             try:
                 self._file.seek(start)
@@ -113,7 +113,7 @@ class Column(ABC, Generic[T]):
 
     @abstractmethod
     def _values(self, start: int, stop: int) -> Sequence[T]:
-        """Those from ``start`` up to ``stop``, which are there."""
+        """The values from ``start`` to ``stop``, which exist."""
 
     def __len__(self) -> int:
         return self._count
@@ -125,7 +125,7 @@ class Column(ABC, Generic[T]):
             return values[at]
         if index < 0 or index >= self._count:
             raise IndexError(f"{index} of {self._count}")
-        # what is asked for in order is read in runs
+        # sequential access decodes a run at a time
         values = self._values(index, min(index + _RUN, self._count) if at == len(values) else index + 1)
         self._run = index, values
         return values[0]
@@ -138,19 +138,19 @@ class Column(ABC, Generic[T]):
 
 
 class Numbers(Column[int]):
-    """Whole numbers of 64 bits."""
+    """64-bit integers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._bytes = Bytes()
 
     def append(self, number: int) -> None:
-        """Add one."""
+        """Append a value."""
         self._bytes.append(_NUMBER.pack(number))
         self._count += 1
 
     def cut(self, start: int, stop: int) -> Numbers:
-        """Those from ``start`` up to ``stop``, copied."""
+        """A copy of the values from ``start`` to ``stop``."""
         part = Numbers()
         part._bytes.append(self._bytes.cut(8 * start, 8 * stop))
         part._count = stop - start
@@ -161,7 +161,7 @@ class Numbers(Column[int]):
 
 
 class Arrays(Column[npt.NDArray[Any]]):
-    """Arrays of one dtype and shape, not to be written to; numpy's scalars where the shape is ().
+    """Read-only arrays of one dtype and shape; numpy scalars if the shape is ().
 
     Args:
         dtype: of each.
@@ -175,12 +175,12 @@ class Arrays(Column[npt.NDArray[Any]]):
         self._bytes = Bytes()
 
     def append(self, array: npt.ArrayLike) -> None:
-        """Add one."""
+        """Append a value."""
         self._bytes.append(np.asarray(array, self.dtype).tobytes())
         self._count += 1
 
     def only(self, rows: Iterable[int]) -> Arrays:
-        """Those, in that order, copied."""
+        """A copy of these rows, in this order."""
         part = Arrays(self.dtype, self.shape)
         for row in rows:
             part.append(self[row])
@@ -192,7 +192,7 @@ class Arrays(Column[npt.NDArray[Any]]):
 
 
 class Texts(Column[str]):
-    """Texts, 8 bytes each beside their own."""
+    """Strings; each takes 8 bytes besides its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class Texts(Column[str]):
         self._count += 1
 
     def cut(self, start: int, stop: int) -> Texts:
-        """Those from ``start`` up to ``stop``, copied."""
+        """A copy of the values from ``start`` to ``stop``."""
         part = Texts()
         for first in range(start, stop, _RUN):
             for text in self._values(first, min(first + _RUN, stop)):

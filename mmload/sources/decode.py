@@ -1,9 +1,9 @@
-"""Decodes the bytes of an image file to uint8 pixels [C, H, W]; docs/images.md says how it reads each kind of file.
+"""Decodes the bytes of an image file to uint8 pixels [C, H, W]; docs/images.md describes every kind of file.
 
 Intact JPEGs go through simplejpeg (libjpeg-turbo, as in Pillow, equal in every pixel, but on many threads at once).
 Everything else goes through Pillow, including CMYK JPEGs and those that libjpeg warns about. On request a CUDA device
-decodes JPEGs, to slightly different pixels. The file and the options alone decide, so a build is deterministic. It
-never opens a file by name and never resizes.
+decodes JPEGs, to slightly different pixels. The result depends only on the file and the options, so a build is
+deterministic. It never opens a file by name and never resizes.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from torch import Tensor
 
 from mmload.errors import RecipeError
 from mmload.runtime.warning_filters import Shared, warnings_suppressed
-from mmload.sources.libtiff_messages import hushed
+from mmload.sources.libtiff_messages import libtiff_silenced
 
 MODES = {"RGB": "RGB", "L": "Gray"}
 """Pillow's name of each mode, and libjpeg-turbo's."""
 
 MAX_PIXELS = 2**31 // 12
-"""178,956,970: above this an image is taken for a decompression bomb; it is twice Pillow's warning level."""
+"""178,956,970: a larger image is refused as a decompression bomb; it is twice Pillow's warning level."""
 
 FORMATS = (
     *("BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"),
     *(("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()),
     "TGA",  # last, as it has no signature
 )
-"""What Pillow may take a file for. Of its other formats some start programs: EPS does Ghostscript."""
+"""The formats that Pillow may detect. Some of its other formats start programs: EPS runs Ghostscript."""
 
 DEVICES = ("cpu", "cuda")
 
 _END = b"\xff\xd9"  # the marker that ends a JPEG
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
-_COLORS = ("Gray", "YCbCr", "RGB")  # of JPEGs that need no conversion from inks
+_COLORS = ("Gray", "YCbCr", "RGB")  # color spaces of JPEGs that need no conversion from CMYK
 _WIDE_FORMATS = ("PNG", "PPM")  # their 32-bit mode "I" holds 16-bit values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """How pixels are made of files. Thread-safe and picklable.
+    """Converts files to pixels. Thread-safe and picklable.
 
     Attributes:
         mode: "RGB" or "L" (one gray channel), with the meaning of ``PIL.Image.convert``; but of a JPEG, "L" is the
             luma that the file itself holds.
         exif_orient: rotate the image as its EXIF orientation says; torchvision's ImageFolder does not.
-        background: what shows through transparent pixels: a gray level, or (red, green, blue).
-        device: "cpu", or "cuda": sound JPEGs are decoded by nvJPEG, in batches of what the calling threads bring.
+        background: the color behind transparent pixels: a gray level, or (red, green, blue).
+        device: "cpu", or "cuda": sound JPEGs are decoded by nvJPEG, in batches of the calling threads' files.
 
     Raises:
         RecipeError: if an option is invalid.
@@ -89,20 +89,20 @@ class Decoder:
 
         Raises:
             ValueError: if the file is empty, broken, too large or of no known format; the message says which.
-            UsageError: if there is no CUDA device and one is to be used.
+            UsageError: if the device is "cuda" and there is none.
         """
         if not data:
             raise ValueError("the file is empty")
         size = None if self.exif_orient else _size_of_jpeg(data)
-        if size is not None and self.device == "cuda" and (there := self._on_cuda(data, size)) is not None:
-            return there
+        if size is not None and self.device == "cuda" and (on_cuda := self._on_cuda(data, size)) is not None:
+            return on_cuda
         pixels = None if size is None else self._of_sound_jpeg(data)
         if pixels is None:
             pixels = self._with_pillow(data)
         return torch.from_numpy(pixels.transpose(2, 0, 1))
 
     def _on_cuda(self, data: bytes, size: tuple[int, int]) -> Tensor | None:
-        """[C, H, W]; None if the file has no end, or the device refuses it: nvJPEG complains of less than libjpeg."""
+        """[C, H, W]; None if the file has no end marker (nvJPEG accepts more than libjpeg) or the device refuses it."""
         from mmload.sources import decode_cuda
 
         if not data.endswith(_END):
@@ -111,7 +111,7 @@ class Decoder:
         return None if pixels is None or pixels.shape[1:] != size else pixels.cpu()
 
     def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
-        """[H, W, C]; None if libjpeg has any complaint."""
+        """[H, W, C]; None if libjpeg warns or fails."""
         try:
             pixels: np.ndarray = decode_jpeg(data, MODES[self.mode])
         except ValueError:
@@ -125,10 +125,15 @@ class Decoder:
     def _with_pillow(self, data: bytes) -> np.ndarray:
         """[H, W, C]."""
         try:
-            with warnings_suppressed, hushed, _whole, Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            with (
+                warnings_suppressed,
+                libtiff_silenced,
+                _truncated_refused,
+                Image.open(io.BytesIO(data), formats=FORMATS) as image,
+            ):
                 _refuse_bomb(*image.size)
                 if self.mode == "L":
-                    image.draft("L", None)  # of a JPEG the luma itself; of others nothing
+                    image.draft("L", None)  # the luma of a JPEG; no effect on other formats
                 pixels = np.array(self.converted(image))
         except UnidentifiedImageError as error:
             raise ValueError("not an image in any format that mmload reads") from error
@@ -141,7 +146,7 @@ class Decoder:
         return pixels[..., None] if pixels.ndim == 2 else pixels
 
     def converted(self, image: Image.Image) -> Image.Image:
-        """A PIL image in the mode: rotated if its EXIF is to be followed, transparent pixels over the background.
+        """A PIL image in the mode: rotated by its EXIF orientation if asked, transparent pixels over the background.
 
         Raises:
             ValueError: if it has 32 bits a channel, whose range is unknown.
@@ -150,12 +155,12 @@ class Decoder:
         return self._flattened(rotated, image.format).convert(self.mode)
 
     def _flattened(self, image: Image.Image, kind: str | None) -> Image.Image:
-        """8 bits a channel, and no transparency left."""
+        """The image with 8 bits a channel and without transparency."""
         image.load()
         if image.mode in _WIDE or (image.mode == "I" and kind in _WIDE_FORMATS):
             return self._narrowed(image)
         if image.mode in ("I", "F"):
-            raise _Refused(f"pixels are 32-bit ({image.mode}), whose range no file says; convert it to 8 or 16 bits")
+            raise _Refused(f"pixels are 32-bit ({image.mode}), whose range is unknown; convert it to 8 or 16 bits")
         if not image.has_transparency_data:
             return image
         canvas = Image.new("RGBA", image.size, (*self._levels, 255))
@@ -182,7 +187,7 @@ def _no_truncated_images() -> Iterator[None]:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-_whole = Shared(_no_truncated_images)
+_truncated_refused = Shared(_no_truncated_images)
 """Inside, Pillow refuses images that end early, also where a program set LOAD_TRUNCATED_IMAGES."""
 
 
@@ -192,17 +197,17 @@ def _tuple_of(value: Any) -> Any:
 
 
 def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
-    """Height and width of a JPEG; None of anything else, of inks, and of what libjpeg cannot name."""
+    """Height and width of a JPEG; None for other files, CMYK, and kinds that libjpeg does not support."""
     try:
         height, width, colors, _ = decode_jpeg_header(data)
-    except (ValueError, KeyError):  # KeyError: a kind of subsampling that it has no name for
+    except (ValueError, KeyError):  # KeyError: a subsampling that it does not know
         return None
     _refuse_bomb(width, height)
     return (height, width) if colors in _COLORS else None
 
 
 class _Refused(ValueError):
-    """A file that is not broken and still cannot be read."""
+    """A file that is valid but cannot be read."""
 
 
 def _refuse_bomb(width: int, height: int) -> None:

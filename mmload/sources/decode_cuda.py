@@ -1,6 +1,6 @@
-"""Decodes JPEG files on a CUDA device with torchvision (nvJPEG), in batches of what the threads of a build have ready.
+"""Decodes JPEG files on a CUDA device with torchvision (nvJPEG), in batches of the files that a build's threads submit.
 
-Each of many threads gives one file and gets uint8 pixels on the device, or None if nvJPEG cannot read it. nvJPEG rounds
+Each thread submits one file and gets uint8 pixels on the device, or None if nvJPEG cannot read it. nvJPEG rounds
 and upsamples colors differently than libjpeg-turbo, so the pixels differ from a CPU's.
 """
 
@@ -23,7 +23,7 @@ BATCH = 64
 
 
 class Batches:
-    """Answers many threads by few calls: while a thread of its own decodes one batch, the next one gathers.
+    """Batches the calls of many threads: while a worker thread decodes one batch, the next one fills.
 
     Args:
         decode: gives each file's pixels, or None.
@@ -32,7 +32,7 @@ class Batches:
     def __init__(self, decode: Callable[[list[bytes]], list[Tensor | None]]) -> None:
         self._decode = decode
         self._waiting: deque[tuple[bytes, Future[Tensor | None]]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mmload-cuda")  # started when it is first needed
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mmload-cuda")  # starts lazily
 
     def __call__(self, data: bytes) -> Tensor | None:
         """The pixels of one file, or None; what ``decode`` raises, for every file of the batch."""
@@ -42,22 +42,22 @@ class Batches:
         return answer.result()
 
     def _answer(self) -> None:
-        """Decodes what waits, if an earlier batch did not contain it."""
-        some = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-        if not some:
+        """Decode the waiting files, unless an earlier batch contained them all."""
+        batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        if not batch:
             return
         try:
-            decoded = self._decode([data for data, _ in some])
+            decoded = self._decode([data for data, _ in batch])
         except Exception as error:  # every waiting thread gets it, or it would wait forever
-            for _, answer in some:
+            for _, answer in batch:
                 answer.set_exception(error)
             return
-        for (_, answer), pixels in zip(some, decoded, strict=True):
+        for (_, answer), pixels in zip(batch, decoded, strict=True):
             answer.set_result(pixels)
 
 
 def check() -> None:
-    """Whether there is a device.
+    """Check that there is a CUDA device.
 
     Raises:
         UsageError: if there is none.
@@ -73,16 +73,16 @@ def decode_batch(files: list[bytes], gray: bool) -> list[Tensor | None]:
 
     Args:
         files: whole files.
-        gray: one channel, the luma, and not three.
+        gray: one channel, the luma, instead of three.
 
     Raises:
         UsageError: if there is no device.
-        BuildError: if it fails: to read on without it would mix two decoders' pixels.
+        BuildError: if the device fails; falling back to the CPU would mix the pixels of two decoders.
     """
     check()
     try:
         return _decoded(files, gray)
-    except RuntimeError as error:  # of one of them, and it does not say which
+    except RuntimeError as error:  # one of the files caused it; it does not say which
         if len(files) > 1:
             return [decode_batch([file], gray)[0] for file in files]
         if "out of memory" in str(error) or not _works():
@@ -92,7 +92,7 @@ def decode_batch(files: list[bytes], gray: bool) -> list[Tensor | None]:
 
 
 def _decoded(files: list[bytes], gray: bool) -> list[Tensor | None]:
-    from torchvision.io import ImageReadMode, decode_jpeg  # here: its import takes long, and its end is announced
+    from torchvision.io import ImageReadMode, decode_jpeg  # here: a slow import, of a deprecated module
 
     mode = ImageReadMode.GRAY if gray else ImageReadMode.RGB
     tensors = [torch.from_numpy(np.frombuffer(file, dtype=np.uint8).copy()) for file in files]
@@ -100,7 +100,7 @@ def _decoded(files: list[bytes], gray: bool) -> list[Tensor | None]:
 
 
 def _works() -> bool:
-    """Whether the device decodes a plain JPEG."""
+    """Whether the device can decode a plain JPEG."""
     file = io.BytesIO()
     Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
     try:

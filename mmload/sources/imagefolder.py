@@ -1,7 +1,7 @@
 """An ImageFolder: ``ROOT/class/image.jpg``, or ``ROOT/{train,val,test}/class/image.jpg``.
 
-Classes, their order, the extensions, and the order of the files are torchvision's ``ImageFolder``'s. A link that leads
-back to a folder above it is not followed a second time; torchvision goes round until the path is too long.
+Classes, their order, the extensions, and the order of the files are torchvision's ``ImageFolder``'s. A link to a
+folder above it is not followed; torchvision follows it until the path is too long.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class ImageFolderSplit:
         decoder: how files become pixels.
         classes: class names, sorted.
         files: the images in order.
-        notes: what to say about it.
+        notes: for the build's summary.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class ImageFolderSplit:
 
 
 def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
-    """Notes on folders that are probably no class, or one class twice; torchvision takes all of them."""
+    """Notes on folders that are probably not classes, or one class twice; torchvision accepts all of them."""
     hidden = [name for name in classes if name.startswith((".", "__"))]
     if hidden:
         yield f"{', '.join(hidden[:5])} may be no class: programs name folders of their own like that"
@@ -236,7 +236,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Whether it is a folder or a link to one; a link that leads back to itself is a file that cannot be read.
 
     Raises:
-        OSError: if the system refuses to say which: a class must not be left out because of that.
+        OSError: if the system cannot tell: a class must not be left out because of that.
     """
     try:
         return entry.is_dir()

@@ -16,24 +16,24 @@ from mmload.sources.tables import MAX_NUMBER, Label, Labels, Table
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _BETWEEN = ("|", ";")
-"""What lists put between several labels; names of classes have commas, too."""
+"""Separators of several labels; commas also occur in class names."""
 
 _MISSING = frozenset(("", "?", "-", "n/a", "na", "<na>", "nan", "nat", "none", "null", "undefined"))
-"""What programs write where a label is missing."""
+"""Common spellings of a missing label."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
 
 MAX_CLASSES = 1_000_000
-"""Class numbers from here on are taken for a mistake."""
+"""Larger class numbers are refused as a mistake."""
 
 
 class Targets(NamedTuple):
-    """What is stored of a list's labels.
+    """The targets of a list's labels.
 
     Attributes:
         values: of each row: int64 [] class indices, float32 [] or float32 [K].
         classes: class names by index; empty where labels are no classes.
-        notes: what the labels hardly mean as they are.
+        notes: what is probably a mistake.
     """
 
     values: Arrays
@@ -51,7 +51,7 @@ def targets_of(rows: Table, classes: tuple[str, ...] | None) -> Targets:
         classes: class names by index; None: the labels' own.
 
     Raises:
-        SourceError: if the labels are not all of one kind; names the first that is not as the one before.
+        SourceError: if the labels are not all of one kind; names the first that differs.
     """
     number = _reader(rows.labels)
     first = _kind(number(rows.labels[0]))
@@ -72,7 +72,7 @@ def targets_of(rows: Table, classes: tuple[str, ...] | None) -> Targets:
 
 
 def _reader(labels: Labels) -> Callable[[Any], Label]:
-    """What a label is to be read as: a number where all of them are numbers written as text, as in CSV."""
+    """How to read a label: as a number if all of them are numbers as text, as in CSV."""
     kinds = labels.kinds()
     if kinds == {str}:
         if all(_INTEGER.fullmatch(str(text)) for text in labels):
@@ -125,12 +125,12 @@ def _by_number(rows: Table, number: Callable[[Any], Label], classes: tuple[str, 
 
 
 def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
-    """What class names hardly mean as they are: several labels, missing ones, numbers beside a typing error."""
+    """Notes on class names that are probably mistakes: several labels, missing labels, numbers with a typing error."""
     yield from alike(names)
-    known = frozenset(names)
+    all_names = frozenset(names)
     for name in names:
         parts = [part.strip() for part in name.split(",")]
-        if any(sign in name for sign in _BETWEEN) or (len(parts) > 1 and known.issuperset(parts)):
+        if any(sign in name for sign in _BETWEEN) or (len(parts) > 1 and all_names.issuperset(parts)):
             yield (
                 f"{name!a:.60} is one class, as a text is one label; for several labels write JSON Lines "
                 "with a list of numbers, 1 for each class that is there"
@@ -145,7 +145,7 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
 
 
 def alike(names: Iterable[str]) -> Iterator[str]:
-    """What to say of class names that hardly anybody means as different classes."""
+    """Notes on class names that are hardly meant as different classes."""
     same: dict[str, list[str]] = {}
     for name in names:
         plain = unicodedata.normalize("NFKC", name).casefold().strip().strip("\"'").strip()

@@ -1,6 +1,6 @@
-"""Keeps libtiff's lines off stderr while mmload decodes: one damaged TIFF prints hundreds, and Pillow raises as well.
+"""Keeps libtiff's messages off stderr while mmload decodes: a damaged TIFF prints hundreds, and Pillow raises as well.
 
-libtiff has one handler of warnings and one of errors for the whole process, so blocks of several threads share them.
+libtiff has one warning handler and one error handler per process, which the blocks of several threads share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mmload.runtime.warning_filters import Shared
 
 
 @contextmanager
-def _no_lines() -> Iterator[None]:
+def _no_messages() -> Iterator[None]:
     setters = _setters()
     before = [(setter, setter(None)) for setter in setters]
     try:
@@ -27,10 +27,10 @@ def _no_lines() -> Iterator[None]:
 
 
 def _setters() -> list[Any]:
-    """The functions of libtiff that set a handler and return the one before, of the library that Pillow is linked to.
+    """The functions with which the libtiff of Pillow sets a handler and returns the previous one.
 
-    Looked up through Pillow's own module, whose libraries the system searches too. Where they are not to be found (on
-    Windows Pillow has libtiff inside and shows nothing of it) the lines stay.
+    They are looked up through Pillow's extension module. Where they are not exported (on Windows, Pillow links libtiff
+    statically) the messages stay.
     """
     try:
         library = ctypes.CDLL(_imaging.__file__)
@@ -42,5 +42,5 @@ def _setters() -> list[Any]:
     return found
 
 
-hushed = Shared(_no_lines)
-"""``with hushed:`` libtiff says nothing, in any thread."""
+libtiff_silenced = Shared(_no_messages)
+"""``with libtiff_silenced:`` libtiff prints nothing, in any thread."""

@@ -1,6 +1,6 @@
-"""Follows links that stay inside a source's root, and those that lead out only if that is allowed.
+"""Follows symbolic links that stay inside a source's root; others only if that is allowed.
 
-Links decide what a build reads: in a folder from a stranger, one may name any file of this machine.
+Links decide what a build reads: in an untrusted folder, one may point to any file of this machine.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 from mmload.errors import RecipeError, SourceError
 
 _FOLLOWED = 40
-"""Links one behind the other, as many as Linux follows."""
+"""The longest chain of links, as on Linux."""
 
-_KEPT = 4096
-"""Folders whose place is remembered."""
+_CACHED = 4096
+"""Folders whose real path is cached."""
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def is_absent(error: OSError) -> bool:
-    """Whether there can be no file of that name; not where the system refuses (no permission, a stale NFS handle)."""
+    """Whether the error means that no such file exists; false for permissions or a stale NFS handle."""
     return error.errno in _ABSENT
 
 
 class Links:
-    """What may be followed below one root. Looks at no file before it is asked about one.
+    """The links that may be followed below one root. It accesses no file until it is asked about one.
 
     Args:
         root: the source's root, which may itself be a link.
@@ -44,21 +44,21 @@ class Links:
         if not isinstance(allow_outside, bool):
             raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
         self.root, self.allow_outside = Path(root), allow_outside
-        self._places: dict[str, str] = {}
+        self._real_paths: dict[str, str] = {}
 
     def revision(self, path: str | Path) -> str:
         """A file's size and modification time, or ``missing``; its folder was checked before.
 
         Raises:
             SourceError: if the file is a link out of the root.
-            OSError: if the system refuses to say whether the file is there, which must not read as ``missing``.
+            OSError: if the system cannot tell whether the file exists, which must not pass as ``missing``.
         """
         try:
             status = os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
                 self.check(path)
                 status = os.stat(path)
-        except ValueError:  # a name that the file system cannot write
+        except ValueError:  # a name that the file system cannot represent
             return "missing"
         except OSError as error:
             if not is_absent(error):
@@ -69,25 +69,25 @@ class Links:
     def check(self, path: str | Path) -> None:
         """Raises SourceError if a path leads out of the root, itself or by one of the folders that it names."""
         if not self.allow_outside:
-            self._check(path, self._place(os.fspath(path)))
+            self._check(path, self._real_path(os.fspath(path)))
 
     def check_folder(self, path: str | Path) -> None:
-        """The same of a folder; cheap where it is asked again."""
+        """The same for a folder; cached."""
         if not self.allow_outside:
             self._check(path, self._folder(os.fspath(path)))
 
-    def _check(self, path: str | Path, place: str) -> None:
-        if place != self._real and not place.startswith(os.path.join(self._real, "")):
+    def _check(self, path: str | Path, real: str) -> None:
+        if real != self._real and not real.startswith(os.path.join(self._real, "")):
             raise SourceError(
-                f"{path} leads out of {self.root} by a link, to {place:.200}; set allow_outside to follow such links"
+                f"{path} leads out of {self.root} by a link, to {real:.200}; set allow_outside to follow such links"
             )
 
     @cached_property
     def _real(self) -> str:
         return os.path.realpath(self.root)
 
-    def _place(self, path: str) -> str:
-        """``os.path.realpath``, with the folders' remembered: two calls of the system a file instead of one a level."""
+    def _real_path(self, path: str) -> str:
+        """``os.path.realpath`` with cached folders: two system calls a file instead of one for each level."""
         for _ in range(_FOLLOWED):
             folder, name = os.path.split(path)
             if name in ("", ".", ".."):
@@ -96,24 +96,24 @@ class Links:
             path = os.path.join(folder, name)
             try:
                 path = os.path.join(folder, os.readlink(path))
-            except OSError as error:  # no link; what cannot be asked must not pass as none
+            except OSError as error:  # not a link; other errors must not pass as that
                 if error.errno != errno.EINVAL and not is_absent(error):
                     raise
                 return path
         return path
 
     def _folder(self, path: str) -> str:
-        place = self._places.get(path)
-        if place is None:
-            if len(self._places) >= _KEPT:
-                self._places.clear()
-            place = self._places[path] = os.path.realpath(path)
-        return place
+        real = self._real_paths.get(path)
+        if real is None:
+            if len(self._real_paths) >= _CACHED:
+                self._real_paths.clear()
+            real = self._real_paths[path] = os.path.realpath(path)
+        return real
 
 
 @contextmanager
 def reading(root: Path) -> Iterator[None]:
-    """What the system refuses while a source is looked through (a folder that goes away, no permission) in one line.
+    """Turns system errors while a source is scanned (a folder that disappears, no permission) into one line.
 
     Raises:
         SourceError: naming the path.

@@ -34,7 +34,7 @@ from mmload.sources.tables import COLUMNS, Labels, Row, read_rows
 from mmload.store.manifest import is_name
 
 _HASHED = 2**22
-"""Names that are looked at together for one that is there twice."""
+"""Names to check for duplicates at a time."""
 
 
 class Item(NamedTuple):
@@ -47,7 +47,7 @@ class Item(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its id, else its file."""
         return self.id or self.file
 
 
@@ -59,7 +59,7 @@ class ManifestSource:
         decoder: how image files become pixels.
         file: the list, relative to the root: ``.csv``, ``.jsonl``, or ``.json`` (IDs); None if ``root`` is the list.
         folder: a subfolder of the root that the paths or IDs are relative to.
-        columns: what the list calls the columns ``path``, ``label``, ``split``, ``id``, where they have other names.
+        columns: ``path``, ``label``, ``split`` or ``id`` -> the name in the list, where that differs.
         classes: class names by index; None: the labels' own, sorted.
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: which samples are held out.
@@ -107,7 +107,7 @@ class ManifestSource:
             return self._splits()
 
     def _splits(self) -> dict[str, ManifestSplit]:
-        root, path, links = self._places()
+        root, path, links = self._paths()
         rows = read_rows(path, self.columns)
         targets = targets_of(rows, self.classes)
         finder = _Finder(root, links, by_id=path.suffix.lower() == ".json")
@@ -138,7 +138,7 @@ class ManifestSource:
             for name, members in items.items()
         }
 
-    def _places(self) -> tuple[Path, Path, Links]:
+    def _paths(self) -> tuple[Path, Path, Links]:
         """The folder that paths are relative to, the list, and which links may be followed."""
         if self.file is None and not self.root.is_dir():
             root, path = self.root.parent, self.root
@@ -166,7 +166,7 @@ class ManifestSplit:
         classes: class names by index; empty where labels are no classes.
         items: the samples in order.
         targets: of each item: int64 [] class indices, float32 [] or float32 [K].
-        noted: what the list hardly means as it is.
+        noted: what is probably a mistake.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class ManifestSplit:
         return len(self.items)
 
     def notes(self) -> tuple[str, ...]:
-        """Labels that hardly mean what they are, and files that are listed several times."""
+        """Labels that are probably mistakes, and files that are listed several times."""
         return self._noted
 
     def id(self, index: int) -> str:
@@ -238,7 +238,7 @@ class _Finder:
         return Item(row.id or "", file, index, revision)
 
     def by_ending(self, name: str, path: str) -> tuple[str, str]:
-        """The ID's file; the ending that was found last is tried first, since all mostly have the same."""
+        """The ID's file; tries the ending that was found last first, as most files share it."""
         for ending in self.endings:
             revision = self.links.revision(path + ending)
             if revision != "missing":
@@ -256,7 +256,7 @@ def _split_name(row: Row) -> str:
 
 
 def _stratum(labels: Labels, item: Item) -> str:
-    """What an item counts to when some are held out: its class, if its label is one."""
+    """The stratum of an item when some are held out: its class, if its label is one."""
     label = labels[item.target]
     return str(label) if isinstance(label, str | int) else ""
 

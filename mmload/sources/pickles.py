@@ -1,4 +1,4 @@
-"""Reads the pickles of CIFAR's python batches without unpickling: nothing that they name is imported, called or built.
+"""Reads the pickles of CIFAR's python batches without unpickling: nothing that they name is imported or called.
 
 It takes the bytes of a file and returns the dict in it, of ints, floats, bytes, strings, lists and numpy arrays. The
 standard library's ``pickletools.genops`` splits the instructions; the small machine below knows those that plain data

@@ -1,6 +1,6 @@
 """Any map-style dataset in Python, by name: ``package.module:callable``.
 
-This is the only source that runs code: the code that the person who builds names.
+This is the only source that runs code: the callable that the user names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INSTEAD = (
 
 
 class PythonSource:
-    """Datasets that a callable makes.
+    """Datasets that a callable returns.
 
     Args:
         root: a folder to import from, beside the installed packages; it stays on ``sys.path``.
@@ -74,33 +74,33 @@ class PythonSource:
             RecipeError: if there is no such callable.
         """
         need_folder(self.root, "a folder to import the dataset from; . will do")
-        place = str(self.root.resolve())
-        if place not in sys.path:
-            sys.path.insert(0, place)
-        made = {name: self._make(spec) for name, spec in self.names.items()}
-        if len(made) == 1:
-            only = next(iter(made.values()))
-            made = dict(only) if _is_splits(only) else made
-        for name in made:
+        folder = str(self.root.resolve())
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        datasets = {name: self._make(spec) for name, spec in self.names.items()}
+        if len(datasets) == 1:
+            only = next(iter(datasets.values()))
+            datasets = dict(only) if _is_splits(only) else datasets
+        for name in datasets:
             if not isinstance(name, str) or not is_name(name):
                 raise SourceError(f"split {name!r} is no plain name of letters, digits, _ and -")
-        splits = {name: self._split(name, dataset) for name, dataset in made.items()}
+        splits = {name: self._split(name, dataset) for name, dataset in datasets.items()}
         _same_classes({f"split {name}": split.classes for name, split in splits.items()})
         return splits
 
     def _make(self, spec: str) -> Any:
         module, _, name = spec.partition(":")
         try:
-            made = import_module(module)
+            found = import_module(module)
             for part in name.split("."):
-                made = getattr(made, part)
+                found = getattr(found, part)
         except (ImportError, AttributeError) as error:
             raise RecipeError(f"there is no {spec} to import ({error})") from error
-        except Exception as error:  # whatever the person's own module raises
+        except Exception as error:  # whatever the user's module raises
             raise SourceError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
         try:
-            return made(**self.arguments) if callable(made) else made
-        except Exception as error:  # whatever the person's own callable raises
+            return found(**self.arguments) if callable(found) else found
+        except Exception as error:  # whatever the user's callable raises
             raise SourceError(f"{spec} failed ({type(error).__name__}: {error})") from error
 
     def _split(self, name: str, dataset: Any) -> PythonSplit:
@@ -113,7 +113,7 @@ class PythonSource:
         try:
             size = len(dataset)
             first = dataset[0] if size else None
-        except Exception as error:  # whatever the person's own dataset raises
+        except Exception as error:  # whatever the user's dataset raises
             raise SourceError(f"split {name}: sample 0 failed ({type(error).__name__}: {error})") from error
         if not size:
             raise SourceError(f"split {name} has no samples")
@@ -211,7 +211,7 @@ class PythonSplit:
                 self._check_classes(fields)
         except ValueError as error:
             raise SampleError(self.id(index), str(error)) from error
-        except Exception as error:  # whatever the person's own dataset raises
+        except Exception as error:  # whatever the user's dataset raises
             raise SampleError(self.id(index), f"{type(error).__name__}: {error}") from error
         images = fields.get("images")
         size = (images.shape[-2], images.shape[-1]) if images is not None and images.ndim == 3 else None
@@ -219,11 +219,11 @@ class PythonSplit:
 
 
 def _sound(dataset: Any, indices: Iterable[int], schema: Schema) -> Iterator[dict[str, Tensor]]:
-    """The samples that can be read; the build will meet the others again, and say what is wrong with them."""
+    """The samples that can be read; the build reports the others when it reads them."""
     for index in indices:
         try:
             sample = schema.raw(dataset[index])
-        except Exception:  # whatever the person's own dataset raises
+        except Exception:  # whatever the user's dataset raises
             continue
         yield sample
 
@@ -298,5 +298,5 @@ def _is_spec(spec: object) -> bool:
     return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *name.split(".")])
 
 
-def _is_splits(made: object) -> bool:
-    return isinstance(made, Mapping) and bool(made) and all(isinstance(name, str) for name in made)
+def _is_splits(dataset: object) -> bool:
+    return isinstance(dataset, Mapping) and bool(dataset) and all(isinstance(name, str) for name in dataset)

@@ -11,14 +11,14 @@ from torch import Tensor
 
 @dataclass(kw_only=True)
 class Ragged:
-    """What the values of one field are like, as far as they were seen: all have to be before the first is padded.
+    """The shape of one field's values; all values have to be seen before the first is padded.
 
     Attributes:
-        count: the field that holds how many are real; None: another field's count holds for this one, too.
-        fill: what the rest is filled with.
+        count: the field that holds how many are real; None: another field's count applies.
+        fill: the value of the padding.
         most: the length of the longest.
-        like: dtype and further sizes, of the first that is not empty.
-        beside: whether every one seen was as long as the boxes of its sample.
+        like: dtype and further sizes of the first that is not empty.
+        beside: whether every value had the length of the boxes of its sample.
     """
 
     count: str | None
@@ -28,14 +28,14 @@ class Ragged:
     beside: bool = True
 
     def see(self, value: Tensor, boxes: int | None) -> None:
-        """Take note of one, in a sample of so many boxes (None: it has none)."""
+        """Register a value of a sample with this many boxes (None: it has none)."""
         self.beside = self.beside and value.ndim > 0 and len(value) == boxes
         if value.ndim and value.numel():
             self.most = max(self.most, len(value))
             self.like = self.like or (value.dtype, tuple(value.shape[1:]))
 
     def pad(self, name: str, value: Tensor) -> Tensor:
-        """A value in the shape of all.
+        """A value padded to the common shape.
 
         Raises:
             ValueError: if it is longer than any that was seen, or of another dtype or shape.

@@ -1,4 +1,4 @@
-"""Finds out whether a Python dataset is random: by the names of its transforms, and by reading samples several times.
+"""Detects random Python datasets: by the names of their transforms, and by reading samples several times.
 
 A build stores each sample once, so a random transform would repeat one draw in every epoch.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 _ATTRIBUTES = ("transform", "transforms", "target_transform", "joint_transform", "dataset", "datasets", "func", "lambd")
-"""Where datasets keep transforms, transforms others, and datasets those that they wrap."""
+"""Attributes in which datasets keep transforms, transforms keep others, and datasets keep those that they wrap."""
 
 _RANDOM = (
     *("Random", "ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix"),
@@ -29,11 +29,11 @@ _SWITCHES = (
     *("RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale", "RandomInvert", "RandomPosterize"),
     *("RandomSolarize", "RandomAdjustSharpness", "RandomAutocontrast", "RandomEqualize", "RandomApply"),
 )
-"""Steps that draw nothing but whether they are done, so that a probability of 0 or 1 leaves nothing random."""
+"""Steps that draw only whether they apply, so that with a probability of 0 or 1 they are not random."""
 
 _MOST = 10_000
 _LISTED = 100
-"""Objects that are looked at, and of each list its first; longer ones are mostly the dataset's own samples."""
+"""The most objects to inspect, and the most items of each list; longer lists mostly hold the samples."""
 READ = 8
 """Samples that are read several times, spread over the dataset."""
 _TIMES = 3
@@ -56,10 +56,10 @@ def spread(size: int) -> list[int]:
 def unsteady(read: Callable[[int], int], size: int) -> int | None:
     """The first of some samples that is another one when it is read again; None if all stay the same.
 
-    The global generators of torch, numpy and Python are seeded differently for each reading, and put back after it.
+    The global generators of torch, numpy and Python are seeded differently for each reading, and restored after it.
 
     Args:
-        read: a checksum of sample ``index``; what it raises of a sample leaves that one out.
+        read: a checksum of sample ``index``; a sample for which it raises is skipped.
         size: samples of the dataset.
     """
     return next(
@@ -71,28 +71,28 @@ def _reading(read: Callable[[int], int], index: int, seed: int) -> int | None:
     with seeded(7919 * index + seed):
         try:
             return read(index)
-        except Exception:  # whatever the person's own dataset raises; the build will meet it again, and say so
+        except Exception:  # whatever the user's dataset raises; the build reports it
             return None
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The global generators at a seed, for the time of a block."""
-    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    """Seeds the global generators inside a block, and restores them after it."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.set_rng_state(kept[2])
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
-def _parts(whole: Any) -> Iterator[Any]:
+def _parts(root: Any) -> Iterator[Any]:
     """An object and all that :data:`_ATTRIBUTES` and lists lead to from it, each once."""
-    waiting: list[Any] = [whole]
+    waiting: list[Any] = [root]
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
@@ -121,12 +121,12 @@ def _inner(each: Any) -> list[Any]:
 def _attribute(each: Any, name: str) -> Any:
     try:
         return getattr(each, name, None)
-    except Exception:  # whatever a property of the person's own raises
+    except Exception:  # whatever a property of the user's raises
         return None
 
 
 def _is_random(step: Any) -> bool:
-    """Whether a step of a library that is known draws anything."""
+    """Whether a step of a known library is random."""
     kind = type(step)
     if kind.__module__.partition(".")[0] not in _LIBRARIES:
         return False

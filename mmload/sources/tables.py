@@ -26,7 +26,7 @@ COLUMNS = ("path", "label", "split", "id")
 
 
 class Row(NamedTuple):
-    """One sample: its file, its label, its split (None: not given), its id, and its list and line."""
+    """One sample: its file, its label, its split (None: not in the list), its id, and its list and line."""
 
     path: str
     label: Label
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Labels:
-    """Labels of any kinds, each as text beside its kind. Append-only."""
+    """Labels of any type, each stored as text with its type. Append-only."""
 
     _KINDS = (str, int, float, list)
 
@@ -51,7 +51,7 @@ class Labels:
         self._kinds = bytearray()
 
     def append(self, label: Label) -> None:
-        """Add one."""
+        """Append a label."""
         self._texts.append(label if isinstance(label, str) else json.dumps(label))
         self._kinds.append(self._KINDS.index(type(label)))
 
@@ -69,15 +69,15 @@ class Labels:
         return (self[index] for index in range(len(self)))
 
     def kinds(self) -> set[type]:
-        """Those that there are."""
+        """The types that occur."""
         return {self._KINDS[kind] for kind in set(self._kinds)}
 
 
 class Table:
-    """The rows of a list by number, which a list of :class:`Row` would take 400 bytes each for. Append-only.
+    """The rows of a list by number, stored by column: a list of :class:`Row` takes 400 bytes each. Append-only.
 
     Args:
-        rows: what to begin with, all of one list.
+        rows: the first rows, all of one list.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -91,7 +91,7 @@ class Table:
             self.append(row)
 
     def append(self, row: Row) -> None:
-        """Add one at the end. An id that is empty is none."""
+        """Append a row. An empty id counts as none."""
         self.labels.append(row.label)
         self._paths.append(row.path)
         self._ids.append(row.id or "")
@@ -119,7 +119,7 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> Table:
     Args:
         path: ``.csv``, ``.jsonl`` or ``.ndjson`` with the columns path and label, and perhaps split and id; or
             ``.json``, an ID list: ``{"partition": {split: [id, ...]}, "labels": {id: label}}``.
-        columns: what the list calls a column, where it is another name.
+        columns: column -> its name in the list, where that differs.
 
     Raises:
         SourceError: if it cannot be read; names the line.
@@ -173,13 +173,13 @@ def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of equal keys Python's own reader keeps the last, and drops samples without a word."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    """A JSON object without duplicate keys; Python's own reader would silently keep the last of them."""
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice!r:.60} is there twice; give every one once")
-    return made
+    return unique
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
@@ -209,7 +209,7 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
 
 
 def _check_texts(where: str, *values: object) -> None:
-    """Refuse halves of characters, which JSON can write and which name no file; bytes of odd file names may pass."""
+    """Refuse lone surrogates, which JSON can express but no file name has; bytes of non-UTF-8 file names may pass."""
     for text in values:
         if isinstance(text, str) and not text.isascii():
             try:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 Key = int | str
-"""Where a value is in a sample: its position or its name, or a path of them with dots."""
+"""The position or name of a value in a sample; nested values have a dotted path."""
 
 _DEEP = 4
 
 
 def values_of(sample: Any) -> dict[Key, Any]:
-    """The values of a sample, those inside of others under keys with dots."""
+    """The values of a sample; nested ones have dotted keys."""
     members = _members(sample)
     if members is None:
         return {0: sample}
@@ -48,7 +48,7 @@ def _members(value: Any) -> dict[Key, Any] | None:
 
 
 def _lay_out(key: Key, value: Any, flat: dict[Key, Any], depth: int) -> None:
-    """Lists are values and no structure: they may be of another length in every sample."""
+    """Lists are values, not structure: their length may differ between samples."""
     inner = None if isinstance(value, list) or is_sequence(value) or not depth else _members(value)
     if not inner:
         flat[key] = value

@@ -1,7 +1,7 @@
 """A VOCdevkit: ``VOCdevkit/VOC2012/{JPEGImages,Annotations,ImageSets,SegmentationClass}``, for one of four tasks.
 
-All annotations are read once when the splits are found, for the largest number of boxes or for which images to keep. An
-error of one image stops nothing here: it is a SampleError when the image is read.
+All annotations are read once when the splits are found, to determine the largest number of boxes or the images to keep.
+An error in one image does not stop that: it becomes a SampleError when the image is read.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class VocSource:
         if (task == "single-label") != (class_map is not None):
             raise RecipeError('task "single-label" needs a class_map, and no other task takes one')
         self.root, self.decoder, self.task, self.download = Path(root), decoder, task, download
-        self.years = [str(one) for one in ([year] if isinstance(year, str | int) else year or [])]
+        self.years = [str(each) for each in ([year] if isinstance(year, str | int) else year or [])]
         self.image_set = _checked_sets(image_set)
         self.classes = _checked_classes(classes, task)
         self.class_map, self.target_classes = _checked_map(class_map, target_classes)
@@ -165,14 +165,14 @@ class VocSource:
 
     def _split(self, devkit: Path, name: str, items: list[VocItem], task: VocTask) -> VocSplit:
         reasons = [task.dropped(item) for item in items]
-        kept = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
+        remaining = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
         counts = Counter(reason for reason in reasons if reason is not None)
         notes = tuple(
             f"dropped {count:,} of {counted(len(items), 'image')}: {reason}" for reason, count in counts.most_common()
         )
-        if not kept:
+        if not remaining:
             raise SourceError(f"split {name} of {devkit} has no image{'; ' + '; '.join(notes) if notes else ''}")
-        return VocSplit(devkit, self.decoder, task.fitted(kept), kept, notes)
+        return VocSplit(devkit, self.decoder, task.fitted(remaining), remaining, notes)
 
 
 class VocSplit:
@@ -181,7 +181,7 @@ class VocSplit:
     Args:
         root: the devkit.
         decoder: how images become pixels.
-        task: what goes with an image.
+        task: which fields are stored beside an image.
         items: the images in order, their annotations read.
         notes: what was left out.
     """
@@ -208,7 +208,7 @@ class VocSplit:
         return self._notes
 
     def add_note(self, note: str) -> None:
-        """Say one thing more."""
+        """Add a note."""
         self._notes = (*self._notes, note)
 
     def id(self, index: int) -> str:
@@ -229,8 +229,8 @@ class VocSplit:
         pixels = read_image(self.root, item.image, self.decoder, item.image)
         height, width = pixels.shape[-2:]
         fields = self.task.fields(item, self.root, (height, width))
-        tally = self.task.tally(item, (height, width))
-        return Sample(item.image, {"images": pixels, **fields}, (height, width), tally)
+        losses = self.task.losses(item, (height, width))
+        return Sample(item.image, {"images": pixels, **fields}, (height, width), losses)
 
 
 def _note_doubles(splits: Mapping[str, VocSplit]) -> None:
@@ -248,8 +248,8 @@ def _note_doubles(splits: Mapping[str, VocSplit]) -> None:
 
 def _item(devkit: Path, year: str, stem: str, links: Links, *, annotated: bool) -> VocItem:
     base = f"{year}/JPEGImages/{stem}"
-    stamps = ((ending, links.revision(devkit / f"{base}{ending}")) for ending in IMAGE_ENDINGS)
-    ending, image = next((pair for pair in stamps if pair[1] != "missing"), (".jpg", "missing"))
+    revisions = ((ending, links.revision(devkit / f"{base}{ending}")) for ending in IMAGE_ENDINGS)
+    ending, image = next((pair for pair in revisions if pair[1] != "missing"), (".jpg", "missing"))
     mask = f"{year}/SegmentationClass/{stem}.png"
     if not annotated:
         return VocItem(f"{base}{ending}", f"{image} {links.revision(devkit / mask)}", "not annotated", mask)

@@ -45,8 +45,8 @@ def is_stem(name: str) -> bool:
 def find_years(root: Path) -> tuple[Path, dict[str, str]]:
     """The folder that holds the year folders, and year -> folder name."""
     if _is_year(root):
-        whole = root.resolve()
-        return whole.parent, {whole.name.removeprefix("VOC"): whole.name}
+        resolved = root.resolve()
+        return resolved.parent, {resolved.name.removeprefix("VOC"): resolved.name}
     for devkit in (root, root / "VOCdevkit", root / "TrainVal" / "VOCdevkit"):
         if devkit.is_dir():
             names = sorted(folder.name for folder in devkit.iterdir() if _is_year(folder))

@@ -20,10 +20,10 @@ from mmload.errors import SampleError
 from mmload.runtime.warning_filters import warnings_suppressed
 from mmload.sources.decode import FORMATS, MAX_PIXELS
 from mmload.sources.files import read_bytes
-from mmload.sources.libtiff_messages import hushed
+from mmload.sources.libtiff_messages import libtiff_silenced
 from mmload.sources.schema import LOSSY
 from mmload.sources.voc_xml import VocObject
-from mmload.store.losses import CLIPPED, OTHER_SIZE, TURNED
+from mmload.store.losses import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
 
 Box = tuple[float, float, float, float]
 
@@ -36,8 +36,8 @@ class VocItem(NamedTuple):
 
     Attributes:
         image: its path relative to the devkit, which is its id.
-        revision: what tells that its files changed.
-        objects: its annotation's objects, or in plain words why there are none to read.
+        revision: changes when its files change.
+        objects: its annotation's objects, or the reason why they cannot be read.
         mask: its class mask's path relative to the devkit.
         size: (height, width) of the image by its annotation; None: not given.
     """
@@ -50,7 +50,7 @@ class VocItem(NamedTuple):
 
 
 class VocTask(Protocol):
-    """A task: which lists it goes by, which items it keeps, which fields it makes. Frozen, picklable."""
+    """A task: which lists it reads, which items it keeps, which fields it stores. Frozen, picklable."""
 
     lists: ClassVar[str]
     annotated: ClassVar[bool]
@@ -68,12 +68,12 @@ class VocTask(Protocol):
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """The fields beside the image, of the image's (height, width); SampleError if they cannot be made."""
 
-    def tally(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
+    def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
         """What :meth:`fields` had to leave out, by the names of :mod:`mmload.store.losses`."""
 
 
 class _Fitted:
-    """The habit of most tasks: every item is kept, whatever the split."""
+    """The default of most tasks: every item is kept, whatever the split."""
 
     lists: ClassVar[str] = "Main"
     annotated: ClassVar[bool] = True
@@ -84,7 +84,7 @@ class _Fitted:
     def fitted(self, items: Sequence[VocItem]) -> Self:
         return self
 
-    def tally(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
+    def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
         return {}
 
 
@@ -96,7 +96,7 @@ class Detection(_Fitted):
         classes: class names by index.
         one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
         clip_boxes: cut boxes that reach over the image's edge, instead of refusing them.
-        most: objects of the fullest item.
+        most: the largest number of objects of an item.
     """
 
     classes: tuple[str, ...]
@@ -124,15 +124,15 @@ class Detection(_Fitted):
             difficult[row] = each.difficult
         return {"boxes": boxes, "labels": labels, "difficult": difficult, "counts": torch.tensor(len(objects))}
 
-    def tally(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
+    def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
         """How many boxes ``clip_boxes`` cut, and whether the annotation gives another size than the image has."""
-        tally = {}
+        losses = {}
         if item.size not in (None, size):
-            tally[TURNED if item.size == size[::-1] else OTHER_SIZE] = 1
+            losses[SWAPPED_SIZE if item.size == size[::-1] else OTHER_SIZE] = 1
         if not self.clip_boxes:
-            return tally
-        whole = [self._sides(each.box) for each in _objects(item) if each.box is not None]
-        return {**tally, CLIPPED: sum(sides != _clipped(sides, size) for sides in whole)}
+            return losses
+        unclipped = [self._sides(each.box) for each in _objects(item) if each.box is not None]
+        return {**losses, CLIPPED: sum(sides != _clipped(sides, size) for sides in unclipped)}
 
     def _box(self, each: VocObject, size: tuple[int, int]) -> Box:
         if each.box is None:
@@ -193,8 +193,8 @@ class Segmentation(_Fitted):
             )
         odd = mask[(mask >= len(self.classes)) & (mask != VOID)]
         if len(odd):
-            known = f"classes are 0 to {len(self.classes) - 1}, and 255 is void"
-            raise SampleError(item.image, f"its mask has the value {int(odd[0])}; {known}")
+            valid = f"classes are 0 to {len(self.classes) - 1}, and 255 is void"
+            raise SampleError(item.image, f"its mask has the value {int(odd[0])}; {valid}")
         return {"masks": mask}
 
 
@@ -233,7 +233,7 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
     """
     data = read_bytes(root, name, sample)
     try:
-        with warnings_suppressed, hushed, Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with warnings_suppressed, libtiff_silenced, Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.format in LOSSY:
                 raise SampleError(sample, f"its mask {name} is a {image.format}, which does not keep class numbers")
             if image.mode not in ("P", "L"):
@@ -254,7 +254,7 @@ def _clipped(sides: Box, size: tuple[int, int]) -> Box:
 
 
 def _hint(item: VocItem, size: tuple[int, int]) -> str:
-    """What may explain a box that does not fit."""
+    """A possible reason why a box does not fit."""
     if item.size in (None, size):
         return ""
     return f"; its annotation is for an image of {item.size[1]} x {item.size[0]}"

@@ -1,6 +1,6 @@
-"""Parses a VOC annotation: XML bytes to names, difficult flags, boxes and the image's size, as they are written.
+"""Parses a VOC annotation: XML bytes to names, difficult flags, boxes and the image's size, unchanged.
 
-Expat refuses document types, so there are no entities to expand and nothing to fetch.
+Document types are refused, so there are no entities to expand and nothing to fetch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_DEPTH = 32
 """Limits on one annotation; PASCAL's largest is 30 KB, and 5 deep."""
 
 MAX_SIDE = 2**31
-"""Sizes of images from here on are no sizes."""
+"""Sizes of images from here on are invalid."""
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
@@ -54,7 +54,7 @@ def parse_annotation(data: bytes) -> VocAnnotation:
     reader = _Reader()
     try:
         reader.parser.Parse(data, True)
-    except (expat.ExpatError, LookupError) as error:  # LookupError: it names an encoding that there is not
+    except (expat.ExpatError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f"malformed XML ({error})") from error
     objects = tuple(_object(number, values) for number, values in enumerate(reader.objects, 1))
     return VocAnnotation(objects, _size(reader.size))
@@ -111,13 +111,13 @@ def _object(number: int, values: dict[str, str]) -> VocObject:
 
 
 def _size(values: dict[str, str]) -> tuple[int, int] | None:
-    """Many tools write 0 or nothing: then nothing is known."""
+    """None if the size is unknown: many tools write 0 or nothing."""
     try:
         height, width = (float(values.get(side, "")) for side in ("height", "width"))
     except ValueError:
         return None
-    known = all(1 <= side < MAX_SIDE and side.is_integer() for side in (height, width))
-    return (int(height), int(width)) if known else None
+    valid = all(1 <= side < MAX_SIDE and side.is_integer() for side in (height, width))
+    return (int(height), int(width)) if valid else None
 
 
 def _side(number: int, name: str, side: str, text: str) -> float:

@@ -1,1 +1,1 @@
-"""The format on disk: manifest, shard files, opened datasets and their rows. Builds write it, loaders read it."""
+"""The format on disk: manifest, shard files, opened datasets and their rows. A build writes it, a loader reads it."""

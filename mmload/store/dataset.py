@@ -1,7 +1,7 @@
-"""A dataset on disk, opened: its splits by name, each a map-style dataset of rows.
+"""An open dataset: its splits by name, each a map-style dataset of rows.
 
-Opening holds the manifest against the files' sizes, which takes O(shards), not O(rows). Never writes and needs neither
-the source nor Pillow.
+Opening compares the manifest with the sizes of the files, which is O(shards), not O(rows). It never writes and needs
+neither the source nor Pillow.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch.utils.data import Subset
 
 from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, choices, counted
 from mmload.records import FieldSpec
-from mmload.store.dataset_folder import Folder, Stamp, revision_of
+from mmload.store.dataset_folder import Folder, Revision, revision_of
 from mmload.store.manifest import Manifest, SplitRecord, shard_name
 from mmload.store.memory_map import OpenFile, joinable, mapped
-from mmload.store.row_numbers import is_one, row_number, row_numbers, shown_rows
+from mmload.store.row_numbers import is_single_row, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import Samples, Source
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from mmload.batch import Batch
 
 Rows = Sequence[int] | Sequence[bool] | slice | Tensor | npt.NDArray[Any]
-"""What may stand for several rows."""
+"""What selects several rows."""
 
 _TRIES = 10
 _SMALL_SHARE = 0.01
-"""Of a split's bytes: what a field may take to be read into memory by ``data`` where it cannot be mapped."""
+"""``data`` reads a field that cannot be mapped into memory if it takes at most this share of the split's bytes."""
 
 
 def open(path: str | Path) -> Dataset:
@@ -82,8 +82,8 @@ class Split:
     ``split[i]`` is one row, ``split[2:8]``, ``split[[5, 1]]`` and ``split[mask]`` are batches; all are
     :class:`~mmload.batch.Batch`.
 
-    Its files are opened when they are first read, always those of the dataset that was opened: where it was replaced
-    or overwritten in place meanwhile, reading goes on in the old files or is a StoreError.
+    Files are opened lazily, and always belong to the dataset that was opened: if it has been replaced or overwritten
+    since, reads either return the old rows or raise a StoreError.
 
     Attributes:
         folder: the dataset's.
@@ -106,8 +106,8 @@ class Split:
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """Equal for what was opened from one folder with the same content, as often as it was."""
-        return self.folder.place, self.folder.identity, self.name
+        """Equal for all objects that were opened from one folder with the same content."""
+        return self.folder.device_inode, self.folder.identity, self.name
 
     @property
     def fields(self) -> dict[str, FieldSpec]:
@@ -133,9 +133,9 @@ class Split:
         return self.record.rows
 
     def __getitem__(self, index: Rows | int) -> Batch:
-        if not is_one(index):
-            return self.rows(index)  # type: ignore[arg-type]  # several, as is_one says
-        row: Batch = self.rows([row_number(index, len(self), self._what)])[0]
+        if not is_single_row(index):
+            return self.rows(index)  # type: ignore[arg-type]  # not a single row
+        row: Batch = self.rows([row_number(index, len(self), self._name_in_messages)])[0]
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
@@ -155,19 +155,19 @@ class Split:
         """
         from mmload.batch import make_batch  # tensordict: to open a dataset does not need it
 
-        numbers = row_numbers(rows, len(self), self._what)
+        numbers = row_numbers(rows, len(self), self._name_in_messages)
         self.check_changed()
         try:
             fields = {name: self.reader.gather(name, numbers) for name in self.fields}
             return make_batch(fields, len(numbers), ids=numbers)
         except MmloadError:
             raise
-        except Exception as error:  # such as no memory; a DataLoader tells its worker's errors with their notes
-            error.add_note(f"while {self!r} was read: {shown_rows(numbers)}")
+        except Exception as error:  # such as MemoryError; a DataLoader reports the notes of its workers' errors
+            error.add_note(f"while reading {self!r}: {shown_rows(numbers)}")
             raise
 
     def check_changed(self) -> None:
-        """Whether the dataset's folder still holds what was opened, or nothing: one ``stat``.
+        """Check that the dataset's folder still holds what was opened, or nothing: one ``stat``.
 
         Raises:
             StoreError: if it holds another dataset.
@@ -175,8 +175,8 @@ class Split:
         self.folder.check_changed()
 
     def subset(self, rows: Rows) -> Subset[Batch]:
-        """Some of the rows, as :meth:`rows` takes them, as a dataset of their own for ``torch.utils.data``."""
-        numbers = row_numbers(rows, len(self), self._what).numpy()
+        """Some of the rows, as :meth:`rows` takes them, as a ``torch.utils.data`` dataset."""
+        numbers = row_numbers(rows, len(self), self._name_in_messages).numpy()
         return Subset(self, numbers)  # type: ignore[arg-type]  # map-style by its methods
 
     @overload
@@ -195,9 +195,9 @@ class Split:
             IndexError, TypeError: as :meth:`rows`.
             DamagedError: if ``samples.jsonl`` is not what the manifest says.
         """
-        if is_one(row):
-            return self._samples.source(row_number(row, len(self), self._what))
-        return [self._samples.source(number) for number in row_numbers(row, len(self), self._what).tolist()]
+        if is_single_row(row):
+            return self._samples.source(row_number(row, len(self), self._name_in_messages))
+        return [self._samples.source(number) for number in row_numbers(row, len(self), self._name_in_messages).tolist()]
 
     @overload
     def row_of(self, name: str) -> int: ...  # type: ignore[overload-overlap]  # a str is a sequence of str, too
@@ -206,38 +206,36 @@ class Split:
     def row_of(self, name: Sequence[str]) -> Tensor: ...
 
     def row_of(self, name: str | Sequence[str]) -> int | Tensor:
-        """The way back: the row that was made of a sample, by its id as :meth:`source` gives it.
+        """The inverse of :meth:`source`: the row that was made from a sample, by the sample's id.
 
         Args:
             name: an id; or several, for int64 [B].
 
         Raises:
-            UsageError: if no row was made of it, or several were.
+            UsageError: if no row was made from it, or several were.
             DamagedError: if ``samples.jsonl`` is not what the manifest says.
         """
         if isinstance(name, str):
             return self._samples.row_of(name)
-        return torch.tensor([self._samples.row_of(one) for one in name], dtype=torch.int64)
+        return torch.tensor([self._samples.row_of(each) for each in name], dtype=torch.int64)
 
     @property
-    def _what(self) -> str:
+    def _name_in_messages(self) -> str:
         return f"split {self.name!r}"
 
     @property
     def shards(self) -> list[Batch]:
-        """Each shard as a memory-mapped tensorclass, copied where it is written to, as :attr:`data` is."""
+        """Each shard as a memory-mapped, copy-on-write tensorclass, as :attr:`data` is."""
         return [self._mapped([index]) for index in range(len(self.record.shards))]
 
     @property
     def data(self) -> Batch:
         """The whole split as one memory-mapped tensorclass, mapped again at each use.
 
-        It is copied where it is written to (``MAP_PRIVATE``): a page that a write touches becomes this process's own,
-        and no write ever reaches the files.
+        The mapping is copy-on-write (``MAP_PRIVATE``): writes stay in this process and never reach the files.
 
-        Several shards are mapped one behind the other. That takes files that end with whole pages, as those of images
-        of 64, 128, 192 ... squared do; fields whose files do not and that are small beside the images, such as targets,
-        are read into memory.
+        Several shards are mapped contiguously. Their files have to end at a page boundary, as those of square images
+        with a side of 64, 128, 192 ... do; small fields whose files do not, such as targets, are read into memory.
 
         Raises:
             UsageError: if the split has several shards whose files cannot be joined.
@@ -245,7 +243,7 @@ class Split:
         return self._mapped(range(len(self.record.shards)))
 
     def _mapped(self, shards: Sequence[int]) -> Batch:
-        """Some shards as one tensorclass; one with no rows, of which every sample was skipped, cannot be mapped."""
+        """Shards as one tensorclass; a shard without rows (all its samples were skipped) cannot be mapped."""
         from mmload.batch import make_batch
 
         filled = [index for index in shards if self.record.shards[index].rows]
@@ -258,8 +256,8 @@ class Split:
         if not rows:
             return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
         if joinable(sizes):
-            places = [(self.reader.path(name, index), self.reader.handle(name, index)) for index in shards]
-            flat = mapped([OpenFile(*place, size) for place, size in zip(places, sizes, strict=True)])
+            files = [(self.reader.path(name, index), self.reader.handle(name, index)) for index in shards]
+            flat = mapped([OpenFile(*file, size) for file, size in zip(files, sizes, strict=True)])
             self.reader.check(name, shards)
             return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
         if rows * spec.row_bytes <= _SMALL_SHARE * self.record.bytes:
@@ -275,7 +273,7 @@ class Split:
 
 
 def _checked(path: Path) -> tuple[Folder, Manifest]:
-    """A dataset's folder and manifest, held against the files; all of one dataset, also while it is being replaced."""
+    """A dataset's folder and manifest, checked against its files; consistent even while the dataset is replaced."""
     for _ in range(_TRIES):
         folder = Folder(path)
         try:
@@ -292,9 +290,9 @@ def _checked(path: Path) -> tuple[Folder, Manifest]:
 
 
 def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
-    """Hold the shards' files against the manifest by their sizes, and keep what they are: O(shards), not O(rows)."""
+    """Compare the files' sizes with the manifest, and remember their revisions: O(shards), not O(rows)."""
     advice = f"run: mmload repair {folder.path} --source ROOT"
-    seen: dict[str, list[Stamp]] = {name: [] for name in record.fields}
+    seen: dict[str, list[Revision]] = {name: [] for name in record.fields}
     for index, shard in enumerate(record.shards):
         for name, expected in shard.files.items():
             file = f"{split}/{shard_name(index)}/{name}.memmap"
@@ -313,5 +311,5 @@ def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
                     f"it {what}; {advice}"
                 )
             seen[name].append(revision_of(status))
-    for name, stamps in seen.items():
-        folder.remember(split, name, stamps)
+    for name, revisions in seen.items():
+        folder.remember(split, name, revisions)

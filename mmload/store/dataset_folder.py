@@ -1,7 +1,7 @@
-"""The folder of an open dataset, held by a descriptor: what takes its place meanwhile is not read by mistake.
+"""The folder of an open dataset, held by a descriptor, so that a dataset that replaces it is never read by mistake.
 
-Files are opened relative to the descriptor, many of them late. Renaming the folder, replacing it and changing the
-working directory do not matter then; what is written into the folder itself is noticed by its ``dataset.json``.
+Files are opened relative to the descriptor, many of them lazily. Renaming or replacing the folder and changing the
+working directory therefore have no effect; a dataset written into the same folder is detected by its ``dataset.json``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TRIES = 5
 
 _UNSIGNED = 2**64 - 1
 
-Stamp = tuple[int, int, int]
-"""What a write to a file changes: inode, size and time of modification."""
+Revision = tuple[int, int, int]
+"""Identifies the content of a file without reading it: inode, size and time of modification."""
 
 
 class Folder:
-    """A dataset's folder. Thread-safe; picklable: a copy opens the folder again by its path, and compares.
+    """A dataset's folder. Thread-safe; picklable: a copy opens the path again and checks that it is the same dataset.
 
-    Where the system has no such descriptors (Windows), files are opened by their absolute paths.
+    Where the system has no directory descriptors (Windows), files are opened by their absolute paths.
 
     Attributes:
         path: absolute, as it was when the dataset was opened.
@@ -41,53 +41,54 @@ class Folder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
-        self._stamp: tuple[int, ...] | None = None
+        self._manifest_status: tuple[int, ...] | None = None
         self._seen_in: tuple[int, int] | None = None
         self._seen: dict[tuple[str, str], NDArray[np.uint64]] = {}
         self._manifest: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"path": self.path, "_stamp": self._stamp, "_manifest": None, "identity": self.identity}
-        return {**own, "_seen": self._seen, "_seen_in": self._seen_in or self.place}
+        state = {"path": self.path, "_manifest_status": self._manifest_status, "_manifest": None}
+        seen_in = self._seen_in or self.device_inode
+        return {**state, "identity": self.identity, "_seen": self._seen, "_seen_in": seen_in}
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at exit the module may be gone already
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound early: at exit the module may be gone
         handle = self.__dict__.get("_descriptor")
         if handle is not None:
             close(handle)
 
     def read(self) -> Manifest:
-        """The manifest, which from now on is what the folder must hold.
+        """The manifest; from now on the folder must hold this one.
 
         Raises:
             StoreError, VersionError, DamagedError: as :func:`mmload.store.manifest.read`.
         """
-        self._stamp = self._now()
+        self._manifest_status = self._current_status()
         self._manifest = read(self.path, self._handle())
         return self._manifest
 
     @lazy_property
     def identity(self) -> str:
-        """A digest of all that decides what the rows are; equal for copies of a dataset."""
+        """A digest of everything that determines the rows; equal for copies of a dataset."""
         if self._manifest is None:
             raise RuntimeError("no manifest was read")
         return self._manifest.contents
 
-    def remember(self, split: str, name: str, stamps: list[Stamp]) -> None:
-        """Keep what files were when the dataset was opened: 24 bytes for each."""
-        self._seen[split, name] = np.array(stamps, dtype=np.uint64).reshape(-1, 3)
+    def remember(self, split: str, name: str, revisions: list[Revision]) -> None:
+        """Remember the files' revisions at the time when the dataset was opened: 24 bytes each."""
+        self._seen[split, name] = np.array(revisions, dtype=np.uint64).reshape(-1, 3)
 
-    def seen(self, split: str, name: str, index: int) -> Stamp | None:
-        """What a file was when the dataset was opened; None in a copy that found another folder at the path."""
-        if self._seen_in is not None and self._seen_in != self.place:
+    def seen(self, split: str, name: str, index: int) -> Revision | None:
+        """A file's revision when the dataset was opened; None in a copy that found another folder at the path."""
+        if self._seen_in is not None and self._seen_in != self.device_inode:
             return None
-        stamps = self._seen.get((split, name))
-        if stamps is None:
+        revisions = self._seen.get((split, name))
+        if revisions is None:
             return None
-        inode, size, modified = stamps[index].tolist()
+        inode, size, modified = revisions[index].tolist()
         return inode, size, modified
 
     @property
-    def place(self) -> tuple[int, int]:
+    def device_inode(self) -> tuple[int, int]:
         """Device and inode of the folder."""
         handle = self._handle()
         try:
@@ -97,15 +98,16 @@ class Folder:
         return status.st_dev, status.st_ino
 
     def is_current(self) -> bool:
-        """Whether the dataset at the path is still the very one that was read."""
+        """Whether the dataset at the path is still the one that was read."""
         try:
             status = os.stat(self.path)
-            return (status.st_dev, status.st_ino) == self.place and self._now() == self._stamp
+            same_folder = (status.st_dev, status.st_ino) == self.device_inode
+            return same_folder and self._current_status() == self._manifest_status
         except (OSError, StoreError):
             return False
 
     def name(self, file: str) -> str:
-        """A file's absolute path, for messages; text, as a Path each would double the time to open many."""
+        """A file's absolute path, for messages; a str, as a Path would double the time to open many."""
         return os.path.join(self.path, file)
 
     def stat(self, file: str) -> os.stat_result:
@@ -114,7 +116,7 @@ class Folder:
         return os.stat(self.name(file)) if handle is None else os.stat(file, dir_fd=handle)
 
     def open(self, file: str) -> int:
-        """A descriptor of a file, given by its path inside the folder, that is the dataset's own.
+        """A descriptor of a file, given by its path inside the folder, if the folder still holds this dataset.
 
         Raises:
             StoreError: if it cannot be opened, is no regular file, or the dataset was replaced since it was read.
@@ -125,32 +127,32 @@ class Folder:
             self.check()
             raise StoreError(f"cannot open {self.name(file)} ({error.strerror})") from error
         try:
-            self.check()  # only now: a file that was there before the check could be another by now
+            self.check()  # after opening: a check before it could pass for a file that is replaced in between
         except BaseException:
             os.close(opened)
             raise
         return opened
 
     def check_changed(self) -> None:
-        """As :meth:`check`, at the cost of one ``stat`` where nothing changed; for every batch.
+        """As :meth:`check`, but one ``stat`` if nothing changed; called for every batch.
 
-        A folder that is gone is no error here: files that are open already can be read to the end.
+        A missing folder is no error here: files that are open can still be read.
 
         Raises:
             StoreError: if the folder holds another dataset.
         """
-        if self._now() not in (None, self._stamp):
+        if self._current_status() not in (None, self._manifest_status):
             self.check()
 
     def check(self) -> None:
-        """Whether the folder still holds what was read; its card may be another: ``parity --record`` writes it.
+        """Check that the folder still holds what was read; the card may differ, as ``parity --record`` writes it.
 
         Raises:
             StoreError: if it does not.
         """
         for _ in range(_TRIES):
-            now = self._now()
-            if now is not None and now == self._stamp:
+            now = self._current_status()
+            if now is not None and now == self._manifest_status:
                 return
             try:
                 manifest = read(self.path, self._handle())
@@ -158,14 +160,14 @@ class Folder:
                 raise self._replaced() from error
             if manifest.contents != self.identity:
                 break
-            self._stamp = now  # of before it was read: the next turn sees whether it was read from this one
+            self._manifest_status = now  # taken before reading: the next iteration checks that it has not changed since
         raise self._replaced()
 
     def _replaced(self) -> StoreError:
         return StoreError(f"the dataset {self.path} was replaced or removed while it was open; open it again")
 
-    def _now(self) -> tuple[int, ...] | None:
-        """What tells one ``dataset.json`` from the next, without reading it; None where there is none."""
+    def _current_status(self) -> tuple[int, ...] | None:
+        """Identifies the current ``dataset.json`` without reading it; None if it does not exist."""
         try:
             status = self.stat(FILE_NAME)
         except OSError:
@@ -182,7 +184,7 @@ class Folder:
         return self._open(file)
 
     def _handle(self) -> int | None:
-        """The descriptor; no lock, so that a fork at any moment leaves none held."""
+        """The descriptor. Lock-free, as a fork could leave a lock held."""
         if "_descriptor" not in self.__dict__:
             opened = _open_folder(self.path)
             if self.__dict__.setdefault("_descriptor", opened) != opened and opened is not None:
@@ -191,13 +193,13 @@ class Folder:
         return handle
 
 
-def revision_of(status: os.stat_result) -> Stamp:
-    """What a write changes. Without the device: the same one may have another number in another container."""
+def revision_of(status: os.stat_result) -> Revision:
+    """A file's revision. Without the device, whose number may differ between containers."""
     return status.st_ino & _UNSIGNED, status.st_size, status.st_mtime_ns & _UNSIGNED
 
 
 def _open_folder(path: Path) -> int | None:
-    """A descriptor; None where there are none, or where it cannot be had: reading the manifest then says why."""
+    """A descriptor; None if the system has none, or on an error, which reading the manifest then reports."""
     if not _RELATIVE:
         return None
     try:
@@ -209,16 +211,16 @@ def _open_folder(path: Path) -> int | None:
 
 
 def _allow_more_files() -> bool:
-    """Raise this process's limit of open files, often 1,024, to what it may be; whether that changed anything.
+    """Raise the soft limit of open files (often 1,024) to the hard limit; returns whether that changed anything.
 
-    Each field of each shard is a file: 2 TB in shards of 1 GiB are 4,000 with their targets.
+    Each field of each shard is a file: 2 TB in shards of 1 GiB with targets are 4,000 files.
     """
     try:
         import resource
     except ImportError:  # Windows has no such limit
         return False
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS names a limit that it does not grant
+    with suppress(ValueError, OSError):  # macOS reports a hard limit that it does not grant
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         return soft != hard
     return False

@@ -1,8 +1,8 @@
-"""A file of an open dataset, held by its descriptor, and whether it still has the content that it was opened with.
+"""An open file of a dataset, and the check that its content has not changed since the dataset was opened.
 
 Files can be overwritten in place under a reader (``cp -r new/. old/``, ``rsync --inplace``): the same descriptor then
-gives other bytes. So what was read counts only after a check that nothing was written to the file since the dataset
-was opened: one ``fstat`` for each file of a batch.
+returns other bytes. Data is therefore valid only after a check that the file was not written to since the dataset was
+opened: one ``fstat`` for each file of a batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mmload.errors import DamagedError, StoreError
 from mmload.runtime.positioned_reads import read_at
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder, Stamp, revision_of
+from mmload.store.dataset_folder import Folder, Revision, revision_of
 from mmload.store.manifest import FileRecord
 
 _CHUNK_BYTES = 2**20
@@ -26,7 +26,7 @@ class HeldFile:
         folder: the dataset's.
         file: the path inside it.
         record: the file's manifest entry.
-        seen: what it was when the dataset was opened; None: what it is now.
+        seen: its revision when the dataset was opened; None: its current one.
 
     Attributes:
         handle: the descriptor, closed with this object.
@@ -37,55 +37,54 @@ class HeldFile:
         DamagedError: if it was truncated.
     """
 
-    def __init__(self, folder: Folder, file: str, record: FileRecord, seen: Stamp | None) -> None:
+    def __init__(self, folder: Folder, file: str, record: FileRecord, seen: Revision | None) -> None:
         self.handle = folder.open(file)
         self.path = folder.name(file)
         self._folder, self._record = folder, record
-        self._stamp = seen
+        self._revision = seen
         self.check()
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at exit the module may be gone already
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound early: at exit the module may be gone
         handle = self.__dict__.get("handle")
         if handle is not None:
             close(handle)
 
     def check(self) -> None:
-        """Whether all that was read of the file so far is of the dataset that was opened; to be called after reading.
+        """Check that everything read so far belongs to the dataset that was opened; call it after reading.
 
-        A file that was replaced or touched is accepted where its bytes have the manifest's checksum: a repair wrote
-        them.
+        A file that was replaced or touched is accepted if its bytes have the manifest's checksum, as after a repair.
 
         Raises:
             StoreError: if the file was written to.
             DamagedError: if it was truncated.
         """
-        now = revision_of(os.fstat(self.handle))
-        if now == self._stamp:
+        current = revision_of(os.fstat(self.handle))
+        if current == self._revision:
             return
         self._folder.check()
-        if now[1] < self._record.bytes:
+        if current[1] < self._record.bytes:
             raise DamagedError(
-                f"{self.path} is damaged: it ends at byte {now[1]}, the manifest says {self._record.bytes}: "
+                f"{self.path} is damaged: it ends at byte {current[1]}, the manifest says {self._record.bytes}: "
                 "it was truncated; repair or rebuild the dataset"
             )
-        if self._stamp is not None and not self._is_intact():
+        if self._revision is not None and not self._is_intact():
             raise StoreError(
                 f"{self.path} was written to or replaced while the dataset was open; open it again, "
                 f"or run: mmload verify {self._folder.path}"
             )
-        if revision_of(os.fstat(self.handle)) != now:
+        if revision_of(os.fstat(self.handle)) != current:
             raise StoreError(f"{self.path} is being written to; open the dataset again when that has ended")
-        self._stamp = now
+        self._revision = current
 
     def _is_intact(self) -> bool:
-        """Whether the bytes are those of the manifest."""
+        """Whether the file has the size and checksum of the manifest."""
         if os.fstat(self.handle).st_size != self._record.bytes:
             return False
-        buffer, at, checksum = memoryview(bytearray(_CHUNK_BYTES)), 0, 0
+        buffer, offset, checksum = memoryview(bytearray(_CHUNK_BYTES)), 0, 0
         try:
-            while got := read_at(self.handle, buffer, at):
+            while got := read_at(self.handle, buffer, offset):
                 checksum = crc32(buffer[:got], checksum)
-                at += got
+                offset += got
         except OSError as error:
             raise StoreError(f"cannot read {self.path} ({error.strerror})") from error
         return f"{checksum:08x}" == self._record.crc32

@@ -185,7 +185,7 @@ def _split_to_json(split: SplitRecord) -> dict[str, Any]:
 
 
 def shard_to_json(shard: ShardRecord) -> dict[str, Any]:
-    """A shard's record as the manifest and the shard's seal write it."""
+    """A shard's record as the manifest and the shard's summary write it."""
     return {"rows": shard.rows, "files": {name: vars(file) for name, file in shard.files.items()}}
 
 
@@ -206,7 +206,7 @@ _SKIPPED_KEYS = {"id", "reason"}
 
 
 class _Reader:
-    """Checks JSON values on their way into records; every complaint names the file and the place in it.
+    """Checks JSON values and turns them into records; every error names the file and the key.
 
     Args:
         path: the file, for messages.

@@ -1,4 +1,4 @@
-"""Files as one array: mapped into memory, several of them one behind the other, and copied only where it is written to.
+"""Maps files into memory as one copy-on-write array, several of them contiguously.
 
 A map has whole pages, so all files but the last must end with one. Touching a file that was truncated since ends the
 process, as with any map: loaders read by :mod:`mmload.store.row_reader` instead.
@@ -34,19 +34,19 @@ class OpenFile(NamedTuple):
 
 
 def joinable(sizes: Sequence[int]) -> bool:
-    """Whether files of these sizes can be mapped one behind the other."""
+    """Whether files of these sizes can be mapped contiguously."""
     whole_pages = os.name == "posix" and all(size % mmap.PAGESIZE == 0 for size in sizes[:-1])
     return len(sizes) == 1 or whole_pages
 
 
 def mapped(files: Sequence[OpenFile]) -> npt.NDArray[np.uint8]:
-    """The files' bytes, which are read when they are touched and let go of with the array.
+    """The files' bytes, paged in on access and unmapped with the array.
 
     Args:
         files: at least one, of sizes as :func:`joinable` wants them; their descriptors may be closed afterwards.
 
     Returns:
-        uint8 [sum of sizes]; what is written to it stays in this process's memory and never reaches the files.
+        uint8 [sum of sizes]; writes stay in this process's memory and never reach the files.
 
     Raises:
         DamagedError: if a file is shorter.
@@ -57,24 +57,24 @@ def mapped(files: Sequence[OpenFile]) -> npt.NDArray[np.uint8]:
             raise DamagedError(f"{file.path} has {have:,} bytes, expected {file.size:,}: it was truncated")
     if os.name != "posix":
         return np.frombuffer(mmap.mmap(files[0].handle, files[0].size, access=mmap.ACCESS_COPY), dtype=np.uint8)
-    # Addresses for all, of which nothing is touched; the files take their places, and munmap ends them with it.
+    # Reserve addresses for all, map the files over them; one munmap releases everything.
     kind = mmap.MAP_PRIVATE | _NO_RESERVE
-    room = mmap.mmap(-1, sum(file.size for file in files), flags=kind | mmap.MAP_ANONYMOUS, prot=_READ_WRITE)
-    whole = np.frombuffer(room, dtype=np.uint8)
-    place = whole.ctypes.data
+    reserved = mmap.mmap(-1, sum(file.size for file in files), flags=kind | mmap.MAP_ANONYMOUS, prot=_READ_WRITE)
+    array = np.frombuffer(reserved, dtype=np.uint8)
+    address = array.ctypes.data
     for file in files:
-        if _system_mmap()(place, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
+        if _system_mmap()(address, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
             raise StoreError(f"cannot map {file.path} ({os.strerror(ctypes.get_errno())})")
-        place += file.size
-    return whole
+        address += file.size
+    return array
 
 
 @cache
 def _system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
-    """``mmap`` of the system's C library: Python's own does not take an address."""
+    """``mmap`` of the C library: Python's own does not take an address."""
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.restype = ctypes.c_void_p
     number, size = ctypes.c_int, ctypes.c_size_t
     function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
-    made: Callable[[int, int, int, int, int, int], int | None] = function
-    return made
+    typed: Callable[[int, int, int, int, int, int], int | None] = function
+    return typed

@@ -1,4 +1,4 @@
-"""Which rows are meant: an index, a list, an array or a mask, as int64 row numbers.
+"""Converts an index, list, array or mask of rows to int64 row numbers.
 
 As in numpy, a boolean mask selects where it is True, integers are row numbers, and negative ones count from the end.
 """
@@ -19,7 +19,7 @@ from mmload.errors import counted
 
 
 def row_numbers(rows: object, count: int, what: str) -> Tensor:
-    """Row numbers from what a person gives for several rows.
+    """Row numbers from a selection of several rows.
 
     Args:
         rows: a slice, or a tensor, numpy array or sequence of integers or of ``count`` booleans.
@@ -52,7 +52,7 @@ def row_numbers(rows: object, count: int, what: str) -> Tensor:
     low, high = int(numbers.min()), int(numbers.max())
     if low < -count or high >= count:
         raise IndexError(f"row {low if low < -count else high} of {what}, which has {counted(count, 'row')}")
-    wide = numbers.astype(np.int64)  # a copy: what is given may change later
+    wide = numbers.astype(np.int64)  # a copy: the caller may change the original
     if low < 0:
         wide[wide < 0] += count
     return torch.from_numpy(wide)
@@ -70,7 +70,7 @@ def row_number(row: object, count: int, what: str) -> int:
         IndexError: if the number is out of range.
         TypeError: if it is no integer; a boolean is none.
     """
-    number = whole(row)
+    number = as_integer(row)
     if number is None:
         raise TypeError(f"a row of {what} is {row!r}; give an integer")
     if not -count <= number < count:
@@ -78,19 +78,19 @@ def row_number(row: object, count: int, what: str) -> int:
     return number % count
 
 
-def is_one(rows: object) -> bool:
+def is_single_row(rows: object) -> bool:
     """Whether this is a single row rather than several."""
     if isinstance(rows, Tensor | np.ndarray):
         return rows.ndim == 0
     return not (isinstance(rows, slice) or hasattr(rows, "__len__"))
 
 
-def whole(value: object) -> int | None:
-    """A integer of any kind as Python's; None where it is something else, such as a boolean."""
+def as_integer(value: object) -> int | None:
+    """An integer of any kind as Python's int; None for anything else, such as a boolean."""
     if isinstance(value, bool | np.bool_) or (isinstance(value, Tensor) and value.dtype == torch.bool):
         return None
     try:
-        return index(value)  # type: ignore[arg-type]  # TypeError is what is asked for
+        return index(value)  # type: ignore[arg-type]  # TypeError is the answer
     except TypeError:
         return None
 
@@ -102,7 +102,7 @@ def shown_rows(rows: Tensor) -> str:
 
 
 def rows_digest(rows: Tensor) -> int:
-    """63 bits that tell these rows, in their order, from any others."""
+    """A 63-bit digest of the rows in their order."""
     return int.from_bytes(sha256(rows.contiguous().numpy().tobytes()).digest()[:8], "little") >> 1
 
 
@@ -123,7 +123,7 @@ def _array(rows: object, what: str) -> NDArray[Any]:
         return np.array(rows, dtype=np.bool_)
     if kinds <= {int, np.int64, np.int32}:
         return _wide(list(rows), what)
-    numbers = [whole(row) for row in rows]
+    numbers = [as_integer(row) for row in rows]
     if None in numbers:
         odd = next(row for row, number in zip(rows, numbers, strict=True) if number is None)
         raise TypeError(f"rows of {what} contain {_shown(odd)}; give integers, or a mask of booleans alone")

@@ -1,9 +1,9 @@
-"""Rows of one split from its files into memory that the caller owns.
+"""Reads rows of one split from its files into memory that the caller owns.
 
 Positioned reads (``preadv``) make large requests instead of a page fault for every 4 KiB, and a truncated or failing
-file is an exception with its path, where a mapped read is a SIGBUS. At the first row of a batch that is not in the page
-cache, all later rows are announced to the system, so that a cold disk has a whole batch of each thread to work on. The
-reader never allocates batches and never decides an order.
+file raises an exception with its path, where a mapped read is a SIGBUS. At the first row of a batch that is not in the
+page cache, the reader announces all later rows to the system (``posix_fadvise``), so that a cold disk can work on a
+whole batch of each thread. It never allocates batches and never decides an order.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
 
 COLUMN_BYTES = 64 * 2**20
-"""A field of small rows (targets, counts) is kept in memory once read, if the whole of it is not larger than this."""
+"""A field of small rows (targets, counts) stays in memory after the first read, if all of it is at most this large."""
 
 SMALL_ROW = 1024
-"""Bytes of a row up to which it is a small one."""
+"""The most bytes of a small row."""
 
 _JOINED_BYTES = 8 * 2**20
 
@@ -37,7 +37,7 @@ Numbers = NDArray[np.int64]
 
 
 class _Request(NamedTuple):
-    """Bytes of a shard's file from ``offset``, as many as ``out`` takes."""
+    """Bytes of a shard's file from ``offset``, as many as fit into ``out``."""
 
     file: HeldFile
     offset: int
@@ -45,7 +45,7 @@ class _Request(NamedTuple):
 
 
 class _Requests(NamedTuple):
-    """What a call reads: the requests in order, where in memory each one's rows end, and the files, once each."""
+    """What a call reads: the requests in order, the row of ``out`` after the last of each, and the files, once each."""
 
     each: list[_Request]
     ends: list[int]
@@ -100,26 +100,26 @@ class RowReader:
         self.gather_into(name, rows, out)
         return out
 
-    def gather_into(self, name: str, rows: Tensor, out: Tensor, places: Tensor | None = None) -> None:
-        """Rows of a field into memory; neighbors that stay neighbors in one request.
+    def gather_into(self, name: str, rows: Tensor, out: Tensor, out_rows: Tensor | None = None) -> None:
+        """Rows of a field into memory; one request for rows that are contiguous in the file and in ``out``.
 
         Args:
             name: the field.
             rows: int64 [B].
             out: contiguous [N, *row shape].
-            places: int64 [B], where in ``out`` each row goes; None: one after the other from its start.
+            out_rows: int64 [B], the row of ``out`` that each goes to; None: 0, 1, 2, ...
         """
         most = max(1, _JOINED_BYTES // self._record.fields[name].row_bytes)
-        requests = self._requests(name, rows, np.arange(len(rows)) if places is None else places.numpy(), out, most)
+        requests = self._requests(name, rows, np.arange(len(rows)) if out_rows is None else out_rows.numpy(), out, most)
         for _ in _served(requests.each):
             pass
         _check(requests.files)
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
-        """The rows in turn, as many at a time as ``scratch`` [n, *row shape] takes; the next ones overwrite them.
+        """The rows in turn, as many at a time as fit into ``scratch`` [n, *row shape]; each part overwrites the last.
 
         Yields:
-            How many of its rows are filled. What was read counts only once this has ended without an error.
+            How many of its rows are filled. They are valid only if the iterator ends without an error.
 
         Raises:
             DamagedError, StoreError: as :meth:`gather`.
@@ -140,29 +140,29 @@ class RowReader:
     def _file(self, name: str, shard: int) -> str:
         return f"{self._split}/{shard_name(shard)}/{name}.memmap"
 
-    def _requests(self, name: str, rows: Tensor, places: Numbers, out: Tensor, most: int) -> _Requests:
-        """One request for each run of at most ``most`` neighbors; Python's lists, as numpy's elements take 5 us a row.
+    def _requests(self, name: str, rows: Tensor, out_rows: Numbers, out: Tensor, most: int) -> _Requests:
+        """One request for each run of at most ``most`` contiguous rows. Indexing lists, not arrays, saves 5 us a row.
 
         Args:
             name: the field.
             rows: int64 [B].
-            places: int64 [B], where in ``out`` each row goes.
+            out_rows: int64 [B], the row of ``out`` that each goes to.
             out: contiguous [N, *row shape].
             most: rows of a request.
         """
         wanted, memory, size = rows.numpy(), memory_of(out), self._record.fields[name].row_bytes
         shards = np.searchsorted(self._starts, wanted, side="right") - 1
         firsts = wanted - self._starts[shards]
-        breaks = (np.diff(shards) != 0) | (np.diff(firsts) != 1) | (np.diff(places) != 1)
+        breaks = (np.diff(shards) != 0) | (np.diff(firsts) != 1) | (np.diff(out_rows) != 1)
         edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(wanted)]
-        shard_of, first_of, place_of = shards.tolist(), firsts.tolist(), places.tolist()
+        shard_of, first_of, out_row_of = shards.tolist(), firsts.tolist(), out_rows.tolist()
         files = {shard: self._held(name, shard) for shard in set(shard_of)}
         requests = _Requests([], [], list(files.values()))
         for head, end in pairwise(edges):
             for start in range(head, end, most):
-                place = place_of[start]
-                after = place + min(most, end - start)
-                part = memory[place * size : after * size]
+                first = out_row_of[start]
+                after = first + min(most, end - start)
+                part = memory[first * size : after * size]
                 requests.each.append(_Request(files[shard_of[start]], first_of[start] * size, part))
                 requests.ends.append(after)
         return requests
@@ -172,7 +172,7 @@ class RowReader:
         return self._held(name, shard).handle
 
     def check(self, name: str, shards: Iterable[int]) -> None:
-        """Whether what was read of these shards is of the dataset that was opened: one ``fstat`` for each.
+        """Check that what was read of these shards belongs to the dataset that was opened: one ``fstat`` each.
 
         Raises:
             DamagedError, StoreError: if a file was written to.
@@ -180,7 +180,7 @@ class RowReader:
         _check(self._held(name, shard) for shard in shards)
 
     def _held(self, name: str, shard: int) -> HeldFile:
-        """The open file; no lock, so that a fork at any moment leaves none held."""
+        """The open file. Lock-free, as a fork could leave a lock held."""
         key = (shard, name)
         held = self._files.get(key)
         if held is None:
@@ -190,7 +190,7 @@ class RowReader:
         return held
 
     def _column(self, name: str) -> Tensor | None:
-        """The whole of a field, if its rows are small and it is not large."""
+        """All rows of a field, if they are small and few enough to keep."""
         column = self._columns.get(name)
         if column is None:
             spec = self._record.fields[name]
@@ -204,7 +204,7 @@ class RowReader:
 
 
 def _served(requests: Sequence[_Request]) -> Iterator[None]:
-    """Fill the requests' memories in turn; once one of them has to wait for the disk, all others are announced."""
+    """Fill the requests in turn; the first that has to wait for the disk announces all later ones."""
     announced = False
     for number, request in enumerate(requests):
         done = 0 if announced else _read_cached(request.file.handle, request.out, request.offset)
@@ -217,7 +217,7 @@ def _served(requests: Sequence[_Request]) -> Iterator[None]:
 
 
 def _announce(requests: Sequence[_Request]) -> None:
-    """Have the system start reading in its own time; it is a hint, and may come to nothing."""
+    """Ask the system to read ahead; only a hint."""
     if not hasattr(os, "posix_fadvise"):
         return
     for request in requests:
@@ -252,10 +252,10 @@ def memory_of(tensor: Tensor) -> memoryview:
 
 
 def _read_cached(handle: int, out: memoryview, offset: int) -> int:
-    """As many bytes as are in the page cache, without waiting for the disk; 0 where that cannot be asked."""
+    """Read what is in the page cache, without waiting for the disk; 0 where the system cannot do that."""
     if not hasattr(os, "RWF_NOWAIT"):
         return 0
     try:
         return os.preadv(handle, [out], offset, os.RWF_NOWAIT)
-    except OSError:  # EAGAIN: none is; and what else is wrong, the read that waits will say
+    except OSError:  # EAGAIN: nothing is cached; the blocking read reports any other error
         return 0

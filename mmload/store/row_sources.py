@@ -1,4 +1,4 @@
-"""Where rows came from: ``samples.jsonl`` by row, and back by the sample's id."""
+"""Maps rows to the samples that they were made from, and back: ``samples.jsonl``."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Source(NamedTuple):
 
 
 class Samples:
-    """The lines of a split's ``samples.jsonl``. Thread-safe; picklable, without what it has read.
+    """The lines of a split's ``samples.jsonl``. Thread-safe; picklable, without its caches.
 
-    The first use reads the file once and holds it against its checksum; from then on a row takes one short read. Kept
-    are 8 bytes a row, and 16 more once an id was asked for.
+    The first use reads the file once and verifies its checksum; after that a row takes one short read. It caches 8
+    bytes a row, and 16 more after the first lookup by id.
 
     Args:
         folder: the dataset's.
@@ -54,7 +54,7 @@ class Samples:
         self.__init__(**state)  # type: ignore[misc]  # the file is opened again, lazily
 
     def source(self, row: int) -> Source:
-        """What a row was made of; the row is in [0, rows).
+        """The sample that a row was made from; the row is in [0, rows).
 
         Raises:
             DamagedError: if the file is not what the manifest says.
@@ -65,10 +65,10 @@ class Samples:
         return self._parsed(self._bytes(start, int(ends[row]) - start))[0]
 
     def row_of(self, name: str) -> int:
-        """The row that was made of a sample.
+        """The row that was made from a sample.
 
         Raises:
-            UsageError: if there is none, or more than one.
+            UsageError: if no row was made from it, or several were.
             DamagedError, StoreError: as :meth:`source`.
         """
         hashes, rows = self._by_hash()
@@ -85,13 +85,13 @@ class Samples:
         raise UsageError(f"no row of {what} was made of {name!r}; ids are as in {self._folder.name(self._file)}")
 
     def _ends(self) -> NDArray[np.int64]:
-        """Where each row's line ends, from one pass that also checks the file."""
+        """The offset at which each row's line ends, from one pass that also verifies the file."""
         if self._index is None:
-            ends, checksum, at = [], 0, 0
+            ends, checksum, offset = [], 0, 0
             for chunk in self._chunks():
                 checksum = crc32(chunk, checksum)
-                ends.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + at + 1)
-                at += len(chunk)
+                ends.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + offset + 1)
+                offset += len(chunk)
             index = np.concatenate([np.empty(0, np.int64), *ends])
             record = self._record
             size = self._folder.stat(self._file).st_size
@@ -101,29 +101,31 @@ class Samples:
         return self._index
 
     def _by_hash(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids' hashes in ascending order, and the row of each."""
+        """The hashes of the ids in ascending order, and the row of each."""
         if self._ids is None:
-            ends, hashes, at = self._ends(), [], 0
-            while at < (int(ends[-1]) if len(ends) else 0):
-                last = max(int(np.searchsorted(ends, at, "right")) + 1, int(np.searchsorted(ends, at + _CHUNK_BYTES)))
+            ends, hashes, offset = self._ends(), [], 0
+            while offset < (int(ends[-1]) if len(ends) else 0):
+                last = max(
+                    int(np.searchsorted(ends, offset, "right")) + 1, int(np.searchsorted(ends, offset + _CHUNK_BYTES))
+                )
                 stop = int(ends[min(last, len(ends)) - 1])
-                names = self._names(self._bytes(at, stop - at))
+                names = self._names(self._bytes(offset, stop - offset))
                 hashes.append(np.fromiter(map(hash, names), np.int64, len(names)))
-                at = stop
-            whole = np.concatenate([np.empty(0, np.int64), *hashes])
-            order = np.argsort(whole, kind="stable")
-            self._ids = whole[order], order
+                offset = stop
+            all_hashes = np.concatenate([np.empty(0, np.int64), *hashes])
+            order = np.argsort(all_hashes, kind="stable")
+            self._ids = all_hashes[order], order
         return self._ids
 
     def _chunks(self) -> Iterator[bytes]:
-        at = 0
-        while at < self._record.samples.bytes:
-            chunk = self._bytes(at, min(_CHUNK_BYTES, self._record.samples.bytes - at))
+        offset = 0
+        while offset < self._record.samples.bytes:
+            chunk = self._bytes(offset, min(_CHUNK_BYTES, self._record.samples.bytes - offset))
             yield chunk
-            at += len(chunk)
+            offset += len(chunk)
 
     def _bytes(self, start: int, count: int) -> bytes:
-        """Part of the file, whole."""
+        """``count`` bytes of the file."""
         held = self._held
         if held is None:
             held = self._held = HeldFile(self._folder, self._file, self._record.samples, None)
@@ -140,7 +142,7 @@ class Samples:
         return bytes(out)
 
     def _names(self, lines: bytes) -> list[str]:
-        """The ids of some lines; a pattern finds them sooner than JSON, where the lines are written as mmload's."""
+        """The ids of some lines; faster than JSON by a pattern, if the lines look as mmload writes them."""
         found = _ID.findall(lines)
         if len(found) != lines.count(b"\n"):
             return [sample.id for sample in self._parsed(lines)]

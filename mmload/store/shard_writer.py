@@ -1,8 +1,8 @@
-"""The files of a shard: written row by row under another name, sealed with their checksums, found again after a crash.
+"""Writes the files of a shard, seals them, and finds sealed shards again after a crash.
 
-It takes chunks of rows as tensors and writes shard folders as docs/format.md describes them, each with a seal that says
-what is in it. It never decodes, never reads a source and does not know the dataset's destination, as
-:mod:`mmload.builder.staging` does.
+It takes chunks of rows as tensors and writes shard folders as docs/format.md describes them, under a temporary name.
+To seal a shard is to flush it, rename it, and write a summary with its checksums beside it; only sealed shards count.
+It never decodes, never reads a source and does not know the dataset's destination (:mod:`mmload.builder.staging` does).
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from mmload.records import FieldSpec
 from mmload.runtime.durable_files import remove, sync, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
-from mmload.store.losses import add_up, first_names
+from mmload.store.losses import first_names, total_losses
 from mmload.store.manifest import FileRecord, ShardRecord, shard_from_json, shard_name, shard_to_json
 
 META_NAME = "meta.json"
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _FLUSH_BYTES = 32 * 2**20
+_KEYS = {"losses": "tally"}  # the name on disk, where it is another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Chunk:
             that transforms added; None without uint8 images.
         pixels: how many pixels of a channel the sums are over.
         class_counts: class index -> rows.
-        tally: what was left out of the samples that are there, by the names of :mod:`mmload.store.losses`.
+        losses: what was left out of the samples that are there, by the names of :mod:`mmload.store.losses`.
         first: of some of these counts, the first samples.
     """
 
@@ -55,13 +56,13 @@ class Chunk:
     sums: Tensor | None = None
     pixels: int = 0
     class_counts: Mapping[int, int] = field(default_factory=dict)
-    tally: Mapping[str, int] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
     first: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class ShardSummary:
-    """What is known of a finished shard.
+    """What the build notes down of a sealed shard.
 
     Attributes:
         record: its rows and files.
@@ -70,7 +71,7 @@ class ShardSummary:
         pixels: how many pixels of a channel these are over.
         class_counts: class index -> rows.
         skipped: how many samples were left out.
-        tally: what was left out of those that are there, by the names of :mod:`mmload.store.losses`.
+        losses: what was left out of those that are there, by the names of :mod:`mmload.store.losses`.
         first: of some of these counts, the first samples.
     """
 
@@ -80,32 +81,33 @@ class ShardSummary:
     pixels: int = 0
     class_counts: dict[int, int] = field(default_factory=dict)
     skipped: int = 0
-    tally: dict[str, int] = field(default_factory=dict)
+    losses: dict[str, int] = field(default_factory=dict)
     first: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
-        """Count a chunk's statistics in."""
+        """Add a chunk's statistics."""
         self.skipped += len(chunk.skipped)
         if chunk.sums is not None and chunk.samples:
             sums, squares = chunk.sums.tolist()
             self.sums = [*map(add, self.sums, sums)] or sums
             self.squares = [*map(add, self.squares, squares)] or squares
             self.pixels += chunk.pixels
-        self.tally = add_up([self.tally, chunk.tally])
+        self.losses = total_losses([self.losses, chunk.losses])
         self.first = first_names([*self.first.items(), *chunk.first.items()])
         for target, count in chunk.class_counts.items():
             self.class_counts[target] = self.class_counts.get(target, 0) + count
 
     def dumps(self) -> str:
-        """The seal as JSON text."""
-        return json.dumps({**vars(self), "record": shard_to_json(self.record)})
+        """The summary as JSON text."""
+        body = {**vars(self), "record": shard_to_json(self.record)}
+        return json.dumps({_KEYS.get(name, name): value for name, value in body.items()})
 
     @staticmethod
     def loads(text: str, path: str) -> ShardSummary:
         """The reverse of :meth:`dumps`.
 
         Raises:
-            DamagedError: if it is not a seal.
+            DamagedError: if it is not a summary.
         """
         try:
             body = json.loads(text)
@@ -116,22 +118,22 @@ class ShardSummary:
                 pixels=int(body["pixels"]),
                 class_counts={int(target): int(count) for target, count in body["class_counts"].items()},
                 skipped=int(body["skipped"]),
-                tally={str(name): int(count) for name, count in body["tally"].items()},
+                losses={str(name): int(count) for name, count in body["tally"].items()},
                 first={str(name): [str(each) for each in samples] for name, samples in body["first"].items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DamagedError(f"{path} is not a seal ({error})") from error
+            raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
 
 
 @dataclass(frozen=True)
 class BuildPaths:
-    """The paths of a build under way: the dataset as it grows, and notes beside it. Picklable."""
+    """The paths of an unfinished build: the dataset as it grows, and notes beside it. Picklable."""
 
     folder: Path
 
     @property
     def dataset(self) -> Path:
-        """What will be the dataset."""
+        """The folder that will become the dataset."""
         return self.folder / "dataset"
 
     def shard(self, split: str, index: int) -> Path:
@@ -139,7 +141,7 @@ class BuildPaths:
         return self.dataset / split / shard_name(index)
 
     def summary_file(self, split: str, index: int) -> Path:
-        """Where a shard's seal lies."""
+        """The file of a shard's summary."""
         return self.folder / "notes" / split / f"{shard_name(index)}.json"
 
     def samples_file(self, split: str, index: int) -> Path:
@@ -151,20 +153,20 @@ class BuildPaths:
         return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
 
     def sealed(self, split: str, index: int) -> ShardSummary | None:
-        """The seal of a shard that an earlier run finished, if its files are all there with their sizes."""
+        """The summary of a shard that an earlier run sealed, if all its files are there with their sizes."""
         path = self.summary_file(split, index)
         try:
-            seal = ShardSummary.loads(read_regular(path).decode("utf-8"), str(path))
-            for name, file in seal.record.files.items():
+            summary = ShardSummary.loads(read_regular(path).decode("utf-8"), str(path))
+            for name, file in summary.record.files.items():
                 if (self.shard(split, index) / f"{name}.memmap").stat().st_size != file.bytes:
                     return None
         except (OSError, ValueError, DamagedError):
             return None
-        return seal
+        return summary
 
 
 class ShardWriter:
-    """Writes one shard's rows in order; nothing is at the shard's own name until :meth:`seal`.
+    """Writes one shard's rows in order; the shard gets its name only in :meth:`seal`.
 
     Args:
         paths: the build's paths.
@@ -224,7 +226,7 @@ class ShardWriter:
         self._summary.record = ShardRecord(rows=rows, files={})
 
     def _flush_behind(self) -> None:
-        """Have a thread bring to disk what is written, so that little is left for the seal to wait for."""
+        """Flush in a background thread, so that :meth:`seal` has little to wait for."""
         if self._flush is not None and self._flush.done():
             self._flush.result()
             self._flush = None
@@ -236,7 +238,7 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Close the files without sealing."""
-        self._behind.shutdown(wait=True)  # it must not meet other files under the same numbers
+        self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
         for name in ("_samples", "_skipped"):
             if name in self.__dict__:
                 _close_quietly(self.__dict__[name])
@@ -244,7 +246,7 @@ class ShardWriter:
             _close_quietly(file)
 
     def seal(self) -> ShardSummary:
-        """Finish the shard: cut to the rows written, flush to disk, rename into place, note it down.
+        """Finish the shard: truncate to the rows written, flush to disk, rename, and write the summary.
 
         Raises:
             BuildError: if the disk refuses.
@@ -253,7 +255,7 @@ class ShardWriter:
         files = {}
         try:
             if self._flush is not None:
-                self._flush.result()  # the system tells of an error only once
+                self._flush.result()  # the system reports an error only once
             for name, file in self._files.items():
                 size = rows * self._fields[name].row_bytes
                 file.flush()
@@ -274,7 +276,7 @@ class ShardWriter:
         return self._summary
 
     def _clear(self) -> None:
-        """Remove what an earlier try left: its seal first, so that no seal ever speaks of other files."""
+        """Remove what an earlier try left: its summary first, so that no summary ever describes other files."""
         for path in (self._summary_file, self._partial, self._final):
             remove(path)
         self._partial.mkdir(parents=True)
@@ -296,13 +298,13 @@ def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
 
 
 def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
-    """One JSON object a line, as UTF-8; bytes of a file name that are no UTF-8 stay as JSON's escapes of surrogates."""
+    """One JSON object a line, as UTF-8; bytes of a file name that are not UTF-8 become JSON escapes of surrogates."""
     text = "".join(_JSON.encode(item) + "\n" for item in items)
     return text.encode("utf-8", "backslashreplace")
 
 
 def tensordict_meta(fields: Mapping[str, FieldSpec], rows: int) -> str:
-    """The ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard; ``_type`` is tensordict's own fixed mark."""
+    """The ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard; ``_type`` is a constant of tensordict."""
     meta: dict[str, Any] = {
         name: {
             "device": "cpu",
@@ -317,7 +319,7 @@ def tensordict_meta(fields: Mapping[str, FieldSpec], rows: int) -> str:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """A tensor's elements in row-major order, without a copy where they lie so already."""
+    """A tensor's elements in row-major order, without a copy if they are contiguous."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -328,7 +330,7 @@ def _write_failed(path: Path, error: OSError) -> BuildError:
 
 
 def _close_quietly(file: BinaryIO) -> None:
-    """Close; what a full disk did not take was reported by the write that failed, and the file will be removed."""
+    """Close; a full disk was reported by the write that failed, and the file will be removed."""
     try:
         file.close()
     except OSError:

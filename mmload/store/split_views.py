@@ -1,7 +1,7 @@
-"""Subsets and concatenations of splits, as torch.utils.data makes them, read by row numbers and not through Python.
+"""Reads subsets and concatenations of splits, as torch.utils.data makes them, by row number, not item by item.
 
-Rows are numbered as in the Split or ConcatDataset beneath the outermost Subsets: those are the ids of batches, and what
-the samples' random draws are made of. A row of a subset is thus augmented as it is without the subset.
+Rows are numbered as in the Split or ConcatDataset beneath the outermost Subsets. These numbers are the ids of batches
+and seed the samples' random draws, so a row of a subset is augmented as it is without the subset.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mmload.store.row_reader import SMALL_ROW
 
 
 class Reader(Protocol):
-    """What rows are read by: see :class:`mmload.store.row_reader.RowReader`. Thread-safe."""
+    """Reads rows, as :class:`mmload.store.row_reader.RowReader` does. Thread-safe."""
 
     def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """Rows of a field."""
 
-    def gather_into(self, name: str, rows: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+    def gather_into(self, name: str, rows: Tensor, out: Tensor, out_rows: Tensor | None = None) -> None:
         """Rows of a field into memory."""
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
-        """Rows in turn, as many at a time as ``scratch`` takes."""
+        """Rows in turn, as many at a time as fit into ``scratch``."""
 
 
 class Rows(Protocol):
@@ -53,7 +53,7 @@ class Rows(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """Equal where the rows are."""
+        """Equal for equal rows."""
 
     def check_changed(self) -> None:
         """StoreError if a dataset was overwritten by another since it was opened; for every batch."""
@@ -73,7 +73,7 @@ class View:
 
     @property
     def subset(self) -> int | None:
-        """What tells the chosen rows, in their order, from any others; None: all rows."""
+        """A digest of the chosen rows in their order; None: all rows."""
         return None if self.chosen is None else rows_digest(self.chosen)
 
     def ids(self, positions: Tensor) -> Tensor:
@@ -85,8 +85,8 @@ def view_of(dataset: object) -> View:
     """What a loader reads for a Split, a Subset or a ConcatDataset, nested in any way.
 
     Raises:
-        TypeError: if there is anything else in it; also a class made from Subset or ConcatDataset, which may do more.
-        UsageError: if the splits have other fields or classes.
+        TypeError: if it contains anything else, such as a subclass of Subset or ConcatDataset, which may do more.
+        UsageError: if the splits have different fields or classes.
         IndexError: if a subset has rows that do not exist.
     """
     chosen: Tensor | None = None
@@ -102,7 +102,7 @@ def view_of(dataset: object) -> View:
 
 
 class Joined:
-    """The rows of a ConcatDataset of splits, one behind the other.
+    """The rows of a ConcatDataset of splits, concatenated.
 
     Attributes:
         name: for messages.
@@ -123,7 +123,7 @@ class Joined:
 
     @property
     def key(self) -> Hashable:
-        """Equal where the same splits are joined in the same way."""
+        """Equal if the same splits are joined in the same way."""
         return (*(split.key for split in self._splits), self.reader.numbering)
 
     def __len__(self) -> int:
@@ -141,8 +141,8 @@ class Joined:
 class _JoinedReader:
     """Reads rows by their number in a concatenation.
 
-    Rows of all splits have one numbering, split by split; ``pieces`` are runs or lists of it. Runs are looked up by
-    their starts; where there is a list, all is one list, of 8 bytes a row.
+    Rows of all splits have one numbering, split by split; ``pieces`` are runs or lists of it. Runs are found by
+    their ends; if any piece is a list, all of them become one list of 8 bytes a row.
     """
 
     def __init__(self, splits: list[Split], pieces: list[range | Tensor]) -> None:
@@ -160,7 +160,7 @@ class _JoinedReader:
 
     @property
     def numbering(self) -> Hashable:
-        """Equal where the numbering is."""
+        """Equal for equal numberings."""
         if self._table is not None:
             return sha256(self._table.tobytes()).hexdigest()
         return (*self._ends.tolist(), *self._shifts.tolist())
@@ -173,24 +173,24 @@ class _JoinedReader:
         if spec.row_bytes > SMALL_ROW:
             self.gather_into(name, rows, out)
         else:  # the splits may keep it in memory
-            for split, own, places in self._by_split(rows, None):
-                out[places] = split.reader.gather(name, own)
+            for split, numbers, targets in self._by_split(rows, None):
+                out[targets] = split.reader.gather(name, numbers)
         return out
 
-    def gather_into(self, name: str, rows: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+    def gather_into(self, name: str, rows: Tensor, out: Tensor, out_rows: Tensor | None = None) -> None:
         """See :class:`Reader`."""
-        for split, own, theirs in self._by_split(rows, places):
-            split.reader.gather_into(name, own, out, theirs)
+        for split, numbers, targets in self._by_split(rows, out_rows):
+            split.reader.gather_into(name, numbers, out, targets)
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """See :class:`Reader`."""
         for start in range(0, len(rows), len(scratch)):
-            some = rows[start : start + len(scratch)]
-            self.gather_into(name, some, scratch)
-            yield len(some)
+            part = rows[start : start + len(scratch)]
+            self.gather_into(name, part, scratch)
+            yield len(part)
 
-    def _by_split(self, rows: Tensor, places: Tensor | None) -> Iterator[tuple[Split, Tensor, Tensor]]:
-        """Each split that has some of the rows, their numbers in it, and their places."""
+    def _by_split(self, rows: Tensor, out_rows: Tensor | None) -> Iterator[tuple[Split, Tensor, Tensor]]:
+        """Each split with some of the rows, their numbers in it, and the rows of the output that they go to."""
         wanted = rows.numpy()
         if self._table is None:
             numbers = wanted + self._shifts[np.searchsorted(self._ends, wanted, side="right")]
@@ -198,10 +198,10 @@ class _JoinedReader:
             numbers = self._table[wanted]
         owners = np.searchsorted(self._starts, numbers, side="right") - 1
         for owner in np.unique(owners).tolist():
-            here = np.flatnonzero(owners == owner)
-            own = torch.from_numpy(numbers[here] - self._starts[owner])
-            at = torch.from_numpy(here)
-            yield self._splits[owner], own, at if places is None else places[at]
+            owned = np.flatnonzero(owners == owner)
+            rows_of_split = torch.from_numpy(numbers[owned] - self._starts[owner])
+            indices = torch.from_numpy(owned)
+            yield self._splits[owner], rows_of_split, indices if out_rows is None else out_rows[indices]
 
 
 def _pieces(dataset: object, splits: list[Split]) -> list[range | Tensor]:
@@ -232,10 +232,10 @@ def _indices(subset: Subset[Any]) -> Tensor:
 
 
 def _check_alike(first: Split, other: Split) -> None:
-    for what, one, two in (("fields", first.fields, other.fields), ("classes", first.classes, other.classes)):
-        if one != two:
+    for what in ("fields", "classes"):
+        if getattr(first, what) != getattr(other, what):
             raise UsageError(
-                f"{first!r} and {other!r} have other {what}: they cannot be joined; build them with the same recipe"
+                f"{first!r} and {other!r} have different {what}: they cannot be joined; build them with the same recipe"
             )
 
 

@@ -15,7 +15,7 @@ from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import FILE_KINDS
 from mmload.cli.build import _settings
 from mmload.errors import RecipeError
-from mmload.sources import _maker, make_source
+from mmload.sources import _factory_of, make_source
 from mmload.sources.decode import Decoder
 
 ODD: list[Any] = [
@@ -27,7 +27,7 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("kind", [*FILE_KINDS, "python"])
 def test_options_of_sources(kind: str, tmp_path: Path) -> None:
-    names = [name for name in inspect.signature(_maker(kind)).parameters if name not in ("root", "decoder")]
+    names = [name for name in inspect.signature(_factory_of(kind)).parameters if name not in ("root", "decoder")]
     for options in [{name: value} for name in [*names, "unknown"] for value in ODD]:
         for base in ({}, {"task": "single-label", "class_map": {"cat": "pet"}}, {"dataset": "a:b"}):
             with contextlib.suppress(RecipeError):

@@ -306,8 +306,8 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor])
         render_batch(self, images, out)
         out.copy_(change(out.clone()))
 
-    def wrong_rows(self: PreparedBatch, first: int, images: Tensor, places: Tensor, out: Tensor) -> None:
-        render_rows(self, first, images, places, out)
+    def wrong_rows(self: PreparedBatch, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
+        render_rows(self, first, images, indices, out)
         out.copy_(change(out.clone()))
 
     monkeypatch.setattr(PreparedBatch, "render_batch", wrong_batch)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mmload.sources.decode import Decoder
-from mmload.sources.libtiff_messages import hushed
+from mmload.sources.libtiff_messages import libtiff_silenced
 
 
 def damaged() -> bytes:
@@ -26,13 +26,13 @@ def test_a_damaged_tiff_is_an_error_and_no_lines(capfd: pytest.CaptureFixture[st
         with pytest.raises(ValueError, match="broken image"):
             Decoder()(damaged())
     assert capfd.readouterr().err == ""
-    with hushed, pytest.raises(OSError, match="decoder error"):
+    with libtiff_silenced, pytest.raises(OSError, match="decoder error"):
         Image.open(io.BytesIO(damaged())).load()
     assert capfd.readouterr().err == ""
 
 
 def test_what_the_program_had_set_is_put_back(capfd: pytest.CaptureFixture[str]) -> None:
-    with hushed, hushed:
+    with libtiff_silenced, libtiff_silenced:
         pass
     with pytest.raises(OSError, match="decoder error"):
         Image.open(io.BytesIO(damaged())).load()

@@ -34,7 +34,7 @@ ENTRIES = st.lists(st.builds(Entry, name=TEXTS, target=st.integers(-(2**63), 2**
 def kept(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here with columns that go to files after every value, now and then, and not at all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_KEPT", request.param)
+        patch.setattr(columns, "_IN_MEMORY", request.param)
         patch.setattr(columns, "_BLOCK", 16)
         yield
 
@@ -79,7 +79,7 @@ def test_many_threads_read_what_one_wrote() -> None:
 
 
 def test_a_file_that_gives_less_than_asked_for_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_KEPT", 1)
+    monkeypatch.setattr(columns, "_IN_MEMORY", 1)
     numbers = Numbers()
     for number in range(100):
         numbers.append(number)
@@ -98,7 +98,7 @@ def test_a_file_that_gives_less_than_asked_for_is_read_on(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("dtype", "shape"), [(np.int64, ()), (np.float32, ()), (np.float32, (3,)), (np.uint8, (2, 5))])
 @pytest.mark.parametrize("kept", [1, 2**20])
 def test_arrays_come_back(dtype: type, shape: tuple[int, ...], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_KEPT", kept)
+    monkeypatch.setattr(columns, "_IN_MEMORY", kept)
     wanted = np.random.default_rng(0).integers(0, 200, (600, *shape)).astype(dtype)
     arrays = columns.Arrays(dtype, shape)
     for array in wanted:
@@ -117,7 +117,7 @@ def test_no_room_for_a_long_list_is_one_error(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(columns.tempfile, "TemporaryFile", full)
-    monkeypatch.setattr(columns, "_KEPT", 100)
+    monkeypatch.setattr(columns, "_IN_MEMORY", 100)
     with pytest.raises(SourceError, match=r"list of samples is long .* \(No space left on device\); .* set TMPDIR"):
         Listing(Entry, (Entry(str(number), number, "") for number in range(100)))
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.store.row_numbers import is_one, row_number, row_numbers
+from mmload.store.row_numbers import is_single_row, row_number, row_numbers
 
 COUNT = 5
 MASK = [True, False, True, True, False]
@@ -91,7 +91,7 @@ def test_what_is_no_rows_is_refused(rows: Any, error: type[Exception], message: 
 
 @pytest.mark.parametrize("row", [3, -2, np.int64(3), np.uint8(3), torch.tensor(3), np.array(-2)])
 def test_one_row(row: Any) -> None:
-    assert is_one(row)
+    assert is_single_row(row)
     assert row_number(row, COUNT, "x") == 3
 
 

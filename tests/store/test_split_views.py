@@ -108,7 +108,7 @@ def test_two_datasets_are_joined_where_fields_and_classes_agree(dataset: Dataset
     one, two = (mmload.open(of_one_value(tmp_path / f"of{value}", value))["train"] for value in (1, 2))
     batch = next(iter(Loader(ConcatDataset([one, two]), batch_size=192)))
     assert batch.targets.tolist() == [1] * 96 + [2] * 96
-    with pytest.raises(UsageError, match="have other classes: they cannot be joined"):
+    with pytest.raises(UsageError, match="have different classes: they cannot be joined"):
         Loader(ConcatDataset([one, dataset["train"]]))
 
 
