@@ -167,11 +167,11 @@ def borders(padding: object) -> tuple[int, int, int, int]:
     Raises:
         ValueError: if it is something else, or out of range.
     """
-    given = elements(padding)
-    widths = (0 if padding is None else padding,) if given is None else given
+    sides = elements(padding)
+    widths = (0 if padding is None else padding,) if sides is None else sides
     if len(widths) not in (1, 2, 4):
         raise refusal("padding", padding, _PADDING)
-    left, top, right, bottom = (_pixels("padding", padding, one, 0, _PADDING) for one in widths * (4 // len(widths)))
+    left, top, right, bottom = (_pixels("padding", padding, width, 0, _PADDING) for width in widths * (4 // len(widths)))
     return left, top, right, bottom
 
 
@@ -211,12 +211,12 @@ _SIZE = f"an integer from 1 to {LONGEST_SIDE}, or (height, width)"
 _PADDING = f"one, two or four integers from 0 to {LONGEST_SIDE}"
 
 
-def _pixels(name: str, given: object, side: object, least: int, expected: str) -> int:
-    """One side of a size or padding; ``given``: what it is part of."""
+def _pixels(name: str, argument: object, side: object, least: int, expected: str) -> int:
+    """One side of a size or padding, which is all of ``argument`` or an element of it."""
     try:
         return integer(name, side, least=least, greatest=LONGEST_SIDE)
     except ValueError as error:
-        raise refusal(name, given, expected) from error
+        raise refusal(name, argument, expected) from error
 
 
 def _scalar(value: object) -> object:

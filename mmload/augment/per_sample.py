@@ -28,11 +28,11 @@ _one_at_a_time = threading.RLock()
 
 
 class _ChangedSample(NamedTuple):
-    """One sample after the module: its image, its boxes, which of the boxes before they are, and its mask."""
+    """One sample after the module: its image, its boxes, the indices of these among the boxes before, and its mask."""
 
     image: Tensor
     boxes: Tensor | None = None
-    kept: Tensor | None = None
+    remaining: Tensor | None = None
     mask: Tensor | None = None
 
 
@@ -131,11 +131,11 @@ class PerSample(AfterStep):
         boxes, counts = torch.zeros_like(batch.boxes), torch.zeros_like(batch.boxes[:, 0, 0], dtype=torch.int64)
         sources = torch.full(batch.boxes.shape[:2], -1, device=boxes.device)
         for k, sample in enumerate(samples):
-            if sample.boxes is None or sample.kept is None or len(sample.boxes) != len(sample.kept):
+            if sample.boxes is None or sample.remaining is None or len(sample.boxes) != len(sample.remaining):
                 raise ValueError(f"{self._name} gave other boxes than labels: it must drop them together")
-            stays = self._stays(sample.boxes, batch.boxes[k, sample.kept], box_rule)
+            stays = self._stays(sample.boxes, batch.boxes[k, sample.remaining], box_rule)
             counts[k] = int(stays.sum())
-            boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.kept[stays]
+            boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.remaining[stays]
         real = sources >= 0
         if batch.labels is not None:
             fields["labels"] = torch.where(real, batch.labels.gather(1, sources.clamp(min=0)), -1)

@@ -131,7 +131,7 @@ def test_long_lists_take_no_memory() -> None:
         )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size < (110 * 6_000 if columns._KEPT > 40 else 50_000)
+    assert size < (110 * 6_000 if columns._IN_MEMORY > 40 else 50_000)
     assert listing[5_999].target == 59
 
 
