@@ -171,7 +171,9 @@ def borders(padding: object) -> tuple[int, int, int, int]:
     widths = (0 if padding is None else padding,) if sides is None else sides
     if len(widths) not in (1, 2, 4):
         raise refusal("padding", padding, _PADDING)
-    left, top, right, bottom = (_pixels("padding", padding, width, 0, _PADDING) for width in widths * (4 // len(widths)))
+    left, top, right, bottom = (
+        _pixels("padding", padding, width, 0, _PADDING) for width in widths * (4 // len(widths))
+    )
     return left, top, right, bottom
 
 
