@@ -152,51 +152,21 @@ class ShardJob:
         self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
     ) -> Chunk:
         """Decode samples; cancelled between two samples, so that Ctrl-C waits for one sample, not for 256."""
-        from mmload.builder.row_statistics import (
-            copy_and_sum,
-            copy_and_sum_part,
-            no_sums,
-        )  # imports numba, which a build that has workers, or is scanning, does not need
-
         if isinstance(split, ReadsBlocks) and isinstance(indices, range) and not self.chain.steps:
-            return _bulk(split, split.read_rows(indices.start, indices.stop), indices, fields)
-        out = {name: _MEMORY.empty((len(indices), *spec.shape), spec.torch_dtype) for name, spec in fields.items()}
-        arrays = {name: _array(rows) for name, rows in out.items()}
-        images = arrays["images"] if _has_images(fields) else None
-        sums = no_sums(0 if images is None else images.shape[1])
-        pixels = 0
-        samples: list[tuple[str, tuple[int, int] | None]] = []
-        skipped: list[tuple[str, str]] = []
-        losses_of: list[tuple[str, Mapping[str, int]]] = []
+            return _chunk_of_block(split, split.read_rows(indices.start, indices.stop), indices, fields)
+        assembly = _ChunkAssembly(fields, len(indices))
         for index in indices:
             if stopped.is_set():
                 raise CancelledError
             try:
-                sample = finished(split, index, self.chain, None if images is None else images[len(samples)])
+                sample = finished(split, index, self.chain, assembly.next_image())
             except SampleError as error:
                 if not self.skip:
                     raise
-                skipped.append((error.sample, error.reason))
-                continue
-            for name, rows in arrays.items():
-                tensor = sample.fields.get(name)
-                if tensor is None or tensor.shape != rows.shape[1:] or tensor.dtype != out[name].dtype:
-                    raise _misfit(sample, name, fields[name])
-                if name == "images" and images is not None and sample.inside is None:
-                    copy_and_sum(_array(tensor), rows[len(samples)], sums)
-                    pixels += tensor.shape[1] * tensor.shape[2]
-                elif name == "images" and images is not None and sample.inside is not None:
-                    copy_and_sum_part(_array(tensor), rows[len(samples)], sums, *sample.inside)
-                    pixels += sample.inside[2] * sample.inside[3]
-                else:
-                    rows[len(samples)] = _array(tensor)
-            samples.append((sample.id, sample.size))
-            if sample.losses:
-                losses_of.append((sample.id, sample.losses))
-        rows_of = {name: rows[: len(samples)] for name, rows in out.items()}
-        chunk = _chunk_of(rows_of, samples, skipped, None if images is None else torch.from_numpy(sums))
-        first = first_names((name, [sample]) for sample, losses in losses_of for name, count in losses.items() if count)
-        return replace(chunk, pixels=pixels, losses=total_losses(losses for _, losses in losses_of), first=first)
+                assembly.skip(error)
+            else:
+                assembly.add(sample)
+        return assembly.finish()
 
 
 def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
@@ -217,9 +187,8 @@ def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes
 
     Of several shards, the files end with whole pages where that costs at most an eighth of the rows: then they can be
     mapped one behind the other (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
-    KiB on
-    others. Small fields, which are read into memory there, do not count; if not all large fields can have whole pages,
-    the images do.
+    KiB on others. Small fields, which are read into memory there, do not count; if not all large fields can have whole
+    pages, the images do.
     """
     most = most_samples(fields, shard_bytes)
     if most >= samples:
@@ -293,39 +262,110 @@ def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str
     raise BuildError("not one sample can be read; run without --on-error skip to see why")
 
 
-def _bulk(split: SourceSplit, rows: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]) -> Chunk:
-    """A chunk of rows that the source has finished itself."""
+class _ChunkAssembly:
+    """The rows of a chunk while samples are added to them.
+
+    Args:
+        fields: of every row.
+        capacity: the most rows it takes.
+    """
+
+    def __init__(self, fields: Mapping[str, FieldSpec], capacity: int) -> None:
+        # Imports numba, which a build that has workers, or is scanning, does not need.
+        from mmload.builder.row_statistics import copy_and_sum, copy_and_sum_part, no_sums
+
+        self._fields, self._copy_and_sum, self._copy_and_sum_part = fields, copy_and_sum, copy_and_sum_part
+        self._tensors = {name: _MEMORY.empty((capacity, *of.shape), of.torch_dtype) for name, of in fields.items()}
+        self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
+        self._images = self._arrays["images"] if _has_images(fields) else None
+        self._sums = no_sums(0 if self._images is None else self._images.shape[1])
+        self._pixels = 0
+        self._samples: list[tuple[str, tuple[int, int] | None]] = []
+        self._skipped: list[tuple[str, str]] = []
+        self._losses: list[tuple[str, Mapping[str, int]]] = []
+
+    def next_image(self) -> Pixels | None:
+        """Where the image of the next sample goes, uint8 [C, H, W]: a transform that makes it there saves a copy."""
+        return None if self._images is None else self._images[len(self._samples)]
+
+    def add(self, sample: Sample) -> None:
+        """Make a sample the next row.
+
+        Raises:
+            RecipeError: if it does not have the fields and shapes of the others.
+        """
+        place = len(self._samples)
+        for name, rows in self._arrays.items():
+            tensor = sample.fields.get(name)
+            if tensor is None or tensor.shape != rows.shape[1:] or tensor.dtype != self._tensors[name].dtype:
+                raise _misfit(sample, name, self._fields[name])
+            if name == "images" and self._images is not None:
+                self._add_image(_array(tensor), rows[place], sample.inside)
+            else:
+                rows[place] = _array(tensor)
+        self._samples.append((sample.id, sample.size))
+        if sample.losses:
+            self._losses.append((sample.id, sample.losses))
+
+    def _add_image(self, image: Pixels, row: Pixels, inside: tuple[int, int, int, int] | None) -> None:
+        """Copy an image; a border, which is outside of ``inside``, does not count in the sums."""
+        if inside is None:
+            self._copy_and_sum(image, row, self._sums)
+            self._pixels += image.shape[1] * image.shape[2]
+        else:
+            self._copy_and_sum_part(image, row, self._sums, *inside)
+            self._pixels += inside[2] * inside[3]
+
+    def skip(self, error: SampleError) -> None:
+        """Leave out a sample that cannot be read."""
+        self._skipped.append((error.sample, error.reason))
+
+    def finish(self) -> Chunk:
+        """The chunk of all rows that were added."""
+        rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
+        return Chunk(
+            fields=rows,
+            samples=self._samples,
+            skipped=self._skipped,
+            sums=None if self._images is None else torch.from_numpy(self._sums),
+            class_counts=_class_counts(rows),
+            pixels=self._pixels,
+            losses=total_losses(losses for _, losses in self._losses),
+            first=first_names((name, [id_]) for id_, losses in self._losses for name, count in losses.items() if count),
+        )
+
+
+def _chunk_of_block(
+    split: SourceSplit, block: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]
+) -> Chunk:
+    """A chunk of rows that the source has finished itself.
+
+    Raises:
+        BuildError: if they are not what the source gave one at a time.
+    """
     from mmload.builder.row_statistics import channel_sums
 
     for name, spec in fields.items():
-        if rows[name].shape != (len(indices), *spec.shape) or rows[name].dtype != spec.torch_dtype:
+        if block[name].shape != (len(indices), *spec.shape) or block[name].dtype != spec.torch_dtype:
             raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
-    size = tuple(fields["images"].shape[-2:]) if "images" in fields else None
-    samples: list[Any] = [(split.id(index), size) for index in indices]
-    own = {name: rows[name].contiguous() for name in fields}
-    if not _has_images(fields):
-        return _chunk_of(own, samples, [], None)
-    chunk = _chunk_of(own, samples, [], channel_sums(own["images"]))
-    return replace(chunk, pixels=len(samples) * math.prod(fields["images"].shape[1:]))
-
-
-def _chunk_of(
-    fields: dict[str, Tensor],
-    samples: list[tuple[str, tuple[int, int] | None]],
-    skipped: list[tuple[str, str]],
-    sums: Tensor | None,
-) -> Chunk:
-    targets = fields.get("targets")
-    counts: dict[int, int] = {}
-    if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
-        counts = dict(Counter(targets.tolist()))
+    size: Any = tuple(fields["images"].shape[-2:]) if "images" in fields else None
+    rows = {name: block[name].contiguous() for name in fields}
+    summed = _has_images(fields)
     return Chunk(
-        fields=fields,
-        samples=samples,
-        skipped=skipped,
-        sums=sums,
-        class_counts=counts,
+        fields=rows,
+        samples=[(split.id(index), size) for index in indices],
+        skipped=[],
+        sums=channel_sums(rows["images"]) if summed else None,
+        class_counts=_class_counts(rows),
+        pixels=len(indices) * math.prod(fields["images"].shape[1:]) if summed else 0,
     )
+
+
+def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
+    targets = rows.get("targets")
+    if targets is None or targets.ndim != 1 or targets.dtype != torch.int64:
+        return {}
+    return dict(Counter(targets.tolist()))
 
 
 def _has_images(fields: Mapping[str, FieldSpec]) -> bool:
