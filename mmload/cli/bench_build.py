@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from mmload.cli.bench_options import JsonFile
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import DecodingThreads
 from mmload.cli.terminal import check_target, show, status_line
@@ -27,7 +28,7 @@ def bench_build(
     images: Annotated[int, typer.Option(help="Images of a round at least; fewer are repeated.")] = 1200,
     rounds: Annotated[int, typer.Option(help="Measured rounds, after one to warm up.")] = 5,
     threads: DecodingThreads = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
     check_target("--json", json_file, root)
