@@ -81,6 +81,17 @@ class Options:
         check_threads(self.threads)
         if self.augment not in AUGMENTS:
             raise UsageError(f"--augment is {self.augment!r}; use one of {', '.join(AUGMENTS)}")
+        self._check_geometry()
+        if not self.workers or min(self.workers) < 0 or max(self.workers) > MOST_THREADS:
+            given = ",".join(map(str, self.workers))
+            raise UsageError(f"--workers is {given}; give integers from 0 to {MOST_THREADS}, as in 0,2,4")
+        if self.time_budget is not None and not 0 < self.time_budget < float("inf"):
+            raise UsageError(f"--time-budget is {self.time_budget:g}; use seconds above 0")
+        if self.device is not None and self.device not in DEVICES:
+            raise UsageError(f"--device is {self.device!r}; use one of {', '.join(DEVICES)}")
+
+    def _check_geometry(self) -> None:
+        """Padding and crop go with the augmentation."""
         if self.padding < 0:
             raise UsageError(f"--padding is {self.padding}; use a number from 0")
         taken = {"--padding": (self.padding, ("crop",)), "--crop": (self.crop, AUGMENTS[:2])}
@@ -89,13 +100,6 @@ class Options:
                 raise UsageError(
                     f"{name} is {asked}, and --augment {self.augment} does not take it; leave one of them out"
                 )
-        if not self.workers or min(self.workers) < 0 or max(self.workers) > MOST_THREADS:
-            given = ",".join(map(str, self.workers))
-            raise UsageError(f"--workers is {given}; give integers from 0 to {MOST_THREADS}, as in 0,2,4")
-        if self.time_budget is not None and not 0 < self.time_budget < float("inf"):
-            raise UsageError(f"--time-budget is {self.time_budget:g}; use seconds above 0")
-        if self.device is not None and self.device not in DEVICES:
-            raise UsageError(f"--device is {self.device!r}; use one of {', '.join(DEVICES)}")
 
     def plan(self) -> Plan:
         """How to measure."""

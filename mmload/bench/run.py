@@ -159,32 +159,49 @@ def above_limit(rows: Sequence[Row]) -> str:
 
 def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
     """What has to be known to read the numbers."""
-    notes = []
+    notes = (
+        _note_of_cold(measurements),
+        _note_of_cut(measurements, plan.budget),
+        "" if plan.cold else _note_of_warming(measurements),
+        _note_of_training(measurements, plan.budget),
+    )
+    return [note for note in notes if note]
+
+
+def _note_of_cold(measurements: Sequence[Measurement]) -> str:
     coldness = [each for result in measurements for each in result.coldness]
     unproven = [each for each in coldness if not each.proven]
-    if coldness and not unproven:
-        notes.append(
-            f"cold: before every epoch the contender was created again and {counted(coldness[0].files, 'file')} "
-            f"({bytes_text(coldness[0].bytes)}) were evicted; mincore found no page of them in memory"
-        )
-    elif coldness:
-        notes.append(
+    if unproven:
+        return (
             f"NOT cold: {len(unproven)} of {counted(len(coldness), 'epoch')} may have read from memory: "
             f"{unproven[0].reason}"
         )
-    cut = [result.name for result in measurements if any(not sample.whole for sample in result.samples)]
-    if cut:
-        are = "1 row is" if len(cut) == 1 else f"{len(cut)} rows are"
-        notes.append(f"{are} of epochs that were cut short to keep the time budget of {plan.budget:g} s")
-    fresh = [result.name for result in measurements if result.samples and result.warmed is False]
-    if fresh and not plan.cold:
-        notes.append(f"{counted(len(fresh), 'row')} did not finish the warm-up epoch: some files may have been cold")
-    untrained = [result for result in measurements if result.untrained]
-    if untrained:
-        some = any(result.training for result in measurements)
-        names = ", ".join(result.name for result in untrained) if some else "any of them"
-        notes.append(
-            f"no training with {names}: two steps take about {untrained[0].untrained:,.0f} s, for which the time "
-            f"budget of {plan.budget:g} s has no room; raise --time-budget, or lower --batch-size"
+    if coldness:
+        return (
+            f"cold: before every epoch the contender was created again and {counted(coldness[0].files, 'file')} "
+            f"({bytes_text(coldness[0].bytes)}) were evicted; mincore found no page of them in memory"
         )
-    return notes
+    return ""
+
+
+def _note_of_cut(measurements: Sequence[Measurement], budget: float) -> str:
+    cut = sum(any(not sample.whole for sample in result.samples) for result in measurements)
+    are = "1 row is" if cut == 1 else f"{cut} rows are"
+    return f"{are} of epochs that were cut short to keep the time budget of {budget:g} s" if cut else ""
+
+
+def _note_of_warming(measurements: Sequence[Measurement]) -> str:
+    fresh = sum(bool(result.samples) and result.warmed is False for result in measurements)
+    return f"{counted(fresh, 'row')} did not finish the warm-up epoch: some files may have been cold" if fresh else ""
+
+
+def _note_of_training(measurements: Sequence[Measurement], budget: float) -> str:
+    untrained = [result for result in measurements if result.untrained]
+    if not untrained:
+        return ""
+    some = any(result.training for result in measurements)
+    names = ", ".join(result.name for result in untrained) if some else "any of them"
+    return (
+        f"no training with {names}: two steps take about {untrained[0].untrained:,.0f} s, for which the time "
+        f"budget of {budget:g} s has no room; raise --time-budget, or lower --batch-size"
+    )

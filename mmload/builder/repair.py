@@ -92,20 +92,13 @@ def _rebuild(
     job, plans = job_of(manifest, recipe, staging.paths)
     needed = [plan for plan in plans if plan.split in listless or (plan.split, plan.index) in bad]
     summaries = engine.run(job, needed, _counter(sum(plan.stop - plan.start for plan in needed), progress))
-    failed = []
-    for plan, summary in zip(needed, summaries, strict=True):
-        if (plan.split, plan.index) not in bad:
-            continue
-        if not _replace_shard(path, manifest, plan, summary, staging.paths, moved):
-            failed.append(f"{plan.split}/{shard_name(plan.index)}")
-    for fault in (fault for fault in faults if fault.shard is None):
-        name, record = Path(fault.file).name, manifest.splits[fault.split]
-        lines = staging.paths.samples_file if name == SAMPLES_NAME else staging.paths.skipped_file
-        if staging.join(lines, fault.split, range(len(record.shards)), name) == lists_of(record)[name]:
-            put(staging.paths.dataset / fault.file, path, fault.file, moved)
-        else:
-            failed.append(fault.file)
-    return failed
+    failed_shards = [
+        f"{plan.split}/{shard_name(plan.index)}"
+        for plan, summary in zip(needed, summaries, strict=True)
+        if (plan.split, plan.index) in bad and not _replace_shard(path, manifest, plan, summary, staging.paths, moved)
+    ]
+    lists = [fault for fault in faults if fault.shard is None]
+    return failed_shards + [fault.file for fault in lists if not _replace_list(path, manifest, fault, staging, moved)]
 
 
 def _replace_shard(
@@ -117,6 +110,16 @@ def _replace_shard(
     folder = f"{plan.split}/{shard_name(plan.index)}"
     for file in sorted(paths.shard(plan.split, plan.index).iterdir()):
         put(file, path, f"{folder}/{file.name}", moved)
+    return True
+
+
+def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging, moved: Moved) -> bool:
+    """Replace a bad list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
+    name, record = Path(fault.file).name, manifest.splits[fault.split]
+    lines = staging.paths.samples_file if name == SAMPLES_NAME else staging.paths.skipped_file
+    if staging.join(lines, fault.split, range(len(record.shards)), name) != lists_of(record)[name]:
+        return False
+    put(staging.paths.dataset / fault.file, path, fault.file, moved)
     return True
 
 

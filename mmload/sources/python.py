@@ -104,19 +104,16 @@ class PythonSource:
             raise SourceError(f"{spec} failed ({type(error).__name__}: {error})") from error
 
     def _split(self, name: str, dataset: Any) -> PythonSplit:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or isinstance(dataset, Mapping):
-            raise SourceError(
-                f"split {name} is a {type(dataset).__name__}, expected a map-style dataset, with a length and an index"
-            )
-        if (step := random_step(dataset)) is not None:
-            raise SourceError(f"split {name}: its dataset applies {step}, which is random; {_INSTEAD}")
-        try:
-            size = len(dataset)
-            first = dataset[0] if size else None
-        except Exception as error:  # whatever the user's dataset raises
-            raise SourceError(f"split {name}: sample 0 failed ({type(error).__name__}: {error})") from error
-        if not size:
-            raise SourceError(f"split {name} has no samples")
+        _check_kind(name, dataset)
+        size, first = _first_sample(name, dataset)
+        schema = self._schema(name, dataset, size, first)
+        split = PythonSplit(dataset, size, schema, self.concurrent)
+        if (index := unsteady(split.checksum, size)) is not None:
+            raise SourceError(f"split {name}: sample {index} is another one each time it is read; {_INSTEAD}")
+        return split
+
+    def _schema(self, name: str, dataset: Any, size: int, first: Any) -> Schema:
+        """What samples become: by the first one; where fields may have any length, by all of them."""
         try:
             schema = Schema(first, self.decoder, self.fields)
         except ValueError as error:
@@ -128,10 +125,29 @@ class PythonSource:
                     schema.check_beside()
         except ValueError as error:
             raise SourceError(f"split {name}: {error}") from error
-        split = PythonSplit(dataset, size, schema, self.concurrent)
-        if (index := unsteady(split.checksum, size)) is not None:
-            raise SourceError(f"split {name}: sample {index} is another one each time it is read; {_INSTEAD}")
-        return split
+        return schema
+
+
+def _check_kind(name: str, dataset: Any) -> None:
+    """A dataset is map-style, and applies nothing random."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or isinstance(dataset, Mapping):
+        raise SourceError(
+            f"split {name} is a {type(dataset).__name__}, expected a map-style dataset, with a length and an index"
+        )
+    if (step := random_step(dataset)) is not None:
+        raise SourceError(f"split {name}: its dataset applies {step}, which is random; {_INSTEAD}")
+
+
+def _first_sample(name: str, dataset: Any) -> tuple[int, Any]:
+    """How many samples a dataset has, and the first one."""
+    try:
+        size = len(dataset)
+        first = dataset[0] if size else None
+    except Exception as error:  # whatever the user's dataset raises
+        raise SourceError(f"split {name}: sample 0 failed ({type(error).__name__}: {error})") from error
+    if not size:
+        raise SourceError(f"split {name} has no samples")
+    return size, first
 
 
 class PythonSplit:

@@ -206,20 +206,27 @@ def _is_number(value: Any) -> bool:
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
     if isinstance(value, Image.Image):
         return _mask(value) if name == "masks" else _pixels(np.array(decoder.converted(_of_8_bits(name, value))))
-    if isinstance(value, np.ndarray) and name == "images" and value.dtype == np.uint8:
-        return _in_order(value, _pixels(value), "an array [H, W, C]")
+    if name == "images":
+        return _image(value)
     tensor = _plain(name, value)
-    if name == "images" and tensor.dtype == torch.uint8:
-        _in_order(value, tensor, "a tensor [C, H, W]")
     if name == "masks":
         return _class_numbers(tensor)
     if name == "boxes" and tensor.numel():
-        tensor = tensor.to(torch.float32)
-    if name == "images" and tensor.dtype == torch.uint8 and tensor.ndim == 2:
-        return tensor.unsqueeze(0)
+        return tensor.to(torch.float32)
     if name == "targets" and tensor.ndim == 0:
         return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
     return tensor
+
+
+def _image(value: Any) -> Tensor:
+    """Pixels as uint8 [C, H, W]; values of other dtypes as they are."""
+    if isinstance(value, np.ndarray) and value.dtype == np.uint8:
+        return _in_order(value, _pixels(value), "an array [H, W, C]")
+    tensor = _plain("images", value)
+    if tensor.dtype != torch.uint8:
+        return tensor
+    _in_order(value, tensor, "a tensor [C, H, W]")
+    return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor
 
 
 def _plain(name: str, value: Any) -> Tensor:

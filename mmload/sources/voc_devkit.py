@@ -25,16 +25,18 @@ def read_list(path: Path) -> list[str]:
         raise SourceError(f"cannot read the list {path} ({error.strerror}); there are {', '.join(lists)}") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"the list {path} is not UTF-8 text") from error
-    names = []
-    for number, line in enumerate(lines, 1):
-        name, *flag = line.split() or [""]
-        if len(flag) > 1 or (flag and flag[0] not in ("-1", "0", "1")):
-            raise SourceError(f"{path}, line {number}: {line[:60]!r} is no image name")
-        if name and not is_stem(name):
-            raise SourceError(f"{path}, line {number}: {name[:60]!r} is no plain file name")
-        if name and flag in ([], ["1"]):
-            names.append(name)
-    return names
+    listed = (_listed_name(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+    return [name for name in listed if name]
+
+
+def _listed_name(line: str, where: str) -> str:
+    """The image name in a line of a list, "" if there is none or the image does not have the list's class."""
+    name, *flag = line.split() or [""]
+    if len(flag) > 1 or (flag and flag[0] not in ("-1", "0", "1")):
+        raise SourceError(f"{where}: {line[:60]!r} is no image name")
+    if name and not is_stem(name):
+        raise SourceError(f"{where}: {name[:60]!r} is no plain file name")
+    return name if flag in ([], ["1"]) else ""
 
 
 def is_stem(name: str) -> bool:

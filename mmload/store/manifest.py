@@ -324,6 +324,14 @@ class _Reader:
             raise self.fail(f"{where}.shard_samples", "at least 1, or null", 0)
         if not split.fields:
             raise self.fail(f"{where}.fields", "at least one field", {})
+        self.agree_counts(split, where)
+        self.agree_statistics(split, where)
+        row_bytes = {name: spec.row_bytes for name, spec in split.fields.items()}
+        for index, shard in enumerate(split.shards):
+            self.agree_shard(shard, row_bytes, f"{where}.shards[{index}].files")
+
+    def agree_counts(self, split: SplitRecord, where: str) -> None:
+        """Rows are counted alike by split, shards, classes and skipped samples."""
         total = sum(shard.rows for shard in split.shards)
         if total != split.rows:
             raise self.fail(f"{where}.rows", f"{total}, the sum of its shards", split.rows)
@@ -335,14 +343,14 @@ class _Reader:
             raise self.fail(
                 f"{where}.skipped_file", "a file where samples were left out, else null", split.skipped_file
             )
+
+    def agree_statistics(self, split: SplitRecord, where: str) -> None:
+        """Mean and deviation have one number for each channel, or none."""
         images = split.fields.get("images")
         channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
         for name, values in (("mean", split.mean), ("std", split.std)):
             if len(values) not in (0, channels):
                 raise self.fail(f"{where}.{name}", f"{channels} numbers, one a channel", list(values))
-        row_bytes = {name: spec.row_bytes for name, spec in split.fields.items()}
-        for index, shard in enumerate(split.shards):
-            self.agree_shard(shard, row_bytes, f"{where}.shards[{index}].files")
 
     def agree_shard(self, shard: ShardRecord, row_bytes: Mapping[str, int], where: str) -> None:
         """A shard has one file for each field, of rows x row size bytes."""

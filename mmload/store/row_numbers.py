@@ -118,6 +118,11 @@ def _array(rows: object, what: str) -> NDArray[Any]:
         return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
     if isinstance(rows, str | bytes | Set | Mapping) or not (hasattr(rows, "__len__") and hasattr(rows, "__iter__")):
         raise TypeError(f"rows of {what} are {_shown(rows)}; give a list, a tensor or an array of integers")
+    return _array_of_sequence(rows, what)
+
+
+def _array_of_sequence(rows: Any, what: str) -> NDArray[Any]:
+    """Booleans alone are a mask; all else has to be integers, of whatever kind."""
     kinds = set(map(type, rows))
     if kinds <= {bool, np.bool_} and kinds:
         return np.array(rows, dtype=np.bool_)
