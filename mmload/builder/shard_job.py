@@ -18,8 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mmload.builder.sample_geometry import Pixels
 from mmload.builder.staging import attend
-from mmload.builder.transforms import Pixels, TransformChain
+from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import DTYPES, FieldSpec, Sample
 from mmload.runtime.memory_pool import MemoryPool

@@ -7,33 +7,18 @@ rules and pixels are torchvision v2's, antialiased. Nothing here is random: rand
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
-
+from mmload.builder.sample_geometry import Pixels, cut_sample, images_of, resize_sample, size_of, torchvision_functional
 from mmload.errors import RecipeError, choices
 from mmload.records import Sample
-from mmload.sources.decode import MAX_PIXELS
-from mmload.sources.image_windows import Size, Window, cut, is_inside, middle, scaled, seen
+from mmload.sources.image_windows import Size, Window, is_inside, middle
 from mmload.sources.randomness import is_random_name
-
-if TYPE_CHECKING:
-    from torchvision.transforms import InterpolationMode
 
 _MOST = 65_535  # pixels of a side, as in a JPEG
 INTERPOLATIONS = ("bilinear", "bicubic")
-_ROUNDED = 1 / 64
-"""Pixels that a box may lose to the rounding of float32, without having been cut."""
-_MILD = 2.0
-"""Shrinking by more is faster in torch's kernel, by less (or growing) in the compiled one; the bits are the same."""
-
-Pixels = npt.NDArray[np.uint8]
 
 
 class Transform(Protocol):
@@ -61,7 +46,7 @@ class Resize:
 
     def __call__(self, sample: Sample) -> Sample:
         """The sample with its short side (or both sides) at ``size``."""
-        return _resize(sample, self.target(_size_of(sample)), self.interpolation)
+        return resize_sample(sample, self.target(size_of(sample)), self.interpolation)
 
     def target(self, have: Size) -> Size:
         """The (height, width) that an image of ``have`` gets."""
@@ -85,7 +70,7 @@ class CenterCrop:
 
     def __call__(self, sample: Sample) -> Sample:
         """The middle [height, width] of the sample."""
-        return _cut_out(sample, self.window(_size_of(sample)), self.fill)
+        return cut_sample(sample, self.window(size_of(sample)), self.fill)
 
     def window(self, have: Size) -> Window:
         """Where the middle of an image of ``have`` is."""
@@ -112,8 +97,8 @@ class Pad:
     def __call__(self, sample: Sample) -> Sample:
         """The sample with a border."""
         left, top, right, bottom = (self.padding,) * 4 if isinstance(self.padding, int) else self.padding
-        height, width = _size_of(sample)
-        return _cut_out(sample, (-top, -left, height + top + bottom, width + left + right), self.fill)
+        height, width = size_of(sample)
+        return cut_sample(sample, (-top, -left, height + top + bottom, width + left + right), self.fill)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,15 +123,15 @@ class Letterbox:
     def __call__(self, sample: Sample) -> Sample:
         """The whole image, centered on a canvas of ``size``."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
-        have_height, have_width = _size_of(sample)
+        have_height, have_width = size_of(sample)
         scale = min(height / have_height, width / have_width)
         inner = (
             max(1, min(height, round(have_height * scale))),
             max(1, min(width, round(have_width * scale))),
         )
-        resized = _resize(sample, inner, self.interpolation)
+        resized = resize_sample(sample, inner, self.interpolation)
         window = (-((height - inner[0]) // 2), -((width - inner[1]) // 2), height, width)
-        return _cut_out(resized, window, self.fill)
+        return cut_sample(resized, window, self.fill)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +146,9 @@ class Grayscale:
 
     def __call__(self, sample: Sample) -> Sample:
         """The sample with a gray image."""
-        gray = _torchvision().rgb_to_grayscale_image(_images_of(sample), num_output_channels=self.num_output_channels)
+        gray = torchvision_functional().rgb_to_grayscale_image(
+            images_of(sample), num_output_channels=self.num_output_channels
+        )
         return replace(sample, fields={**sample.fields, "images": gray})
 
 
@@ -171,7 +158,7 @@ class RGB:
 
     def __call__(self, sample: Sample) -> Sample:
         """The sample with an image of three channels."""
-        images = _torchvision().grayscale_to_rgb_image(_images_of(sample))
+        images = torchvision_functional().grayscale_to_rgb_image(images_of(sample))
         return replace(sample, fields={**sample.fields, "images": images})
 
 
@@ -210,11 +197,11 @@ class _ResizedMiddle:
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """The middle of the sample in its new size, its image in ``out`` if that can be."""
-        size = self.resize.target(_size_of(sample))
+        size = self.resize.target(size_of(sample))
         window = self.crop.window(size)
         if not is_inside(window, size):
             return self.crop(self.resize(sample))
-        return _resize(sample, size, self.resize.interpolation, window, out)
+        return resize_sample(sample, size, self.resize.interpolation, window, out)
 
 
 def _joined(steps: Sequence[Transform]) -> list[Transform]:
@@ -284,118 +271,3 @@ def _check_interpolation(step: Any) -> None:
 def _check_fill(step: Any) -> None:
     if type(step.fill) is not int or not 0 <= step.fill <= 255:
         raise RecipeError(f"{type(step).__name__}: fill is {step.fill!r}; use an integer from 0 to 255")
-
-
-def _images_of(sample: Sample) -> Tensor:
-    if "images" not in sample.fields:
-        raise ValueError("it has no image to transform")
-    return sample.fields["images"]
-
-
-def _size_of(sample: Sample) -> Size:
-    height, width = _images_of(sample).shape[-2:]
-    return height, width
-
-
-@functools.cache
-def _torchvision() -> Any:
-    """Torchvision's functions, imported on first use: it takes 3 s of processor time, and few checks need them."""
-    from torchvision.transforms.v2 import functional
-
-    return functional
-
-
-def _resize(sample: Sample, size: Size, kind: str, window: Window | None = None, out: Pixels | None = None) -> Sample:
-    """The sample in another size, or a window inside of that; see :meth:`TransformChain.__call__` for ``out``."""
-    height, width = _size_of(sample)
-    if size[0] * size[1] > MAX_PIXELS:
-        raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
-    fields = dict(sample.fields)
-    if "masks" in fields:
-        fields["masks"] = _torchvision().resize_mask(fields["masks"], list(size))
-    if "boxes" in fields:
-        fields["boxes"] = fields["boxes"] * torch.tensor([size[1] / width, size[0] / height] * 2)
-    cut_off = sample.cut if window is None else _cut_targets(fields, window, sample.cut)
-    fields["images"] = _resize_pixels(fields["images"], size, kind, window or (0, 0, *size), out)
-    inside = None if sample.inside is None else scaled(sample.inside, (height, width), size)
-    if inside is not None and window is not None:
-        inside = seen(inside, window)
-    return replace(sample, fields=fields, inside=inside, cut=cut_off)
-
-
-def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
-    """[C, H, W] in another size, of which the window."""
-    height, width = images.shape[-2:]
-    if size == (height, width):
-        return cut(images, window, 0)
-    mild = height <= _MILD * size[0] and width <= _MILD * size[1]
-    if mild and kind == "bilinear" and images.dtype == torch.uint8:
-        return _resize_mildly(images, size, window, out)
-    mode = _torchvision().InterpolationMode(kind)
-    if size[1] > 1:
-        return cut(_torchvision().resize_image(images, list(size), mode, antialias=True), window, 0)
-    # torch gives wrong pixels where a width is 1 (2.11 and 2.15), so each axis in turn is resized as the height
-    narrow = _of_height(_of_height(images.float().mT, 1, mode).mT, size[0], mode)
-    return cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
-
-
-def _resize_mildly(images: Tensor, size: Size, window: Window, out: Pixels | None) -> Tensor:
-    from mmload.render.antialiased_resize import resize_part  # imports numba, which checking a recipe does not need
-
-    top, left, height, width = window
-    pixels = images.numpy().transpose(1, 2, 0)
-    planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
-    if out is None or out.shape != (len(images), height, width):
-        out = np.empty((len(images), height, width), np.uint8)
-    resize_part(planes, *size, top, left, out.reshape(len(planes), -1, height, width))
-    return torch.from_numpy(out)
-
-
-def _of_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
-    """In another height, with every column twice on the way."""
-    twice = torch.cat([images, images], 2)
-    resized: Tensor = _torchvision().resize_image(twice, [height, twice.shape[2]], mode, antialias=True)
-    return resized[..., : images.shape[2]]
-
-
-def _cut_out(sample: Sample, window: Window, fill: int) -> Sample:
-    """The window of the sample; what is outside the image is ``fill`` (masks: 255, void)."""
-    if window[2] * window[3] > MAX_PIXELS:
-        raise ValueError(f"{window[2]} x {window[3]} pixels is over the limit of {MAX_PIXELS}")
-    out = dict(sample.fields)
-    inside = seen(sample.inside or (0, 0, *_size_of(sample)), window)
-    out["images"] = cut(out["images"], window, fill)
-    cut_off = _cut_targets(out, window, sample.cut)
-    return replace(sample, fields=out, inside=None if inside == (0, 0, *window[2:]) else inside, cut=cut_off)
-
-
-def _cut_targets(fields: dict[str, Tensor], window: Window, before: Tensor | None) -> Tensor | None:
-    """Cut the mask, and move and clip the boxes; which of them have lost something, now or ``before``."""
-    top, left, height, width = window
-    if "masks" in fields:
-        fields["masks"] = cut(fields["masks"], window, 255)
-    if "boxes" in fields:
-        moved = fields["boxes"] - torch.tensor([left, top] * 2)
-        limits = torch.tensor([width, height] * 2, dtype=moved.dtype)
-        kept = moved.clamp(min=0).minimum(limits)
-        cut_off = ((moved - kept).abs() > _ROUNDED).any(1)
-        own = dict(fields) | {"cut": cut_off if before is None else cut_off | before}
-        own.update(_repack(own, kept))
-        before = own.pop("cut")
-        fields.update(own)
-    return before
-
-
-def _repack(sample: Mapping[str, Tensor], boxes: Tensor) -> dict[str, Tensor]:
-    """The boxes that still have an area, moved to the front with their labels, and their new count."""
-    count = int(sample["counts"])
-    keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    keep &= torch.arange(len(boxes)) < count
-    kept = int(keep.sum())
-    out = {"counts": torch.tensor(kept), "boxes": torch.zeros_like(boxes)}
-    out["boxes"][:kept] = boxes[keep]
-    for name, empty in (("labels", -1), ("difficult", 0), ("cut", 0)):
-        if name in sample:
-            out[name] = torch.full_like(sample[name], empty)
-            out[name][:kept] = sample[name][keep]
-    return out

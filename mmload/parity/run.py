@@ -13,6 +13,7 @@ from typing import Any
 
 from mmload.augment.collate import Collate
 from mmload.builder.pipeline import splits_of
+from mmload.builder.recipe import BuildRecipe
 from mmload.builder.trust import recipe_of
 from mmload.errors import SourceError, UsageError, choices
 from mmload.parity.aggregate import WORST
@@ -62,41 +63,22 @@ def run(
         A verdict for each property, and the rows that differ most.
 
     Raises:
-        UsageError: if the dataset asks for what only ``trust`` allows, the split does not exist, a number cannot be
-            meant, or the recipe or collate has no torchvision equivalent.
+        UsageError: if the dataset asks for what only ``trust`` allows, the split does not exist, a number is
+            invalid, or the recipe or collate has no torchvision equivalent.
         SourceError: if the source is missing or lacks a split.
         StoreError: if the dataset cannot be read.
     """
-    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    root = Path(source)
     for name, value in (("rows", rows), ("draws", draws)):
         if value is not None and (type(value) is not int or value < 1):
             raise UsageError(f"{name} is {value!r}; use an integer from 1")
     check_threads(threads)
+    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     chosen = [opened[split]] if split is not None else list(opened.values())
-    checked = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
-    recipe = checked.resolved()
-    decode = {key: value for key, value in recipe["decode"].items() if key != "device"}  # what can be said without one
-    sources = splits_of(replace(checked, root=root, decode=decode))
-    verdicts: list[Verdict] = []
-    worst: list[WorstRow] = []
-    for each in chosen:
-        if not len(each):
-            verdicts.append(Verdict(part=each.name, name="rows", state="note", text="there are none"))
-            continue
-        found, rest = check_store(
-            each,
-            _source_of(each, sources, root),
-            recipe,
-            rows=rows,
-            seed=seed,
-            threads=threads,
-            progress=progress,
-        )
-        verdicts += found
-        worst += rest
+    recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
+    verdicts, worst = _store_side(
+        chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
+    )
     verdicts += _load_side(chosen, collate, seed=seed, draws=draws, alpha=alpha)
-    worst.sort(key=lambda row: (row.greatest > 0, row.mean), reverse=True)
     settings: dict[str, Any] = {
         "dataset": opened.path.name,
         "splits": [each.name for each in chosen],
@@ -106,9 +88,37 @@ def run(
         "alpha": alpha,
         "collate": "usual" if collate is None else repr(collate),
     }
-    return Report(
-        settings=settings, verdicts=tuple(verdicts), worst=tuple(worst[:WORST]), contents=opened.manifest.contents
-    )
+    return Report(settings=settings, verdicts=tuple(verdicts), worst=tuple(worst), contents=opened.manifest.contents)
+
+
+def _store_side(
+    splits: list[Split],
+    recipe: BuildRecipe,
+    root: Path,
+    *,
+    rows: int | None,
+    seed: int,
+    threads: int | None,
+    progress: Progress | None,
+) -> tuple[list[Verdict], list[WorstRow]]:
+    """What is stored of each split, and the rows that differ most of all."""
+    resolved = recipe.resolved()
+    decode = {key: value for key, value in resolved["decode"].items() if key != "device"}  # checked without a device
+    sources = splits_of(replace(recipe, root=root, decode=decode))
+    verdicts: list[Verdict] = []
+    worst: list[WorstRow] = []
+    for split in splits:
+        if not len(split):
+            verdicts.append(Verdict(part=split.name, name="rows", state="note", text="there are none"))
+            continue
+        source = _source_of(split, sources, root)
+        found, differing = check_store(
+            split, source, resolved, rows=rows, seed=seed, threads=threads, progress=progress
+        )
+        verdicts += found
+        worst += differing
+    worst.sort(key=lambda row: (row.greatest > 0, row.mean), reverse=True)
+    return verdicts, worst[:WORST]
 
 
 def _load_side(splits: list[Split], collate: Collate | None, *, seed: int, draws: int, alpha: float) -> list[Verdict]:
