@@ -222,8 +222,9 @@ def test_images_larger_than_a_crop_are_what_collate_gives(tmp_path: Path, real_d
         assert torch.equal(batch.images, collate(rows.replace(seeds=sample_seeds(3, 0, batch.ids))).images)
 
 
-def test_stats_tell_the_tier_and_what_was_read(dataset: Dataset) -> None:
-    loader = Loader(dataset, batch_size=6, collate=crop_collate(), tier="memory")
+def test_stats_tell_the_tier_and_what_was_read(dataset: Dataset, tmp_path: Path) -> None:
+    own = shutil.copytree(dataset.path, tmp_path / "own")  # no other loader of this process keeps its rows
+    loader = Loader(own, batch_size=6, collate=crop_collate(), tier="memory")
     for _ in range(3):
         list(loader)
     stats = loader.stats()

@@ -64,7 +64,8 @@ def test_only_the_first_losses_are_judged_and_all_pixels(
 
         return changed
 
-    monkeypatch.setattr(accuracy, "forced", late(5e-6))
+    monkeypatch.setattr(accuracy, "TOLERANCE", 1e-3)  # what moves a loss by more than the resolution of float32
+    monkeypatch.setattr(accuracy, "forced", late(5e-4))
     rounded = compared(accuracy, tasks["padded"])
     assert rounded["equal"]
     assert rounded["judged"] < rounded["largest"]

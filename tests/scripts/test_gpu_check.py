@@ -146,7 +146,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_part_by_itself_leaves_its_record(tmp_path: Path) -> None:
-    done = command("decode", "--device", "cpu", "--quick", "--out", tmp_path)
+    done = command("decode", "--device", "cpu", "--quick", "--out", tmp_path, "--budget", "2000")
     assert done.returncode == 0, done.stderr
     assert "a build's decoder" in done.stdout.splitlines()[-1]
     record = json.loads((tmp_path / "gpu-decode.json").read_text())
