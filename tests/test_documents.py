@@ -168,6 +168,10 @@ def test_a_walk_passes_through_at_most_ten_files(walk: str) -> None:
     visits = [module for at, module in enumerate(modules) if modules[at - 1 : at] != [module]]
     assert 5 < len(visits) <= 10
     assert len(set(visits)) == len(visits), "a file is left and entered again"
+    rooms = [module.partition(".")[0] for module in modules]
+    image = rooms[rooms.index("sources") :] if "sources" in rooms else rooms  # a build's command asks for it
+    entered = [room for at, room in enumerate(image) if image[at - 1 : at] != [room]]
+    assert len(set(entered)) == len(entered), "a room is left and entered again"
 
 
 def test_every_document_and_script_named_exists() -> None:

@@ -10,28 +10,59 @@ from mmload.augment.draws import sample_seeds, view_seeds
 from mmload.augment.erase import RandomErasing
 from mmload.augment.geometry import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
 from mmload.augment.jitter import ColorJitter
+from mmload.augment.levels import (
+    GaussianBlur,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPhotometricDistort,
+    RandomPosterize,
+    RandomSolarize,
+)
 from mmload.augment.mix import CutMix, MixUp
 from mmload.augment.per_sample import PerSample
+from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from mmload.augment.random_steps import RandomApply, RandomChoice, RandomOrder
 from mmload.augment.resize import RandomResizedCrop, Resize
 from mmload.augment.step import AfterStep, Step
+from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "AfterStep",
+    "AugMix",
+    "AutoAugment",
     "BoxRule",
     "CenterCrop",
     "ColorJitter",
     "CutMix",
+    "GaussianBlur",
     "MixUp",
     "Normalize",
     "PerSample",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomOrder",
+    "RandomPerspective",
+    "RandomPhotometricDistort",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
     "Step",
+    "TrivialAugmentWide",
     "sample_seeds",
     "view_seeds",
 ]

@@ -16,8 +16,11 @@ from torch import Tensor
 from mmload.augment.arguments import number
 from mmload.batch import Batch
 from mmload.render.device_constants import constant
+from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
+from mmload.render.torch_levels import moved_masks
 from mmload.render.torch_sampling import gathered_masks
+from mmload.render.torch_warps import warped_points
 
 _ROUNDING = 1e-3
 """Pixels by which the clip of a scaled box moves its sides although nothing is cut off: float32 rounds its factor."""
@@ -88,7 +91,8 @@ def followed(batch: Batch, plan: Plan, trail: Trail | None = None) -> tuple[Batc
     if not plan.moves:
         return batch, trail
     if batch.masks is not None:
-        batch = batch.replace(masks=gathered_masks(batch.masks, plan))
+        masks = gathered_masks(batch.masks, plan)
+        batch = batch.replace(masks=masks if plan.program is None else moved_masks(plan.program, masks))
     if batch.boxes is None:
         return batch, trail
     boxes, trail = moved_boxes(batch.boxes, plan, trail or Trail.before(batch.boxes, plan))
@@ -105,7 +109,7 @@ def judged(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
 
 
 def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]:
-    """Boxes through the window, the resize, its kept part and the flips, clipped at each, as torchvision does.
+    """Boxes through the window, the resize, its kept part, flips and warps, clipped at each, as torchvision does.
 
     Args:
         boxes: float32 [B, M, 4], xyxy in source pixels.
@@ -125,6 +129,9 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
         moved, lost, shown = _cut(_windowed(moved * ratio, how.left, how.top), plan.width, plan.height)
         cut, share = cut | lost, share * shown
     moved = _flipped(moved, plan)
+    if plan.program is not None and plan.program.operations & MOVES:
+        moved, lost, shown = _by_program(moved, plan.program, plan)
+        cut, share = cut | lost, share * shown
     cropped = trail.cropped | cut[:, -1]
     return moved[:, :-1], Trail(moved[:, -1:], cropped, trail.cut | cut[:, :-1], trail.share * share[:, :-1])
 
@@ -152,15 +159,44 @@ def _clipped(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor
 
 
 def _flipped(boxes: Tensor, plan: Plan) -> Tensor:
-    """Boxes mirrored within the output."""
-    x1, y1, x2, y2 = boxes.unbind(2)
+    """Boxes mirrored by the plan's flips."""
     if plan.flip_x is not None:
-        flip = plan.flip_x[:, None]
-        x1, x2 = torch.where(flip, plan.width - x2, x1), torch.where(flip, plan.width - x1, x2)
+        boxes = torch.where(plan.flip_x[:, None, None], _mirrored(boxes, plan.width, 0), boxes)
     if plan.flip_y is not None:
-        flip = plan.flip_y[:, None]
-        y1, y2 = torch.where(flip, plan.height - y2, y1), torch.where(flip, plan.height - y1, y2)
-    return torch.stack((x1, y1, x2, y2), dim=2)
+        boxes = torch.where(plan.flip_y[:, None, None], _mirrored(boxes, plan.height, 1), boxes)
+    return boxes
+
+
+def _mirrored(boxes: Tensor, length: int, axis: int) -> Tensor:
+    """All boxes mirrored within the output: ``axis`` 0 left to right, 1 upside down."""
+    ends = list(boxes.unbind(2))
+    ends[axis], ends[axis + 2] = length - ends[axis + 2], length - ends[axis]
+    return torch.stack(ends, dim=2)
+
+
+def _by_program(boxes: Tensor, program: Program, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes after the operations that move pixels, clipped after each warp; as :func:`_cut` returns them."""
+    cut = boxes.new_zeros(boxes.shape[:2], dtype=torch.bool)
+    share = boxes.new_ones(boxes.shape[:2])
+    for place, slot in enumerate(program.slots):
+        codes, numbers = program.codes[:, place, None, None], program.numbers[:, place]
+        for operation, length, axis in ((FLIP_X, plan.width, 0), (FLIP_Y, plan.height, 1)):
+            if operation in slot.operations:
+                boxes = torch.where(codes == operation, _mirrored(boxes, length, axis), boxes)
+        for operation in sorted(slot.operations & WARPS):
+            corners = warped_points(operation, numbers, _corners(boxes), plan.height, plan.width)
+            around = torch.cat((corners.amin(2), corners.amax(2)), 2).to(boxes.dtype)
+            inside, lost, shown = _cut(around, plan.width, plan.height)
+            here = codes == operation
+            boxes = torch.where(here, inside, boxes)
+            cut, share = cut | (lost & here[:, :, 0]), torch.where(here[:, :, 0], share * shown, share)
+    return boxes, cut, share
+
+
+def _corners(boxes: Tensor) -> Tensor:
+    """The four corners of each box: [B, M, 4, 2]."""
+    x1, y1, x2, y2 = boxes.unbind(2)
+    return torch.stack((torch.stack((x1, x2, x2, x1), 2), torch.stack((y1, y1, y2, y2), 2)), 3)
 
 
 def _repacked(batch: Batch, boxes: Tensor, stays: Tensor) -> Batch:

@@ -14,7 +14,7 @@ from mmload.augment.arguments import refusal, shown
 from mmload.augment.color import Normalize
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import moves, refuse_foreign
-from mmload.augment.jitter import ColorJitter
+from mmload.augment.level_step import LevelStep
 from mmload.augment.step import AfterStep, Step, refuse_dtype, refuse_shape, sees_fields
 from mmload.batch import Batch
 from mmload.render.plan import refuse_levels
@@ -38,18 +38,24 @@ def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
     for step in steps:
         if not isinstance(step, nn.Module):
             raise TypeError(f"{shown(step)} is not an nn.Module: wrap a function in a module with a forward")
-        name = type(step).__name__
         if not isinstance(step, Step | AfterStep):
             refuse_foreign(step)
-        if dtype == torch.uint8 and (
-            isinstance(step, Normalize) or (isinstance(step, AfterStep) and not step.takes_uint8)
-        ):
-            raise ValueError(f"{name} makes floats, and dtype is torch.uint8: give the collate a floating dtype")
-        if dtype == torch.uint8 and isinstance(step, RandomErasing):
-            refuse_levels("value", step.value)
-        if normalized and isinstance(step, ColorJitter):
-            raise ValueError("ColorJitter stands after Normalize and would clamp its values to [0, 1]: put it before")
+        if dtype == torch.uint8:
+            _refuse_floats(step)
+        if normalized and isinstance(step, LevelStep):
+            name = type(step).__name__
+            raise ValueError(f"{name} stands after Normalize and would clamp its values to [0, 1]: put it before")
         normalized = normalized or isinstance(step, Normalize)
+
+
+def _refuse_floats(step: nn.Module) -> None:
+    """Refuses a step whose result is no uint8, in a collate that gives that."""
+    if isinstance(step, Normalize) or (isinstance(step, AfterStep) and not step.takes_uint8):
+        raise ValueError(
+            f"{type(step).__name__} makes floats, and dtype is torch.uint8: give the collate a floating dtype"
+        )
+    if isinstance(step, RandomErasing):
+        refuse_levels("value", step.value)
 
 
 def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
@@ -66,7 +72,7 @@ def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> No
     if not (boxes or masks):
         return
     for step in steps:
-        if isinstance(step, AfterStep):
+        if isinstance(step, AfterStep | LevelStep):
             step.refuse_fields(boxes=boxes, masks=masks)
         elif not isinstance(step, Step) and moves(step):
             name = type(step).__name__
@@ -120,7 +126,7 @@ def refuse_values(images: Tensor, places: Tensor | None, steps: Iterable[nn.Modu
     """
     if images.device.type != "cpu" or not images.is_floating_point() or not images.numel():
         return
-    if any(isinstance(step, Normalize | ColorJitter) for step in steps):
+    if any(isinstance(step, Normalize | LevelStep) for step in steps):
         seen = images if places is None else images[places]
         least, greatest = (float(end) for end in seen.aminmax()) if seen.numel() else (0.0, 1.0)
         if not (least >= -0.01 and greatest <= 1.01):

@@ -199,7 +199,7 @@ class PreparedBatch:
             indices: int64 [b], which of the images each sample is.
             out: [b, C, h, w].
         """
-        self._rendering.render_rows(first, images, indices, out)
+        self._rendering.on_cpu.render_rows(first, images, indices, out)
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples: see :meth:`mmload.render.rendering.Rendering.render_batch`."""

@@ -106,13 +106,21 @@ class RandomGrayscale(Step):
 
     def fits(self, plan: Plan) -> bool:
         """The luma is that of the image's own colors."""
-        return plan.fits_gray()
+        return plan.fits_levels()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One draw per sample."""
-        if plan.source[0] not in (1, 3):
-            raise ValueError(f"RandomGrayscale takes images of 1 or 3 channels, these have {plan.source[0]}")
+        self.refuse_channels(plan.source[0])
         return plan.grayed(draws.chance(self.p))
+
+    def refuse_channels(self, channels: int) -> None:
+        """Refuses images without a luma.
+
+        Raises:
+            ValueError: if they have neither one nor three channels.
+        """
+        if channels not in (1, 3):
+            raise ValueError(f"RandomGrayscale takes images of 1 or 3 channels, these have {channels}")
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""

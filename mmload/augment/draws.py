@@ -6,6 +6,8 @@ global generator, except in :func:`fresh_seeds`, for batches without seeds.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import integer
+from mmload.render.device_constants import constant
 from mmload.runtime.hashing import (
     INCREMENT,
     Words,
@@ -85,6 +88,7 @@ class Draws:
         if seeds.dim() != 1:
             raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected [B]")
         self._seeds = seeds
+        self._place = step
         self._step = signed(STEP * (step + 1))
         self._used = 0
 
@@ -115,6 +119,16 @@ class Draws:
         return [
             whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(rooms)
         ]
+
+    def weighted(self, shares: Sequence[float]) -> Tensor:
+        """One draw per sample: int64 [B], place ``k`` with the probability ``shares[k]``; they sum to 1."""
+        ends = constant(tuple(itertools.accumulate(shares)), torch.float64, self._seeds.device)
+        last = max(place for place, share in enumerate(shares) if share > 0)  # sums are rounded
+        return (self.uniform(1) >= ends).sum(1).clamp_(max=last)
+
+    def branch(self, number: int) -> Draws:
+        """Draws of their own for part ``number`` of the step, whatever it and the other parts draw."""
+        return Draws(view_seeds(self._seeds, number + 1), self._place)
 
     def normal(self, count: int) -> Tensor:
         """``count`` standard normal draws per sample: float64 [B, count], by Box and Muller."""

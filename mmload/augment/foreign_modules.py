@@ -12,17 +12,12 @@ from torch import nn
 
 COUNTERPARTS = frozenset(
     (
-        *(
-            "CenterCrop",
-            "ColorJitter",
-            "CutMix",
-            "MixUp",
-            "Normalize",
-            "RandomCrop",
-            "RandomErasing",
-            "RandomGrayscale",
-        ),
-        *("RandomHorizontalFlip", "RandomResizedCrop", "RandomVerticalFlip", "Resize"),
+        *("AugMix", "AutoAugment", "CenterCrop", "ColorJitter", "CutMix", "GaussianBlur", "MixUp", "Normalize"),
+        *("RandAugment", "RandomAdjustSharpness", "RandomAffine", "RandomApply", "RandomAutocontrast"),
+        *("RandomChoice", "RandomCrop", "RandomEqualize", "RandomErasing", "RandomGrayscale"),
+        *("RandomHorizontalFlip", "RandomInvert", "RandomOrder", "RandomPerspective"),
+        *("RandomPhotometricDistort", "RandomPosterize", "RandomResizedCrop", "RandomRotation"),
+        *("RandomSolarize", "RandomVerticalFlip", "Resize", "TrivialAugmentWide"),
     )
 )
 """Torchvision's transforms that :mod:`mmload.augment` has under the same name."""

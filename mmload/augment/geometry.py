@@ -130,8 +130,8 @@ class _RandomFlip(Step):
         self.p = chance(p)
 
     def fits(self, plan: Plan) -> bool:
-        """A flip fits wherever a crop does."""
-        return plan.fits_window()
+        """A flip fits before holes."""
+        return plan.fits_flip()
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""

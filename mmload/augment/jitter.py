@@ -1,8 +1,4 @@
-"""ColorJitter, named and set as in ``torchvision.transforms.v2``: brightness, contrast, saturation and hue per sample.
-
-Clamps, means and hue are not linear, so it runs on the rendered batch and not in a pass. On uint8 images it rounds down
-to levels after each of the four, as torchvision does.
-"""
+"""ColorJitter, named and set as in ``torchvision.transforms.v2``, drawn per sample."""
 
 from __future__ import annotations
 
@@ -11,15 +7,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from mmload.augment import color_arithmetic as adjust
 from mmload.augment.arguments import elements, number, span
 from mmload.augment.draws import Draws
-from mmload.augment.step import AfterStep, white
+from mmload.augment.level_step import LevelStep
 from mmload.render.device_constants import constant
+from mmload.render.level_program import BRIGHTNESS, CONTRAST, HUE, MOST_NUMBERS, NONE, SATURATION, Program, Slot
+from mmload.render.plan import Plan
 
-_ADJUSTMENTS = (adjust.brightness, adjust.contrast, adjust.saturation, adjust.hue)
+_CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
 
 
 class Factors(NamedTuple):
@@ -34,7 +30,7 @@ class Factors(NamedTuple):
     order: Tensor
 
 
-class ColorJitter(AfterStep):
+class ColorJitter(LevelStep):
     """Random brightness, contrast, saturation and hue, in random order, drawn per sample.
 
     Args:
@@ -46,8 +42,6 @@ class ColorJitter(AfterStep):
     Raises:
         ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.
     """
-
-    takes_uint8 = True
 
     def __init__(
         self,
@@ -64,10 +58,6 @@ class ColorJitter(AfterStep):
             _rotation(hue),
         )
 
-    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """The jittered images, and the targets unchanged."""
-        return self.adjusted(images, self.draw(draws)), targets
-
     def draw(self, draws: Draws) -> Factors:
         """An order and four factors per sample."""
         order = draws.uniform(4).argsort(1)
@@ -76,23 +66,20 @@ class ColorJitter(AfterStep):
         least, greatest = constant(ends, torch.float64, uniform.device).view(-1, 2).unbind(1)
         return Factors((least + (greatest - least) * uniform).to(torch.float32), order)
 
-    def adjusted(self, images: Tensor, factors: Factors) -> Tensor:
-        """The images [B, C, H, W] with given factors, in their dtype.
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """One draw of :meth:`draw`, as operations."""
+        return self.operations(self.draw(draws))
 
-        Raises:
-            ValueError: if the images have neither one nor three channels.
-        """
-        if images.shape[1] not in (1, 3):
-            raise ValueError(f"ColorJitter takes images of 1 or 3 channels, these have {images.shape[1]}")
-        brightest = white(images.dtype)
-        values = images.to(torch.float32, copy=True)
-        positions = factors.order.argsort(dim=0, stable=True).unbind(1)
-        counts = one_hot(factors.order, len(_ADJUSTMENTS)).sum(0).tolist()  # synchronizes with a device
-        for samples, sizes in zip(positions, counts, strict=True):
-            for which, chosen in enumerate(samples.split_with_sizes(sizes)):
-                if self.ranges[which] is not None:
-                    values[chosen] = _ADJUSTMENTS[which](values[chosen], factors.values[chosen, which], brightest)
-        return values.to(images.dtype)
+    def operations(self, factors: Factors) -> Program:
+        """The four adjustments with given factors; those without a range are left out."""
+        codes = tuple(code if ends is not None else NONE for code, ends in zip(_CODES, self.ranges, strict=True))
+        device = factors.order.device
+        numbers = torch.zeros((*factors.order.shape, MOST_NUMBERS), device=device)
+        chosen = factors.values.gather(1, factors.order)
+        numbers[:, :, 0], numbers[:, :, 1] = chosen, 1.0 - chosen.to(torch.float64)
+        slot = Slot(operations=frozenset(codes) - {NONE})
+        table = constant(tuple(float(code) for code in codes), torch.int64, device)
+        return Program(codes=table[factors.order], numbers=numbers, slots=(slot,) * len(codes))
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""

@@ -161,6 +161,11 @@ def beta(draws: Draws, alpha: float) -> Tensor:
     return torch.sigmoid(_log_gamma(draws, alpha) - _log_gamma(draws, alpha))
 
 
+def dirichlet(draws: Draws, alpha: float, count: int) -> Tensor:
+    """Dirichlet with ``count`` parameters alpha per sample: float64 [B, count], which sum to 1."""
+    return torch.stack([_log_gamma(draws, alpha) for _ in range(count)], 1).softmax(1)
+
+
 def _log_gamma(draws: Draws, alpha: float) -> Tensor:
     """The logarithm of Gamma(alpha) per sample.
 

@@ -232,7 +232,7 @@ def equivalent_of(step: nn.Module) -> Any:
 
 def _random_crop(step: augment.RandomCrop) -> Any:
     padding = list(step.padding) if any(step.padding) else None
-    fill: Any = step.fill[0] if len(step.fill) == 1 else list(step.fill)
+    fill = _fill(step.fill)
     if fill != step.mask_fill:
         fill = {tv_tensors.Mask: step.mask_fill, "others": fill}
     return v2.RandomCrop(step.size, padding, step.pad_if_needed, fill, step.padding_mode)
@@ -264,6 +264,65 @@ def _batch_mixing(make: Any) -> Callable[[Any], Any]:
     return of
 
 
+def _fill(fill: tuple[float, ...] | None) -> Any:
+    """One number, one per channel, or None."""
+    return None if fill is None else fill[0] if len(fill) == 1 else list(fill)
+
+
+def _warp_fill(step: Any) -> Any:
+    """Of images and masks, as torchvision takes both."""
+    fill = _fill(step.fill)
+    return fill if fill == step.mask_fill else {tv_tensors.Mask: step.mask_fill, "others": fill}
+
+
+def _rotation(step: augment.RandomRotation) -> Any:
+    center = None if step.center is None else list(step.center)
+    return v2.RandomRotation(step.degrees, InterpolationMode(step.interpolation), center=center, fill=_warp_fill(step))
+
+
+def _affine(step: augment.RandomAffine) -> Any:
+    return v2.RandomAffine(
+        step.degrees,
+        step.translate,
+        step.scale,
+        step.shear,
+        InterpolationMode(step.interpolation),
+        _warp_fill(step),
+        None if step.center is None else list(step.center),
+    )
+
+
+def _perspective(step: augment.RandomPerspective) -> Any:
+    mode = InterpolationMode(step.interpolation)
+    return v2.RandomPerspective(step.distortion_scale, step.p, mode, _warp_fill(step))
+
+
+def _distortion(step: augment.RandomPhotometricDistort) -> Any:
+    return v2.RandomPhotometricDistort(step.brightness, step.contrast, step.saturation, step.hue, step.p)
+
+
+def _drawing(step: Any) -> dict[str, Any]:
+    """What all policies share."""
+    return {"interpolation": InterpolationMode(step.interpolation), "fill": _fill(step.fill)}
+
+
+def _rand_augment(step: augment.RandAugment) -> Any:
+    return v2.RandAugment(step.num_ops, step.magnitude, step.num_magnitude_bins, **_drawing(step))
+
+
+def _auto_augment(step: augment.AutoAugment) -> Any:
+    return v2.AutoAugment(v2.AutoAugmentPolicy(step.policy), **_drawing(step))
+
+
+def _aug_mix(step: augment.AugMix) -> Any:
+    shares = step.severity, step.mixture_width, step.chain_depth, step.alpha, step.all_ops
+    return v2.AugMix(*shares, **_drawing(step))
+
+
+def _of_each(step: Any) -> list[Any]:
+    return [equivalent_of(one) for one in step.transforms]
+
+
 _STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
     augment.RandomCrop: _random_crop,
     augment.CenterCrop: lambda step: CenterCrop(step.size),
@@ -275,6 +334,24 @@ _STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
     augment.RandomGrayscale: lambda step: v2.RandomGrayscale(step.p),
     augment.RandomErasing: _erasing,
     augment.ColorJitter: lambda step: v2.ColorJitter(*step.ranges),
+    augment.RandomInvert: lambda step: v2.RandomInvert(step.p),
+    augment.RandomAutocontrast: lambda step: v2.RandomAutocontrast(step.p),
+    augment.RandomEqualize: lambda step: v2.RandomEqualize(step.p),
+    augment.RandomPosterize: lambda step: v2.RandomPosterize(step.bits, step.p),
+    augment.RandomSolarize: lambda step: v2.RandomSolarize(step.threshold, step.p),
+    augment.RandomAdjustSharpness: lambda step: v2.RandomAdjustSharpness(step.sharpness_factor, step.p),
+    augment.GaussianBlur: lambda step: v2.GaussianBlur(list(step.kernel_size), step.sigma),
+    augment.RandomPhotometricDistort: _distortion,
+    augment.RandomRotation: _rotation,
+    augment.RandomAffine: _affine,
+    augment.RandomPerspective: _perspective,
+    augment.RandAugment: _rand_augment,
+    augment.TrivialAugmentWide: lambda step: v2.TrivialAugmentWide(step.num_magnitude_bins, **_drawing(step)),
+    augment.AutoAugment: _auto_augment,
+    augment.AugMix: _aug_mix,
+    augment.RandomApply: lambda step: v2.RandomApply(_of_each(step), step.p),
+    augment.RandomChoice: lambda step: v2.RandomChoice(_of_each(step), list(step.p)),
+    augment.RandomOrder: lambda step: v2.RandomOrder(_of_each(step)),
     augment.MixUp: _batch_mixing(v2.MixUp),
     augment.CutMix: _batch_mixing(v2.CutMix),
 }

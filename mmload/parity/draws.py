@@ -20,6 +20,7 @@ from mmload import augment
 from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.step import Step
 from mmload.interop.torchvision import equivalent_of
+from mmload.parity import level_draws
 from mmload.render.plan import Plan
 
 Shape = tuple[int, int, int]
@@ -155,6 +156,7 @@ _READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]]
     augment.RandomGrayscale: _chance("share made gray", "gray"),
     augment.RandomErasing: _erasing,
     augment.ColorJitter: _jitter,
+    **level_draws.READERS,
 }
 
 

@@ -7,7 +7,6 @@ passed to torchvision's own transforms, one step after the other; verdicts cover
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +14,13 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.jitter import Factors
 from mmload.batch import Batch
 from mmload.errors import counted
 from mmload.loader import Loader
-from mmload.parity.fixed_draws import Items, drawn, followable, result
+from mmload.parity.fixed_draws import Drawn, drawn, followable, result
+from mmload.parity.level_reference import Allowance, Items, frame_after
 from mmload.parity.verdict import Verdict
+from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
 
 ROWS = 64
@@ -28,7 +28,7 @@ ROWS = 64
 
 _BATCH = 16
 _ROUNDING = 0.01  # of a level: float32 arithmetic in another order
-_JITTERED = 0.01  # share of values that may be farther off, where colors are jittered: hue magnifies a level
+_SCATTERED = 0.01  # share of an image's values, or of a warped mask's, that may be off by more
 _BOX_LIMIT = 1e-3  # pixels
 
 
@@ -47,14 +47,14 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
     followed = Collate(*steps, dtype=collate.dtype, memory_format=collate.memory_format, box_rule=collate.box_rule)
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))[:rows]
     loader = Loader(split, batch_size=_BATCH, sampler=order.tolist(), collate=followed, seed=seed, device="cpu")
-    seen = _Seen(levels=_levels(steps, collate.dtype), inexact=sum(map(_is_inexact, steps)))
+    seen = _Seen(_levels(steps, collate.dtype))
     try:
         while seen.rows < rows:
             for batch in loader:
                 _compare(batch, split, steps, followed, seen)
     finally:
         loader.close()
-    verdicts = seen.verdicts(name, any(isinstance(step, augment.ColorJitter) for step in steps))
+    verdicts = seen.verdicts(name)
     notes = [f"compared up to {left_out}, which torchvision does not do to one sample alone"] * bool(left_out)
     if "boxes" in split.fields and collate.box_rule.min_visible:
         notes.append(f"boxes are not compared: torchvision has no min_visible, here {collate.box_rule.min_visible:g}")
@@ -67,46 +67,41 @@ class _Seen:
 
     Args:
         levels: [C, 1, 1], how many levels of 255 one unit of the output is.
-        inexact: how many steps may be a level off.
     """
 
-    def __init__(self, levels: Tensor | float, inexact: int) -> None:
-        self.levels, self.inexact = levels, inexact
+    def __init__(self, levels: Tensor | float) -> None:
+        self.levels = levels
         self.rows = self.values = self.far = 0
-        self.greatest = self.total = 0.0
+        self.greatest = self.total = self.limit = 0.0
         self.wrong: dict[str, tuple[int, float]] = {}
         self.looks: list[str] = []
 
-    def image(self, got: Tensor, expected: Tensor) -> None:
-        """One image of a batch, and torchvision's."""
+    def image(self, got: Tensor, expected: Tensor, allowance: Allowance) -> None:
+        """One image of a batch, torchvision's, and how far they may be apart."""
         self.rows += 1
+        limit = allowance.levels + _ROUNDING
+        self.limit = max(self.limit, limit)
         if got.shape != expected.shape:
-            self.greatest = float("inf")
+            self.greatest, self.far = float("inf"), self.far + 1
             self.looks.append(f"the shape is {list(got.shape)}, torchvision's {list(expected.shape)}")
             return
         apart = (got.to(torch.float64) - expected.to(torch.float64)).abs() * self.levels
         self.values += apart.numel()
-        self.far += int((apart > self.limit).sum())
         self.total += float(apart.sum())
         self.greatest = max(self.greatest, float(apart.max()))
-        if apart.max() > self.limit:
+        share = float((apart > limit).to(torch.float64).mean())
+        if share > (_SCATTERED if allowance.scattered else 0.0):
+            self.far += 1
             self.looks.append(_image_looks_like(got, expected))
 
-    @property
-    def limit(self) -> float:
-        """Levels that a value may be off."""
-        return self.inexact + _ROUNDING
-
-    def field(self, name: str, apart: float) -> None:
-        """One row's field, and how far it is from torchvision's."""
+    def field(self, name: str, apart: float, limit: float = 0.0) -> None:
+        """One row's field, how far it is from torchvision's, and how far it may be."""
         wrong, greatest = self.wrong.get(name, (0, 0.0))
-        limit = _BOX_LIMIT if name == "boxes" else 0.0
         self.wrong[name] = wrong + (apart > limit), max(greatest, apart)
 
-    def verdicts(self, name: str, jittered: bool) -> list[Verdict]:
+    def verdicts(self, name: str) -> list[Verdict]:
         """One line for the images, one for each field."""
-        share = self.far / max(self.values, 1)
-        right = self.greatest <= self.limit or (jittered and share <= _JITTERED and self.greatest < float("inf"))
+        right = not self.far
         mean = self.total / max(self.values, 1)
         text = f"{counted(self.rows, 'row')} within {self.greatest:.2g} levels, limit {self.limit:g}"
         numbers: dict[str, float | int | str] = {
@@ -114,6 +109,7 @@ class _Seen:
             "greatest": self.greatest,
             "mean": mean,
             "limit": self.limit,
+            "far": self.far,
         }
         looks = "" if right else max(set(self.looks), key=self.looks.count)
         lines = [_line(f"{name}, equal draws", right, text, looks, numbers)]
@@ -136,26 +132,29 @@ def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Co
     channels, height, width = stored.images.shape[1:]
     draws = drawn(steps, (channels, height, width), batch.seeds)
     for k in range(len(batch.ids)):
-        items = result(steps, draws, stored, k, collate.dtype)
-        seen.image(batch.images[k], items["images"])
+        items, allowance = result(steps, draws, stored, k, collate.dtype)
+        seen.image(batch.images[k], items["images"], allowance)
         if stored.targets is not None:
             seen.field("labels", float(not torch.equal(batch.targets[k], stored.targets[k])))
         if "masks" in items and batch.masks is not None:
             mask = items["masks"].as_subclass(Tensor)
-            same = batch.masks[k].shape == mask.shape and torch.equal(batch.masks[k], mask)
-            seen.field("masks", float(not same))
+            same = batch.masks[k].shape == mask.shape
+            apart = float((batch.masks[k] != mask).to(torch.float64).mean()) if same else float("inf")
+            seen.field("masks", apart, _SCATTERED if _warps(draws) else 0.0)
         if "boxes" in items and not collate.box_rule.min_visible:
             least = collate.box_rule.least if _cut_off(draws, k) else -torch.inf
-            seen.field("boxes", _boxes_apart(batch, k, items, stored, least))
+            seen.field("boxes", _boxes_apart(batch, k, items, stored, least), _BOX_LIMIT)
 
 
-def _cut_off(draws: Sequence[Any], k: int) -> bool:
+def _warps(draws: Sequence[Drawn]) -> bool:
+    """Whether masks are warped: a pixel half way between two may become either."""
+    return any(plan.program is not None and plan.program.operations & WARPS for plan, _ in draws)
+
+
+def _cut_off(draws: Sequence[Drawn], k: int) -> bool:
     """Whether a step cut off something of sample ``k``'s image, and not of padding alone."""
     frame: list[float] | None = None
-    for draw in draws:
-        if isinstance(draw, Factors):
-            continue
-        plan, sample_windows = draw
+    for plan, sample_windows in draws:
         window = sample_windows[k]
         _, height, width = plan.source
         x1, y1, x2, y2 = frame or (0.0, 0.0, float(width), float(height))
@@ -167,6 +166,10 @@ def _cut_off(draws: Sequence[Any], k: int) -> bool:
         x1, x2 = (plan.width - x2, plan.width - x1) if -1 in window.flips else (x1, x2)
         y1, y2 = (plan.height - y2, plan.height - y1) if -2 in window.flips else (y1, y2)
         frame = [x1, y1, x2, y2]
+        if plan.program is not None:
+            frame, lost = frame_after(frame, plan.program, k, plan.height, plan.width)
+            if lost > _BOX_LIMIT:
+                return True
     return False
 
 
@@ -190,11 +193,6 @@ def _boxes_apart(batch: Batch, k: int, items: Items, stored: Batch, least: float
             continue
         at, apart = at + 1, max(apart, off)
     return apart if at == count else float("inf")
-
-
-def _is_inexact(step: nn.Module) -> bool:
-    """Whether a step may be a level off: it resamples or adds up channels."""
-    return isinstance(step, augment.RandomResizedCrop | augment.Resize | augment.RandomGrayscale | augment.ColorJitter)
 
 
 def _levels(steps: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | float:

@@ -7,6 +7,7 @@ the same windows, flips and factors. It never calls mmload's own rendering.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,11 +22,12 @@ from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.interop.torchvision import conversion, equivalent_of
 from mmload.parity.draws import Shape
+from mmload.parity.level_reference import Allowance, Items, changed
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
 
-Items = dict[str, Any]
-"""``images``, ``boxes`` and ``masks`` of one sample, as torchvision's tv_tensors."""
+Drawn = tuple[Plan, list[Window]]
+"""What a step drew for a batch: its description, and each sample's window in it."""
 
 
 def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
@@ -33,15 +35,12 @@ def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
     steps: list[nn.Module] = []
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
-        if noise or not isinstance(step, Step | augment.ColorJitter):
+        if noise or not isinstance(step, Step):
             return steps, type(step).__name__
-        if isinstance(step, Step):
-            plan = step.describe(
-                Plan.of(1, shape, 255.0, torch.device("cpu")), Draws(torch.zeros(1, dtype=torch.int64), 0)
-            )
-            if _mirrors_twice(plan):
-                return steps, f"{type(step).__name__} with padding wider than the image"
-            shape = shape[0], plan.height, plan.width
+        plan = step.describe(Plan.of(1, shape, 255.0, torch.device("cpu")), Draws(torch.zeros(1, dtype=torch.int64), 0))
+        if _mirrors_twice(plan):
+            return steps, f"{type(step).__name__} with padding wider than the image"
+        shape = shape[0], plan.height, plan.width
         steps.append(step)
     return steps, ""
 
@@ -55,14 +54,11 @@ def _mirrors_twice(plan: Plan) -> bool:
     return any(margin >= side + repeated for margin, side in zip(padding.margin, plan.source[1:], strict=True))
 
 
-def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Any]:
-    """What each step drew for the batch: its description, or its factors."""
-    drawn_by_step: list[Any] = []
+def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Drawn]:
+    """What each step drew for the batch."""
+    drawn_by_step: list[Drawn] = []
     for index, step in enumerate(steps):
         draws = Draws(seeds, index)
-        if isinstance(step, augment.ColorJitter):
-            drawn_by_step.append(step.draw(draws))
-            continue
         if not isinstance(step, Step):
             raise TypeError(f"{type(step).__name__} cannot be replayed in torchvision")
         plan = step.describe(Plan.of(len(seeds), shape, 255.0, torch.device("cpu")), draws)
@@ -71,7 +67,9 @@ def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Any]:
     return drawn_by_step
 
 
-def result(steps: Sequence[nn.Module], draws: Sequence[Any], stored: Batch, k: int, dtype: torch.dtype) -> Items:
+def result(
+    steps: Sequence[nn.Module], draws: Sequence[Drawn], stored: Batch, k: int, dtype: torch.dtype
+) -> tuple[Items, Allowance]:
     """What torchvision makes of a stored row.
 
     Args:
@@ -82,17 +80,24 @@ def result(steps: Sequence[nn.Module], draws: Sequence[Any], stored: Batch, k: i
         dtype: the collate's.
 
     Returns:
-        ``images`` in that dtype, and what of ``boxes`` and ``masks`` the row has.
+        ``images`` in that dtype, and what of ``boxes`` and ``masks`` the row has; and how far mmload's image may be
+        from it.
     """
-    row = _row(stored, k)
+    row, allowance = _row(stored, k), Allowance()
     to_floats = conversion(Collate(*steps, dtype=dtype))
     for index, (step, draw) in enumerate(zip(steps, draws, strict=True)):
         if index == to_floats and dtype != torch.uint8:
             row["images"] = F.to_dtype(row["images"], torch.float32, scale=True)
-        row = _transformed(step, row, draw, k)
+        plan, sample_windows = draw
+        if plan.program is not None:
+            row, allowance = changed(row, plan.program, k, allowance)
+            continue
+        row = _transformed(step, row, plan, sample_windows[k], k)
+        if isinstance(step, augment.RandomResizedCrop | augment.Resize | augment.RandomGrayscale):
+            allowance = replace(allowance, levels=allowance.levels + 1)
     if to_floats == len(steps) and dtype != torch.uint8:
         row["images"] = F.to_dtype(row["images"], torch.float32, scale=True)
-    return row | {"images": row["images"].as_subclass(Tensor).to(dtype)}
+    return row | {"images": row["images"].as_subclass(Tensor).to(dtype)}, allowance
 
 
 def _row(stored: Batch, k: int) -> Items:
@@ -107,17 +112,14 @@ def _row(stored: Batch, k: int) -> Items:
     return row
 
 
-def _transformed(step: nn.Module, items: Items, draw: Any, k: int) -> Items:
+def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: int) -> Items:
     """Sample ``k`` after torchvision's transform of the step, with mmload's draws."""
     transform = equivalent_of(step)
-    if isinstance(step, augment.ColorJitter):
-        return items | {"images": transform.transform(items["images"], _jitter(step, draw, k))}
-    plan, sample_windows = draw
     if isinstance(step, augment.Normalize):
         return items | {"images": transform.transform(items["images"], {})}
     if isinstance(step, augment.RandomErasing):
         return items | {"images": _erased(items["images"], plan, k)}
-    params = _geometry(step, transform, items["images"], plan, sample_windows[k], k)
+    params = _geometry(step, transform, items["images"], plan, window, k)
     if params is None:
         return items
     chosen = items if not isinstance(step, augment.RandomGrayscale) else {"images": items["images"]}
@@ -141,14 +143,6 @@ def _geometry(step: nn.Module, transform: Any, image: Any, plan: Plan, window: W
             return None
     drawn_params: dict[str, Any] = transform.make_params([image])
     return drawn_params
-
-
-def _jitter(step: augment.ColorJitter, factors: Any, k: int) -> dict[str, Any]:
-    """Parameters for torchvision of a jitter."""
-    params: dict[str, Any] = {"fn_idx": factors.order[k]}
-    for which, name in enumerate(("brightness", "contrast", "saturation", "hue")):
-        params[f"{name}_factor"] = None if step.ranges[which] is None else float(factors.values[k, which])
-    return params
 
 
 def _erased(image: Any, plan: Plan, k: int) -> Any:

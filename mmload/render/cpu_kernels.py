@@ -16,21 +16,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.render.plan import LUMA_WEIGHTS, PADDING_MODES
+from mmload.render.plan import PADDING_MODES
 from mmload.runtime.numba_compile import LINE, all_streamed, inlined, numba_compiled, stream
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Index = int | np.uintp
 
 FLIPPED_X, FLIPPED_Y = 1, 2
 """The bits of a sample's flips: left to right, upside down."""
 
 _CONSTANT, _REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("constant", "reflect", "symmetric"))
-
-_RED, _GREEN, _BLUE = (np.float32(weight) for weight in LUMA_WEIGHTS)
 
 _BAND = 2 * 2**10
 """Bytes of the lines that are streamed at a time: few, so that they leave the cache while others are computed.
@@ -299,15 +296,3 @@ def crop_interleaved(
                 stream(finished, flat, at, values)
     if streamed:
         all_streamed()
-
-
-@numba_compiled("void(uint8[:, :, :, ::1], boolean[::1])")
-def gray(images: Bytes, grays: Flags) -> None:
-    """Images [B, 3, H, W] replaced by their luma in whole levels where ``grays`` [B] says so."""
-    for k in range(_U(images.shape[0])):
-        if grays[k]:
-            for y in range(_U(images.shape[2])):
-                for x in range(_U(images.shape[3])):
-                    luma = np.float32(images[k, 0, y, x]) * _RED + np.float32(images[k, 1, y, x]) * _GREEN
-                    level = np.uint8(luma + np.float32(images[k, 2, y, x]) * _BLUE)
-                    images[k, 0, y, x] = images[k, 1, y, x] = images[k, 2, y, x] = level

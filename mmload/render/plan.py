@@ -1,6 +1,7 @@
 """What a list of steps does to each sample of a batch, described before any pixel is touched.
 
-A :class:`Plan` has one source window, one optional resize, one flip per axis, one color map and holes, in that order.
+A :class:`Plan` has one source window, one optional resize, one flip per axis, a list of operations on levels, one
+color map and holes, in that order.
 Each step adds its draws by one call; :mod:`mmload.render.rendering` carries out the result in a single pass. A step
 that does not fit into that order (``fits_...``) starts a new plan. No pixel is read here.
 """
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from mmload.render.level_program import FLIP_X, FLIP_Y, GRAY, MOVES, Program, chain
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -116,6 +119,7 @@ class Plan:
         flip_x: bool [B], mirrored left to right, after the resize.
         flip_y: bool [B], upside down.
         gray: bool [B], the channels are replaced by their luma.
+        program: what happens to the levels after that; None: nothing.
         shift: float32 [C]; with ``scale`` the color map (x - shift) * scale, after ``gray``. None: values stay.
         scale: float32 [C].
         holes: what is overwritten at the end.
@@ -136,6 +140,7 @@ class Plan:
     flip_x: Tensor | None = None
     flip_y: Tensor | None = None
     gray: Tensor | None = None
+    program: Program | None = None
     shift: Tensor | None = None
     scale: Tensor | None = None
     holes: tuple[Hole, ...] = ()
@@ -163,7 +168,15 @@ class Plan:
     @property
     def moves(self) -> bool:
         """Whether a pixel can end up elsewhere than it was."""
-        return not (self.top is None and self.resampling is None and self.flip_x is None and self.flip_y is None)
+        still = self.top is None and self.resampling is None and self.flip_x is None and self.flip_y is None
+        return not still or (self.program is not None and bool(self.program.operations & MOVES))
+
+    def whole_program(self) -> Program | None:
+        """What happens to levels, the luma included; None: nothing."""
+        if self.gray is None or self.source[0] != 3:
+            return self.program
+        gray = Program.of(GRAY, self.count, self.device, on=self.gray)
+        return gray if self.program is None else chain((gray, self.program))
 
     def of_batch(self, value: Tensor | int) -> Tensor:
         """One number per sample, [B], from one for all or one each; made on the device, without a copy to it."""
@@ -171,11 +184,16 @@ class Plan:
 
     def fits_padding(self) -> bool:
         """Whether the whole source is still in view, so that what lies outside the view is outside the image."""
-        return self.top is None and self.resampling is None and self.gray is None and self.fits_gray()
+        untouched = self.top is None and self.resampling is None and self.gray is None and self.program is None
+        return untouched and self.fits_levels()
 
     def fits_window(self) -> bool:
-        """Whether a crop or a flip can still be composed."""
-        return not self.holes
+        """Whether a crop can still be composed."""
+        return not self.holes and self.program is None
+
+    def fits_flip(self) -> bool:
+        """Whether a flip can still be composed: as an operation on levels, or before they change."""
+        return not self.holes and (self.program is None or self.shift is None)
 
     def fits_resize(self, mode: str) -> bool:
         """Whether a resize can still be composed.
@@ -183,13 +201,15 @@ class Plan:
         Not bicubic after a change of colors: it overshoots, and is clipped to levels before they change. Not nearest
         after a flip: which of two pixels is nearest depends on the side that it counts from.
         """
+        if self.program is not None:
+            return False
         colored = self.gray is not None or self.shift is not None
         flipped = self.flip_x is not None or self.flip_y is not None
         other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and flipped)
         return self.resampling is None and self.padding is None and not self.holes and not other
 
-    def fits_gray(self) -> bool:
-        """Whether the colors are still those of the image."""
+    def fits_levels(self) -> bool:
+        """Whether values are still levels, and all of them the image's."""
         return self.shift is None and not self.holes
 
     def fits_color(self) -> bool:
@@ -223,11 +243,22 @@ class Plan:
 
     def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
         """The plan followed by flips, bool [B] each."""
+        if self.program is not None:
+            flips = [(FLIP_X, x), (FLIP_Y, y)]
+            return self.followed_by(
+                chain(Program.of(code, self.count, self.device, on=on) for code, on in flips if on is not None)
+            )
         return replace(self, flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y))
 
     def grayed(self, gray: Tensor) -> Plan:
         """The plan followed by the luma of the samples where ``gray`` [B] is true."""
+        if self.program is not None:
+            return self.followed_by(Program.of(GRAY, self.count, self.device, on=gray))
         return replace(self, gray=gray if self.gray is None else self.gray | gray)
+
+    def followed_by(self, program: Program) -> Plan:
+        """The plan followed by operations on levels."""
+        return replace(self, program=program if self.program is None else chain((self.program, program)))
 
     def scaled(self, shift: Tensor, scale: Tensor) -> Plan:
         """The plan followed by (x - shift) * scale, float32 [C] each."""

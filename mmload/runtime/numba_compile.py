@@ -69,6 +69,26 @@ def fused(function: F) -> F:
     return part
 
 
+def divides(function: F) -> F:
+    """A ``called`` one whose divisors are not checked for 0, which keeps a loop from being vectorized."""
+    made: Any = njit(nogil=True, error_model="numpy")(function)
+    part: F = made
+    return part
+
+
+def _fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """Code for a * b + c, rounded once."""
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), code
+
+
+fma: Any = intrinsic(_fma)
+"""In compiled functions, ``fma(a, b, c)`` is a * b + c of float32, rounded once, as torch's kernels round it."""
+
+
 LINE = 64
 """Bytes of a cache line."""
 

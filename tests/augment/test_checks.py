@@ -192,11 +192,11 @@ def test_what_the_kernels_would_misread_is_refused() -> None:
     images, out = torch.zeros(2, 3, 8, 9, dtype=torch.uint8), torch.empty(2, 3, 8, 9)
     for wrong in (images.float(), images.transpose(2, 3).contiguous().transpose(2, 3)):
         with pytest.raises(ValueError, match="expected contiguous uint8"):
-            rendering.render_rows(0, wrong, places, out)
-    with pytest.raises(ValueError, match="places are torch.int32"):
-        rendering.render_rows(0, images, places.int(), out)
+            rendering.on_cpu.render_rows(0, wrong, places, out)
+    with pytest.raises(ValueError, match="indices are torch.int32"):
+        rendering.on_cpu.render_rows(0, images, places.int(), out)
     with pytest.raises(ValueError, match="is not what was planned"):
-        rendering.render_rows(0, images, places, out.double())
+        rendering.on_cpu.render_rows(0, images, places, out.double())
 
 
 def test_seeds_alone_are_checked_too() -> None:

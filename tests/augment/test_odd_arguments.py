@@ -36,6 +36,12 @@ ACCEPTED = {
     "hue": [None, 0, 0.25, np.float32(0.1)],
     "min_size": [0, 1.5, np.float32(0.1)],
     "mask_fill": [0, 7, np.uint8(3)],
+    "bits": [0, 7, np.uint8(3)],
+    "kernel_size": [1, 3, np.uint8(3), torch.tensor(3), [3, 3]],
+    "degrees": [0, 1.5, np.float32(0.1), (-1, 1), np.array([0.5, 0.7])],
+    "translate": [None, (0.5, 0.7), np.array([0.5, 0.7])],
+    "num_ops": [0, 2, np.int64(2)],
+    "sigma": [1, 0.25, np.float32(0.1), np.array([0.5, 0.7])],
     "seed": [-1, 10**400, np.int64(2)],
 }
 PLAIN = (0.5, 0.5, 0.5)
@@ -51,6 +57,28 @@ STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (augment.Resize, {"size": None, "max_size": 9}, ("max_size",)),
     (augment.RandomErasing, {"p": 1.0}, ("p", "scale", "ratio", "value")),
     (augment.ColorJitter, {}, ("brightness", "contrast", "saturation", "hue")),
+    (augment.RandomInvert, {}, ("p",)),
+    (augment.RandomAutocontrast, {}, ("p",)),
+    (augment.RandomEqualize, {}, ("p",)),
+    (augment.RandomPosterize, {"bits": 3, "p": 1.0}, ("bits", "p")),
+    (augment.RandomSolarize, {"threshold": 9, "p": 1.0}, ("threshold", "p")),
+    (augment.RandomAdjustSharpness, {"sharpness_factor": 2, "p": 1.0}, ("sharpness_factor", "p")),
+    (augment.GaussianBlur, {"kernel_size": 3}, ("kernel_size", "sigma")),
+    (augment.RandomPhotometricDistort, {"p": 1.0}, ("brightness", "contrast", "saturation", "hue", "p")),
+    (augment.RandomRotation, {"degrees": 9}, ("degrees", "interpolation", "expand", "center", "fill", "mask_fill")),
+    (
+        augment.RandomAffine,
+        {"degrees": 9},
+        ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center", "mask_fill"),
+    ),
+    (augment.RandomPerspective, {"p": 1.0}, ("distortion_scale", "p", "interpolation", "fill", "mask_fill")),
+    (augment.RandAugment, {}, ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill")),
+    (augment.TrivialAugmentWide, {}, ("num_magnitude_bins", "interpolation", "fill")),
+    (augment.AutoAugment, {}, ("policy", "interpolation", "fill")),
+    (augment.AugMix, {}, ("severity", "mixture_width", "chain_depth", "alpha", "all_ops", "interpolation", "fill")),
+    (augment.RandomApply, {"transforms": [augment.RandomInvert(1.0)]}, ("transforms", "p")),
+    (augment.RandomChoice, {"transforms": [augment.RandomInvert(1.0)] * 2}, ("transforms", "p")),
+    (augment.RandomOrder, {}, ("transforms",)),
     (augment.Normalize, {"mean": PLAIN, "std": PLAIN}, ("mean", "std")),
     (augment.Normalize.of, {}, ("split",)),
     (augment.MixUp, {"num_classes": 5}, ("alpha", "num_classes", "p")),
@@ -62,6 +90,12 @@ STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (augment.sample_seeds, {"seed": 0, "epoch": 0, "ids": torch.arange(3)}, ("seed", "epoch", "ids")),
     (augment.view_seeds, {"seeds": torch.arange(3), "view": 1}, ("seeds", "view")),
 ]
+OTHERS = (
+    (augment.RandomChoice, "p"),
+    (augment.RandomPhotometricDistort, "brightness"),
+    (augment.RandomPhotometricDistort, "hue"),
+)
+"""Arguments that have another meaning than those of the same name."""
 CASES = [(make, given, name) for make, given, names in STEPS for name in names]
 
 
@@ -92,7 +126,10 @@ def _id(part: object) -> str:
     return getattr(part, "__qualname__", str(part)[:30])
 
 
-@pytest.mark.parametrize(("make", "given", "name"), [case for case in CASES if case[2] in ACCEPTED], ids=_id)
+PLAIN_CASES = [case for case in CASES if case[2] in ACCEPTED and case[::2] not in OTHERS]
+
+
+@pytest.mark.parametrize(("make", "given", "name"), PLAIN_CASES, ids=_id)
 def test_scalars_of_numpy_and_torch_are_numbers(make: Callable[..., Any], given: dict[str, Any], name: str) -> None:
     for value in ACCEPTED[name]:
         made, plain = make(**{**given, name: value}), make(**{**given, name: _plain(value)})

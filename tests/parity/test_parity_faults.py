@@ -15,11 +15,11 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from mmload import parity
-from mmload.builder import transforms
+from mmload.builder import sample_geometry, transforms
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.transforms import Window
 from mmload.sources.decode import Decoder
+from mmload.sources.image_windows import Window
 
 
 def resized(monkeypatch: pytest.MonkeyPatch, mode: InterpolationMode, antialias: bool) -> None:
@@ -27,7 +27,7 @@ def resized(monkeypatch: pytest.MonkeyPatch, mode: InterpolationMode, antialias:
         pixels: Tensor = F.resize_image(images, list(size), interpolation=mode, antialias=antialias)
         return F.crop_image(pixels, *window)
 
-    monkeypatch.setattr(transforms, "_resize_pixels", wrong)
+    monkeypatch.setattr(sample_geometry, "_resize_pixels", wrong)
 
 
 RESAMPLING = [
@@ -59,7 +59,7 @@ def test_pillows_own_resize_is_told_from_torchvisions(
         pixels: Tensor = F.pil_to_tensor(F.resize(F.to_pil_image(images), list(size), InterpolationMode(kind)))
         return F.crop_image(pixels, *window)
 
-    monkeypatch.setattr(transforms, "_resize_pixels", pillows)
+    monkeypatch.setattr(sample_geometry, "_resize_pixels", pillows)
     found = failed(check(built(photos, tmp_path / "out"), photos))
     assert "looks like Pillow's own resize" in found["pixels of jpeg, tensor"]
     assert not [name for name in found if name.endswith("Pillow")]

@@ -14,7 +14,7 @@ from random_plans import FORMATS, planned
 from torch import Tensor
 
 from mmload.render import antialiased_resize as antialias
-from mmload.render import rendering as render
+from mmload.render import cpu_rendering
 from mmload.render.plan import PADDING_MODES, Padding, Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
@@ -34,12 +34,12 @@ def test_kernels_give_the_bits_of_torchs_operations(
     expected = torch.empty(plan.shape, dtype=dtype)
     rendering.by_operations(images[places], expected)
     out = torch.empty(plan.shape, dtype=dtype, memory_format=memory_format)
-    rendering.render_rows(0, images, places, out)
+    rendering.on_cpu.render_rows(0, images, places, out)
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
     half = plan.count // 2
     parts = torch.empty_like(out)
-    rendering.render_rows(half, images, places[half:], parts[half:])
-    rendering.render_rows(0, images, places[:half], parts[:half])
+    rendering.on_cpu.render_rows(half, images, places[half:], parts[half:])
+    rendering.on_cpu.render_rows(0, images, places[:half], parts[:half])
     torch.testing.assert_close(parts, expected, rtol=0, atol=0)
 
 
@@ -78,15 +78,15 @@ def test_what_was_not_planned_is_refused() -> None:
     plan = Plan.of(2, (3, 8, 9), 255.0, torch.device("cpu"))
     rendering, images = Rendering(plan, torch.float32), torch.zeros(4, 3, 8, 9, dtype=torch.uint8)
     with pytest.raises(ValueError, match="not what was planned"):
-        rendering.render_rows(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
+        rendering.on_cpu.render_rows(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
     with pytest.raises(ValueError, match="not what was planned"):
-        rendering.render_rows(0, images, torch.arange(2), torch.empty(2, 3, 8, 8))
+        rendering.on_cpu.render_rows(0, images, torch.arange(2), torch.empty(2, 3, 8, 8))
     for first in (-1, 1):
         with pytest.raises(IndexError, match="there are 2"):
-            rendering.render_rows(first, images, torch.arange(2), torch.empty(2, 3, 8, 9))
+            rendering.on_cpu.render_rows(first, images, torch.arange(2), torch.empty(2, 3, 8, 9))
     for places in ([0, 4], [-1, 0]):
         with pytest.raises(IndexError, match="there are 4"):
-            rendering.render_rows(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
+            rendering.on_cpu.render_rows(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -116,11 +116,11 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
     )
     pool = MemoryPool(spare=1)
     out = pool.empty(plan.shape, dtype, memory_format).fill_(99)
-    monkeypatch.setattr(render, "past_caches", lambda count, sample: True)
+    monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)
     rendering = Rendering(plan, dtype)
     written_at_once = height * width if memory_format == torch.contiguous_format else 3 * width
-    assert rendering._streams(out) is (written_at_once * out.itemsize % 64 == 0)
-    rendering.render_rows(0, images, torch.arange(count), out)
+    assert rendering.on_cpu._streams(out) is (written_at_once * out.itemsize % 64 == 0)
+    rendering.on_cpu.render_rows(0, images, torch.arange(count), out)
     expected = torch.empty_like(out)
     rendering.by_operations(images, expected)
     assert torch.equal(out, expected)
@@ -130,7 +130,7 @@ def test_only_large_batches_of_large_samples_are_written_past_the_caches() -> No
     def streams(count: int, side: int, first: int = 0) -> bool:
         plan = Plan.of(count, (3, side, side), 255.0, torch.device("cpu"))
         out = MemoryPool(spare=1).empty((count + 1, 3, side, side), torch.float32)
-        return Rendering(plan, torch.float32)._streams(
+        return Rendering(plan, torch.float32).on_cpu._streams(
             out.view(-1)[first : first + plan.count * 3 * side**2].view(plan.shape)
         )
 

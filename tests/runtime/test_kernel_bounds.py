@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-CHECKED = ("render/test_cpu_kernels.py", "builder/test_row_statistics.py", "helpers/bounds_fuzz.py")
+CHECKED = (
+    "render/test_cpu_kernels.py",
+    "render/test_level_kernels.py",
+    "builder/test_row_statistics.py",
+    "helpers/bounds_fuzz.py",
+)
 
 
 def test_the_kernels_stay_within_their_arrays() -> None:

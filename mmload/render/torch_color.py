@@ -22,16 +22,16 @@ def brightness(images: Tensor, factor: Tensor, white: float) -> Tensor:
     return _levels((images * _per_sample(factor)).clamp_(0, white), white)
 
 
-def contrast(images: Tensor, factor: Tensor, white: float) -> Tensor:
+def contrast(images: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
     """Blended with the mean luma; the sum is in float64, so that it does not depend on its order."""
     luma = luma_of(images, white)
     mean = luma.to(torch.float64).mean(dim=(1, 2, 3), keepdim=True).to(torch.float32)
-    return _blended(images, mean, factor, white)
+    return _blended(images, mean, factor, rest, white)
 
 
-def saturation(images: Tensor, factor: Tensor, white: float) -> Tensor:
+def saturation(images: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
     """Blended with each pixel's luma; one channel is returned unchanged."""
-    return images if images.shape[1] == 1 else _blended(images, luma_of(images, white), factor, white)
+    return images if images.shape[1] == 1 else _blended(images, luma_of(images, white), factor, rest, white)
 
 
 def hue(images: Tensor, shift: Tensor, white: float) -> Tensor:
@@ -53,14 +53,13 @@ def luma_of(images: Tensor, white: float) -> Tensor:
     return luma if white == 1 else luma.floor_()
 
 
-def _blended(images: Tensor, other: Tensor, factor: Tensor, white: float) -> Tensor:
-    """Images * factor + other * (1 - factor).
+def _blended(images: Tensor, other: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
+    """Images * factor + other * rest.
 
     torchvision's second product and sum are one fused operation with one rounding. A factor per sample has no such
     operation; float64 holds the product exactly, so rounding its sum gives the same bits. One bit matters: values are
     cut to whole levels, and hue magnifies a level.
     """
-    rest = (1.0 - factor.to(torch.float64)).to(torch.float32)
     first = (images * _per_sample(factor)).to(torch.float64)
     total = first.add_(other.to(torch.float64) * _per_sample(rest.to(torch.float64)))
     return _levels(total.to(torch.float32).clamp_(0, white), white)

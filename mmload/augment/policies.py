@@ -1,0 +1,389 @@
+"""RandAugment, TrivialAugmentWide, AutoAugment and AugMix, named and set as in ``torchvision.transforms.v2``.
+
+A policy draws operations and magnitudes per sample and warps images only: boxes and masks are refused, as in
+torchvision. Spaces and policies are torchvision's, which has them from the papers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.augment.arguments import choice, flag, integer, number, per_channel
+from mmload.augment.autoaugment_policies import POLICIES
+from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.level_step import LevelStep
+from mmload.augment.mix import dirichlet
+from mmload.augment.warp_matrices import affine_matrix
+from mmload.render import level_program as levels
+from mmload.render.device_constants import constant
+from mmload.render.level_program import MOST_NUMBERS, Program, Slot, chain
+from mmload.render.plan import Plan
+
+_MOST_BINS = 1_000
+_MOST_OPERATIONS = 100
+
+
+@dataclass(frozen=True)
+class Change:
+    """One operation of a policy's space.
+
+    Attributes:
+        name: torchvision's.
+        least: its magnitude in the first bin.
+        most: its magnitude in the last bin.
+        signed: whether the sign is drawn, too.
+        of_side: whether magnitudes are shares of the image's side.
+    """
+
+    name: str
+    least: float = 0.0
+    most: float = 0.0
+    signed: bool = False
+    of_side: bool = False
+
+
+_CODES = {
+    "Identity": levels.NONE,
+    "Brightness": levels.BRIGHTNESS,
+    "Color": levels.SATURATION,
+    "Contrast": levels.CONTRAST,
+    "Sharpness": levels.SHARPNESS,
+    "Posterize": levels.POSTERIZE,
+    "Solarize": levels.SOLARIZE,
+    "AutoContrast": levels.AUTOCONTRAST,
+    "Equalize": levels.EQUALIZE,
+    "Invert": levels.INVERT,
+}
+"""All others are warps."""
+
+_WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+_BLENDS = ("Brightness", "Color", "Contrast", "Sharpness")
+
+
+def _space(shear: float, pixels: float | None, angle: float, blend: float, bits: tuple[int, int]) -> list[Change]:
+    """The changes that all spaces have; ``pixels``: of a translation, None: a share of the side."""
+    move = 150.0 / 331.0 if pixels is None else pixels
+    sizes = (shear, shear, move, move, angle)
+    warps = [
+        Change(name, 0.0, size, signed=True, of_side=pixels is None and name.startswith("Translate"))
+        for name, size in zip(_WARPS, sizes, strict=True)
+    ]
+    blends = [Change(name, 0.0, blend, signed=True) for name in _BLENDS]
+    rest = [Change("Posterize", *bits), Change("Solarize", 1.0, 0.0), Change("AutoContrast"), Change("Equalize")]
+    return [*warps, *blends, *rest]
+
+
+class _Policy(LevelStep):
+    """Draws changes from a space.
+
+    Args:
+        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        fill: outside of warped images: a value, or one per channel; None: 0.
+    """
+
+    def __init__(self, *, interpolation: Any, fill: float | Sequence[float] | None) -> None:
+        super().__init__()
+        name = getattr(interpolation, "value", interpolation)
+        self.interpolation = choice("interpolation", name, ("nearest", "bilinear"))
+        self.fill = None if fill is None else per_channel("fill", fill)
+
+    def refuse_images(self, plan: Plan) -> None:
+        """Refuses images that have neither one nor three channels, or that the fill does not fit.
+
+        Raises:
+            ValueError: if they are such.
+        """
+        super().refuse_images(plan)
+        self.refuse_fill(self.fill, plan)
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Refuses boxes and masks, which the warps of a policy would leave behind.
+
+        Raises:
+            ValueError: if there are any.
+        """
+        if boxes or masks:
+            raise ValueError(
+                f"{type(self).__name__} warps images and leaves boxes and masks behind, as torchvision's: use "
+                "RandomAffine and ColorJitter, or read the images alone"
+            )
+
+    def operations(self, space: Sequence[Change], draws: Draws, plan: Plan, bins: Tensor, of: int) -> Program:
+        """One change per sample, drawn with its sign; ``bins``: int64 [B], which of so many magnitudes."""
+        uniform = draws.uniform(2)
+        return self.changes(space, whole_numbers(uniform[:, 0], len(space)), uniform[:, 1] < 0.5, plan, bins, of)
+
+    def changes(
+        self, space: Sequence[Change], chosen: Tensor, negative: Tensor, plan: Plan, bins: Tensor, of: int
+    ) -> Program:
+        """One change per sample.
+
+        Args:
+            space: what there is to choose from.
+            chosen: int64 [B], which.
+            negative: bool [B], whether a signed magnitude is negative.
+            plan: the images'.
+            bins: int64 [B], which magnitude.
+            of: how many magnitudes there are.
+        """
+        warp = levels.AFFINE_NEAREST if self.interpolation == "nearest" else levels.AFFINE_BILINEAR
+        codes, numbers = _tables(tuple(space), warp, of, plan.height, plan.width, plan.peak, plan.device)
+        operations = frozenset(_CODES.get(change.name, warp) for change in space) - {levels.NONE}
+        return Program(
+            codes=codes[chosen].unsqueeze(1),
+            numbers=numbers[chosen, bins, negative.to(torch.int64)].unsqueeze(1),
+            slots=(Slot(operations=operations, fill=self.fill),),
+        )
+
+
+@lru_cache(maxsize=32)
+def _tables(
+    space: tuple[Change, ...], warp: int, bins: int, height: int, width: int, peak: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Of each change the operation, int64 [N], and its numbers in each bin and of each sign, float32 [N, bins, 2, 8].
+
+    Made once for a size of images: to compute the matrices of each batch's changes took a tenth of the time.
+    """
+    with torch.inference_mode(False):
+        numbers = torch.zeros((len(space), bins, 2, MOST_NUMBERS))
+        for place, change in enumerate(space):
+            magnitudes = _magnitudes(change, bins, height, width)
+            for sign, values in enumerate((magnitudes, -magnitudes if change.signed else magnitudes)):
+                made = _numbers(change.name, values, height, width, peak)
+                numbers[place, :, sign, : made.shape[1]] = made
+        codes = torch.tensor([_CODES.get(change.name, warp) for change in space])
+        return codes.to(device), numbers.to(device)
+
+
+def _magnitudes(change: Change, bins: int, height: int, width: int) -> Tensor:
+    """The magnitude in each bin as torchvision computes it, float64 [bins]."""
+    if change.name == "Posterize":
+        shares = torch.arange(bins) / ((bins - 1) / (change.least - change.most))
+        return (change.least - shares).round().to(torch.float64)
+    side = (width if change.name == "TranslateX" else height) if change.of_side else 1
+    return torch.linspace(change.least * side, change.most * side, bins).to(torch.float64)
+
+
+def _numbers(name: str, magnitude: Tensor, height: int, width: int, peak: float) -> Tensor:
+    """The numbers of an operation with these magnitudes: float64 [bins, N]."""
+    if name in _BLENDS:
+        return torch.stack((1.0 + magnitude, -magnitude), 1)
+    if name == "Solarize":
+        return (peak * magnitude).unsqueeze(1)
+    if name not in _WARPS:
+        return magnitude.unsqueeze(1)
+    nothing, one = torch.zeros_like(magnitude), torch.ones_like(magnitude)
+    angle, move_x, move_y, shear_x, shear_y = (nothing,) * 5
+    center = torch.zeros(2, dtype=torch.float64)
+    if name == "Rotate":
+        angle = -magnitude
+    elif name == "TranslateX":
+        move_x = magnitude.trunc()
+    elif name == "TranslateY":
+        move_y = magnitude.trunc()
+    else:  # around the corner at the top left, as torchvision has them from the paper
+        degrees = magnitude.atan() * (180.0 / math.pi)
+        shear_x, shear_y = (degrees, nothing) if name == "ShearX" else (nothing, degrees)
+        center = torch.tensor([-0.5 * width, -0.5 * height], dtype=torch.float64)
+    return affine_matrix(angle, (move_x, move_y), one, (shear_x, shear_y), center)
+
+
+class RandAugment(_Policy):
+    """``num_ops`` changes per sample, each drawn from 14, all of the same magnitude (Cubuk and others, 2019).
+
+    Args:
+        num_ops: how many.
+        magnitude: the bin of the magnitudes.
+        num_magnitude_bins: how many bins there are.
+        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        fill: outside of warped images: a value, or one per channel; None: 0.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.
+    """
+
+    def __init__(
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        num_magnitude_bins: int = 31,
+        interpolation: Any = "nearest",
+        fill: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(interpolation=interpolation, fill=fill)
+        self.num_ops = integer("num_ops", num_ops, least=0, greatest=_MOST_OPERATIONS, expected=_OPERATIONS)
+        self.num_magnitude_bins = _bins(num_magnitude_bins)
+        last = self.num_magnitude_bins - 1
+        expected = f"a bin from 0 to {last}, as num_magnitude_bins is {last + 1}"
+        self.magnitude = integer("magnitude", magnitude, least=0, greatest=last, expected=expected)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """A change and a sign per operation and sample."""
+        bins = torch.full((plan.count,), self.magnitude, device=plan.device)
+        if not self.num_ops:
+            return Program.of(levels.NONE, plan.count, plan.device)
+        return chain(
+            self.operations(RAND_AUGMENT, draws, plan, bins, self.num_magnitude_bins) for _ in range(self.num_ops)
+        )
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"num_ops={self.num_ops}, magnitude={self.magnitude}, num_magnitude_bins={self.num_magnitude_bins}"
+
+
+class TrivialAugmentWide(_Policy):
+    """One change per sample, of 14 and of any magnitude (Mueller and Hutter, 2021).
+
+    Args:
+        num_magnitude_bins: how many magnitudes there are.
+        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        fill: outside of warped images: a value, or one per channel; None: 0.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.
+    """
+
+    def __init__(
+        self,
+        num_magnitude_bins: int = 31,
+        interpolation: Any = "nearest",
+        fill: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(interpolation=interpolation, fill=fill)
+        self.num_magnitude_bins = _bins(num_magnitude_bins)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """A magnitude, a change and a sign per sample."""
+        bins = whole_numbers(draws.uniform(1)[:, 0], self.num_magnitude_bins)
+        return self.operations(TRIVIAL_AUGMENT_WIDE, draws, plan, bins, self.num_magnitude_bins)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"num_magnitude_bins={self.num_magnitude_bins}"
+
+
+class AutoAugment(_Policy):
+    """One of 25 pairs of changes per sample, each with its own probability and magnitude (Cubuk and others, 2018).
+
+    Args:
+        policy: ``imagenet``, ``cifar10`` or ``svhn``, or torchvision's name for it.
+        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        fill: outside of warped images: a value, or one per channel; None: 0.
+
+    Raises:
+        ValueError: if an argument is invalid, or (when run) the images have neither one nor three channels.
+    """
+
+    def __init__(
+        self,
+        policy: Any = "imagenet",
+        interpolation: Any = "nearest",
+        fill: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(interpolation=interpolation, fill=fill)
+        self.policy = choice("policy", getattr(policy, "value", policy), tuple(POLICIES))
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """A pair, and for each of its changes whether it is made and its sign, per sample."""
+        pairs = POLICIES[self.policy]
+        pair = whole_numbers(draws.uniform(1)[:, 0], len(pairs))
+        names = [change.name for change in AUTO_AUGMENT]
+        parts = []
+        for place in range(2):
+            column = [one[place] for one in pairs]
+            which = _table([names.index(name) for name, _, _ in column], plan)[pair].to(torch.int64)
+            share = _table([probability for _, probability, _ in column], plan)[pair]
+            bins = _table([bin_ or 0 for _, _, bin_ in column], plan)[pair].to(torch.int64)
+            uniform = draws.uniform(2)
+            part = self.changes(AUTO_AUGMENT, which, uniform[:, 1] < 0.5, plan, bins, 10)
+            parts.append(part.only(uniform[:, 0] < share))
+        return chain(parts)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"policy={self.policy!r}"
+
+
+class AugMix(_Policy):
+    """A mixture of chains of changes and the image itself, drawn per sample (Hendrycks and others, 2020).
+
+    Args:
+        severity: magnitudes are drawn from the first bins of ten, so many of them.
+        mixture_width: how many chains.
+        chain_depth: changes of each chain; negative: 1 to 3, drawn.
+        alpha: of the Dirichlet and Beta distributions of the shares.
+        all_ops: whether brightness, contrast, color and sharpness are among the changes.
+        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        fill: outside of warped images: a value, or one per channel; None: 0.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.
+    """
+
+    def __init__(
+        self,
+        severity: int = 3,
+        mixture_width: int = 3,
+        chain_depth: int = -1,
+        alpha: float = 1.0,
+        all_ops: bool = True,
+        interpolation: Any = "bilinear",
+        fill: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(interpolation=interpolation, fill=fill)
+        self.severity = integer("severity", severity, least=1, greatest=10, expected="an integer from 1 to 10")
+        self.mixture_width = integer("mixture_width", mixture_width, least=1, greatest=_MOST_OPERATIONS)
+        self.chain_depth = integer("chain_depth", chain_depth, greatest=_MOST_OPERATIONS)
+        self.alpha = number("alpha", alpha, least=1e-3, greatest=1e6, expected="a number above 0")
+        self.all_ops = flag("all_ops", all_ops)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """The shares, and for each chain its depth and its changes with magnitudes and signs, per sample."""
+        space = AUGMIX if self.all_ops else [change for change in AUGMIX if change.name not in _BLENDS]
+        kept = dirichlet(draws, self.alpha, 2)
+        shares = dirichlet(draws, self.alpha, self.mixture_width) * kept[:, 1:]
+        parts = [Program.of(levels.MIX_BEGIN, plan.count, plan.device, kept[:, 0])]
+        for row in range(self.mixture_width):
+            most = self.chain_depth if self.chain_depth > 0 else 3
+            depth = None if self.chain_depth > 0 else 1 + whole_numbers(draws.uniform(1)[:, 0], 3)
+            for place in range(most):
+                bins = whole_numbers(draws.uniform(1)[:, 0], self.severity)
+                part = self.operations(space, draws, plan, bins, 10)
+                parts.append(part if depth is None else part.only(depth > place))
+            parts.append(Program.of(levels.MIX_ADD, plan.count, plan.device, shares[:, row]))
+        return chain([*parts, Program.of(levels.MIX_END, plan.count, plan.device)])
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return (
+            f"severity={self.severity}, mixture_width={self.mixture_width}, chain_depth={self.chain_depth}, "
+            f"alpha={self.alpha}, all_ops={self.all_ops}"
+        )
+
+
+_OPERATIONS = f"an integer from 0 to {_MOST_OPERATIONS}"
+
+
+def _bins(bins: object) -> int:
+    return integer("num_magnitude_bins", bins, least=2, greatest=_MOST_BINS, expected=f"2 to {_MOST_BINS} bins")
+
+
+def _table(values: Sequence[float], plan: Plan) -> Tensor:
+    """Float64 on the plan's device."""
+    return constant(tuple(float(value) for value in values), torch.float64, plan.device)
+
+
+RAND_AUGMENT = [Change("Identity"), *_space(0.3, None, 30.0, 0.9, (8, 4))]
+TRIVIAL_AUGMENT_WIDE = [Change("Identity"), *_space(0.99, 32.0, 135.0, 0.99, (8, 2))]
+AUTO_AUGMENT = [*_space(0.3, None, 30.0, 0.9, (8, 4)), Change("Invert")]
+AUGMIX = [
+    replace(change, most=1.0 / 3.0) if change.of_side else change for change in _space(0.3, None, 30.0, 0.9, (4, 0))
+]
+"""The spaces of torchvision, whose order does not matter."""

@@ -1,0 +1,144 @@
+"""RandomApply, RandomChoice and RandomOrder, named and set as in ``torchvision.transforms.v2``, drawn per sample.
+
+They hold steps that change levels and keep the size: any of :class:`~mmload.augment.level_step.LevelStep`, flips and
+grayscale included, and each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from mmload.augment.arguments import chance, elements, numbers, refusal, shown
+from mmload.augment.color import RandomGrayscale
+from mmload.augment.draws import Draws
+from mmload.augment.geometry import RandomHorizontalFlip, RandomVerticalFlip
+from mmload.augment.level_step import LevelStep
+from mmload.render import level_program as levels
+from mmload.render.level_program import Program, chain, one_of, padded_to
+from mmload.render.plan import Plan
+
+_SIMPLE: dict[type[nn.Module], int] = {
+    RandomGrayscale: levels.GRAY,
+    RandomHorizontalFlip: levels.FLIP_X,
+    RandomVerticalFlip: levels.FLIP_Y,
+}
+
+
+class _OfSteps(LevelStep):
+    """Holds steps; each draws from numbers of its own, whatever the others draw."""
+
+    channels = None
+
+    def __init__(self, transforms: Sequence[nn.Module] | nn.ModuleList) -> None:
+        super().__init__()
+        steps = list(transforms) if isinstance(transforms, nn.ModuleList | Sequence) else []
+        if not steps:
+            raise refusal("transforms", transforms, "a list of at least one step")
+        for step in steps:
+            if not isinstance(step, LevelStep | RandomGrayscale | RandomHorizontalFlip | RandomVerticalFlip):
+                raise TypeError(
+                    f"transforms has {shown(step)}, which cannot be drawn per sample: {type(self).__name__} takes "
+                    "flips, RandomGrayscale and steps that change levels"
+                )
+        self.transforms = nn.ModuleList(steps)
+
+    def refuse_images(self, plan: Plan) -> None:
+        """Refuses images that one of the steps cannot be done to."""
+        for step in self.transforms:
+            if isinstance(step, LevelStep):
+                step.refuse_images(plan)
+            elif isinstance(step, RandomGrayscale):
+                step.refuse_channels(plan.source[0])
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if one of the steps would leave boxes or masks behind."""
+        for step in self.transforms:
+            if isinstance(step, LevelStep):
+                step.refuse_fields(boxes=boxes, masks=masks)
+
+    def programs(self, plan: Plan, draws: Draws) -> list[Program]:
+        """That of each step."""
+        return [_program_of(step, plan, draws.branch(place)) for place, step in enumerate(self.transforms)]
+
+
+def _program_of(step: nn.Module, plan: Plan, draws: Draws) -> Program:
+    if isinstance(step, LevelStep):
+        return step.program(plan, draws)
+    operation = next(code for kind, code in _SIMPLE.items() if isinstance(step, kind))
+    return Program.of(operation, plan.count, plan.device, on=draws.chance(float(step.p)))  # type: ignore[arg-type]
+
+
+class RandomApply(_OfSteps):
+    """All of the steps with probability ``p``, or none of them, drawn per sample.
+
+    Args:
+        transforms: steps, in order.
+        p: how likely a sample is changed.
+
+    Raises:
+        TypeError: if a step changes the size, or is none of mmload's.
+        ValueError: if ``p`` is no probability, or there is no step.
+    """
+
+    def __init__(self, transforms: Sequence[nn.Module] | nn.ModuleList, p: float = 0.5) -> None:
+        super().__init__(transforms)
+        self.p = chance(p)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """One draw per sample, and the steps' own."""
+        return chain(self.programs(plan, draws)).only(draws.chance(self.p))
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"p={self.p}"
+
+
+class RandomChoice(_OfSteps):
+    """One of the steps, drawn per sample.
+
+    Args:
+        transforms: steps.
+        p: how likely each is, in any unit; None: all the same.
+
+    Raises:
+        TypeError: if a step changes the size, or is none of mmload's.
+        ValueError: if there is no step, or ``p`` is not one number from 0 for each of which some are above 0.
+    """
+
+    def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None) -> None:
+        super().__init__(transforms)
+        count = len(self.transforms)
+        weights = (1.0,) * count if p is None else numbers("p", p, least=0.0, expected="a weight from 0 for each step")
+        if len(weights) != count or sum(weights) <= 0:
+            raise refusal("p", elements(p), f"{count} weights from 0 of which some are above 0")
+        self.p = tuple(weight / sum(weights) for weight in weights)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """One draw per sample, and the steps' own."""
+        return one_of(self.programs(plan, draws), draws.weighted(self.p))
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"p={self.p}"
+
+
+class RandomOrder(_OfSteps):
+    """All of the steps in an order drawn per sample.
+
+    Args:
+        transforms: steps.
+
+    Raises:
+        TypeError: if a step changes the size, or is none of mmload's.
+        ValueError: if there is no step.
+    """
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """One key per step and sample, and the steps' own."""
+        order = draws.uniform(len(self.transforms)).argsort(1)
+        programs = self.programs(plan, draws)
+        longest = max(len(program.slots) for program in programs)
+        padded = [padded_to(program, longest) for program in programs]
+        return chain(one_of(padded, order[:, place]) for place in range(len(padded)))

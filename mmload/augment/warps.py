@@ -1,0 +1,282 @@
+"""RandomRotation, RandomAffine and RandomPerspective, named and set as in ``torchvision.transforms.v2``.
+
+The size stays. Boxes become the boxes around their warped corners, clipped; masks take the nearest pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.augment.arguments import (
+    LONGEST_SIDE,
+    chance,
+    choice,
+    elements,
+    flag,
+    integer,
+    number,
+    numbers,
+    per_channel,
+    refusal,
+    span,
+)
+from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.level_step import LevelStep
+from mmload.augment.warp_matrices import affine_matrix, perspective_coefficients
+from mmload.render import level_program as levels
+from mmload.render.device_constants import constant
+from mmload.render.level_program import Program
+from mmload.render.plan import Plan
+
+_INTERPOLATIONS = ("nearest", "bilinear")
+
+
+class _Warp(LevelStep):
+    """What all warps share: interpolation and fills."""
+
+    channels = None
+
+    def __init__(self, interpolation: Any, fill: float | Sequence[float] | None, mask_fill: int) -> None:
+        super().__init__()
+        name = getattr(interpolation, "value", interpolation)
+        self.interpolation = choice("interpolation", name, _INTERPOLATIONS)
+        self.fill = None if fill is None else per_channel("fill", fill)
+        self.mask_fill = integer(
+            "mask_fill", mask_fill, least=0, greatest=255, expected="an integer from 0 to 255, of which 255 is void"
+        )
+
+    def refuse_images(self, plan: Plan) -> None:
+        """Refuses images that the fill does not fit.
+
+        Raises:
+            ValueError: if it has another number of channels, or is no level of uint8 images.
+        """
+        super().refuse_images(plan)
+        self.refuse_fill(self.fill, plan)
+
+    def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Tensor, on: Tensor | None = None) -> Program:
+        """The operation of this interpolation with a matrix [B, N] each."""
+        operation = nearest if self.interpolation == "nearest" else bilinear
+        return Program.of(
+            operation,
+            plan.count,
+            plan.device,
+            *matrix.to(torch.float32).unbind(1),
+            on=on,
+            fill=self.fill,
+            mask_fill=self.mask_fill,
+        )
+
+
+class RandomRotation(_Warp):
+    """Rotated counterclockwise by an angle drawn per sample.
+
+    Args:
+        degrees: the greatest angle either way, or (least, greatest).
+        interpolation: ``nearest`` or ``bilinear``, or torchvision's name for it.
+        expand: only False: images of a batch keep one size.
+        center: (x, y) in pixels from the top left corner; None: the image's center.
+        fill: outside of the rotated image, in the images' values; one number or one per channel.
+        mask_fill: outside of a rotated mask, 0 to 255: 255 is void (torchvision: ``fill``).
+
+    Raises:
+        ValueError: if an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        degrees: float | Sequence[float],
+        interpolation: Any = "nearest",
+        expand: bool = False,
+        center: Sequence[float] | None = None,
+        fill: float | Sequence[float] | None = 0,
+        mask_fill: int = 255,
+    ) -> None:
+        super().__init__(interpolation, fill, mask_fill)
+        self.degrees = _angles("degrees", degrees)
+        if flag("expand", expand):
+            raise ValueError("expand is True: images of a batch keep one size; Pad before the rotation instead")
+        self.center = _center(center)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """One angle per sample."""
+        angle = _between(self.degrees, draws.uniform(1)[:, 0])
+        nothing = torch.zeros_like(angle)
+        matrix = affine_matrix(
+            -angle, (nothing, nothing), nothing + 1, (nothing, nothing), _from_center(self.center, plan)
+        )
+        return self.warp(levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR, plan, matrix)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"degrees={self.degrees}, interpolation={self.interpolation!r}, fill={self.fill}"
+
+
+class RandomAffine(_Warp):
+    """Rotated, moved, scaled and sheared, each drawn per sample.
+
+    Args:
+        degrees: the greatest angle either way, or (least, greatest).
+        translate: the greatest shares of width and height that the image is moved either way; None: not moved.
+        scale: (least, greatest); None: not scaled.
+        shear: the greatest angle in x either way, (least, greatest) in x, or (least x, greatest x, least y, greatest
+            y); None: not sheared.
+        interpolation: ``nearest`` or ``bilinear``, or torchvision's name for it.
+        fill: outside of the moved image, in the images' values; one number or one per channel.
+        center: (x, y) in pixels from the top left corner; None: the image's center.
+        mask_fill: outside of a moved mask, 0 to 255: 255 is void (torchvision: ``fill``).
+
+    Raises:
+        ValueError: if an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        degrees: float | Sequence[float],
+        translate: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        shear: float | Sequence[float] | None = None,
+        interpolation: Any = "nearest",
+        fill: float | Sequence[float] | None = 0,
+        center: Sequence[float] | None = None,
+        mask_fill: int = 255,
+    ) -> None:
+        super().__init__(interpolation, fill, mask_fill)
+        self.degrees = _angles("degrees", degrees)
+        self.translate = None if translate is None else _moves(translate)
+        self.scale = None if scale is None else span("scale", scale, least=1e-3, greatest=1e3, bounds="above 0")
+        self.shear = None if shear is None else _shears(shear)
+        self.center = _center(center)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """Six numbers per sample; an angle, a move in whole pixels, a scale and two shears are made of them."""
+        uniform = draws.uniform(6)
+        angle = _between(self.degrees, uniform[:, 0])
+        across, over = self.translate or (0.0, 0.0)
+        ends = across * plan.width, over * plan.height
+        moves = [_between((-end, end), uniform[:, 1 + place]).round() for place, end in enumerate(ends)]
+        scale = _between(self.scale or (1.0, 1.0), uniform[:, 3])
+        shear = self.shear or (0.0, 0.0, 0.0, 0.0)
+        shears = _between(shear[:2], uniform[:, 4]), _between(shear[2:], uniform[:, 5])
+        matrix = affine_matrix(angle, (moves[0], moves[1]), scale, shears, _from_center(self.center, plan))
+        return self.warp(levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR, plan, matrix)
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return (
+            f"degrees={self.degrees}, translate={self.translate}, scale={self.scale}, shear={self.shear}, "
+            f"interpolation={self.interpolation!r}, fill={self.fill}"
+        )
+
+
+class RandomPerspective(_Warp):
+    """Seen from the side, with probability ``p``: the corners move inwards by distances drawn per sample.
+
+    Args:
+        distortion_scale: how far, 0 to 1 of half of the image's sides.
+        p: how likely a sample is changed.
+        interpolation: ``nearest`` or ``bilinear``, or torchvision's name for it.
+        fill: outside of the distorted image, in the images' values; one number or one per channel.
+        mask_fill: outside of a distorted mask, 0 to 255: 255 is void (torchvision: ``fill``).
+
+    Raises:
+        ValueError: if an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        distortion_scale: float = 0.5,
+        p: float = 0.5,
+        interpolation: Any = "bilinear",
+        fill: float | Sequence[float] | None = 0,
+        mask_fill: int = 255,
+    ) -> None:
+        super().__init__(interpolation, fill, mask_fill)
+        self.distortion_scale = number(
+            "distortion_scale", distortion_scale, least=0.0, greatest=1.0, expected="a share from 0 to 1"
+        )
+        self.p = chance(p)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """Whether, and where four corners go, per sample."""
+        on, uniform = draws.chance(self.p), draws.uniform(8)
+        height, width = plan.height, plan.width
+        wide = int(self.distortion_scale * (width // 2)) + 1
+        high = int(self.distortion_scale * (height // 2)) + 1
+        left, low = whole_numbers(uniform[:, :4], wide), whole_numbers(uniform[:, 4:], high)
+        x = torch.stack((left[:, 0], width - 1 - left[:, 1], width - 1 - left[:, 2], left[:, 3]), 1)
+        y = torch.stack((low[:, 0], low[:, 1], height - 1 - low[:, 2], height - 1 - low[:, 3]), 1)
+        ends = (0.0, 0.0, width - 1.0, 0.0, width - 1.0, height - 1.0, 0.0, height - 1.0)
+        start = constant(ends, torch.float64, plan.device).view(4, 2)
+        matrix = perspective_coefficients(start, torch.stack((x, y), 2).to(torch.float64))
+        return self.warp(levels.PERSPECTIVE_NEAREST, levels.PERSPECTIVE_BILINEAR, plan, matrix, on)
+
+    def refuse_images(self, plan: Plan) -> None:
+        """Refuses images of one line or column, which have no four corners.
+
+        Raises:
+            ValueError: if they are.
+        """
+        super().refuse_images(plan)
+        if min(plan.height, plan.width) < 2:
+            raise ValueError(
+                f"RandomPerspective needs images of 2 x 2 pixels or more, not {plan.height} x {plan.width}"
+            )
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return (
+            f"distortion_scale={self.distortion_scale}, p={self.p}, interpolation={self.interpolation!r}, "
+            f"fill={self.fill}"
+        )
+
+
+def _between(ends: Sequence[float], uniform: Tensor) -> Tensor:
+    return ends[0] + (ends[1] - ends[0]) * uniform
+
+
+def _angles(name: str, degrees: object) -> tuple[float, float]:
+    """(least, greatest) in degrees."""
+    if elements(degrees) is None:
+        reach = number(name, degrees, least=0.0, greatest=1e6, expected="degrees from 0, or (least, greatest)")
+        return 0.0 - reach, reach
+    return span(name, degrees, least=-1e6, greatest=1e6, bounds="in degrees")
+
+
+def _shears(shear: object) -> tuple[float, float, float, float]:
+    """(least x, greatest x, least y, greatest y) in degrees."""
+    given = elements(shear)
+    ends = (*_angles("shear", shear if given is None or len(given) != 4 else given[:2]), 0.0, 0.0)
+    if given is not None and len(given) == 4:
+        ends = (*ends[:2], *_angles("shear", given[2:]))
+    if max(abs(end) for end in ends) >= 90:
+        raise refusal("shear", shear, "angles below 90 degrees")
+    return ends
+
+
+def _moves(translate: object) -> tuple[float, float]:
+    expected = "two shares of width and height, from 0 to 1"
+    shares = numbers("translate", translate, least=0.0, greatest=1.0, expected=expected)
+    if len(shares) != 2:
+        raise refusal("translate", translate, expected)
+    return shares[0], shares[1]
+
+
+def _center(center: object) -> tuple[float, float] | None:
+    if center is None:
+        return None
+    expected = "(x, y) in pixels"
+    place = numbers("center", center, least=-LONGEST_SIDE, greatest=LONGEST_SIDE, expected=expected)
+    if len(place) != 2:
+        raise refusal("center", center, expected)
+    return place[0], place[1]
+
+
+def _from_center(center: tuple[float, float] | None, plan: Plan) -> Tensor:
+    """A point from the image's center, float64 [2]."""
+    x, y = (0.0, 0.0) if center is None else (center[0] - 0.5 * plan.width, center[1] - 0.5 * plan.height)
+    return constant((x, y), torch.float64, plan.device)

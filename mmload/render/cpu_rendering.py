@@ -1,0 +1,265 @@
+"""Renders uint8 images on a CPU by the compiled kernels: some samples or a batch, with the same bits.
+
+Samples may be rendered from any number of threads: working memory belongs to the thread.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.render import antialiased_resize as antialias
+from mmload.render import cpu_kernels as kernels
+from mmload.render.cpu_kernels import Bytes, Floats, Numbers
+from mmload.render.device_constants import constant
+from mmload.render.erased_regions import Corner, corners_of, punch_row
+from mmload.render.level_program import MOST_NUMBERS, Program
+from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling
+from mmload.render.scratch_memory import scratch
+from mmload.render.torch_resample import resized
+from mmload.render.torch_sampling import Window, chunks, windows
+from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.memory_pool import past_caches
+from mmload.runtime.numba_compile import LINE
+
+CHUNK_ELEMENTS = 200_000
+"""Elements that are rendered as levels or float32 before they are changed or converted: what stays in cache."""
+
+RESIZED_BYTES = 700_000
+"""Bytes of resized windows that are held before they are colored: what stays in cache."""
+
+ColorMap = tuple[Floats, Floats]
+"""Shift and scale, float32 [C] each: a value becomes (x - shift) * scale."""
+
+
+class Frames(NamedTuple):
+    """What the kernels cut out for each sample, as numpy arrays [B]: see :func:`mmload.render.cpu_kernels.crop`."""
+
+    tops: Numbers
+    lefts: Numbers
+    flips: Bytes
+
+    def of(self, samples: slice) -> Frames:
+        """Those of some samples."""
+        return Frames(self.tops[samples], self.lefts[samples], self.flips[samples])
+
+    @classmethod
+    def whole(cls, count: int) -> Frames:
+        """Those that leave images as they are."""
+        starts = np.zeros(count, dtype=np.int64)
+        return cls(starts, starts, np.zeros(count, dtype=np.uint8))
+
+
+class Operations(NamedTuple):
+    """A program as :func:`mmload.render.level_kernels.run` takes it."""
+
+    codes: Numbers
+    numbers: Floats
+    fills: Numbers
+
+    @classmethod
+    def of_program(cls, program: Program, channels: int) -> Operations:
+        """Those of all samples; a missing fill is -1."""
+        fills = [
+            (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill))
+            for slot in program.slots
+        ]
+        shape = len(program.codes), len(program.slots), MOST_NUMBERS
+        numbers = np.ascontiguousarray(program.numbers.numpy()).reshape(shape)
+        return cls(
+            np.ascontiguousarray(program.codes.numpy()), numbers, np.array(fills, np.int64).reshape(-1, channels)
+        )
+
+    def run(self, samples: slice, levels: Bytes) -> None:
+        """Changes the levels [b, C, H, W] of some samples in place."""
+        from mmload.render import level_kernels  # compiled only by those who have such steps
+
+        _, channels, height, width = levels.shape
+        size, framed = channels * height * width, (height + 2) * (width + 2)
+        spare, floats = scratch("spare", (size,), torch.uint8), scratch("floats", (size,), torch.float32)
+        packed = scratch("packed", (framed,), torch.int32).numpy().view(np.uint32)
+        codes, numbers = self.codes[samples], self.numbers[samples]
+        level_kernels.run(levels, codes, numbers, self.fills, spare.numpy(), floats.numpy(), packed)
+
+
+class CpuRendering:
+    """A plan of uint8 images as numpy arrays, ready for the kernels.
+
+    Args:
+        plan: what happens to each sample.
+        dtype: of the output.
+        shift: float32 [C, 1, 1], of the color map; None: 0.
+        scale: float32 [C, 1, 1]; None: 1.
+    """
+
+    def __init__(self, plan: Plan, dtype: torch.dtype, shift: Tensor | None, scale: Tensor | None) -> None:
+        self._plan, self._dtype, self._shift, self._scale = plan, dtype, shift, scale
+
+    def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
+        """Renders samples.
+
+        Args:
+            first: the first of them; the others follow it.
+            images: contiguous uint8 [N, C, H, W].
+            indices: int64 [b], which of the images each sample is.
+            out: [b, C, h, w].
+
+        Raises:
+            IndexError: if there is no such image, or sample.
+            ValueError: if the images or the output have another shape than the plan.
+        """
+        numbers = self._checked(first, images, indices, out)
+        samples = slice(first, first + len(numbers))
+        if self._plan.resampling is None:
+            self._crop(samples, images.numpy(), numbers, out)
+        else:
+            self._resize(samples, images, numbers, self._plan.resampling, out)
+        for hole, corners in zip(self._plan.holes, self._corners, strict=True):
+            for k, image in zip(range(samples.start, samples.stop), out, strict=True):
+                punch_row(k, hole, corners[k], image)
+
+    def _checked(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> Numbers:
+        """The indices for the kernels, which check nothing and would read and write anywhere."""
+        if images.shape[1:] != self._plan.source or out.shape != (len(indices), *self._plan.shape[1:]):
+            raise ValueError(f"images {tuple(images.shape)} into {tuple(out.shape)} are not what was planned")
+        if images.dtype != torch.uint8 or not images.is_contiguous():
+            raise ValueError(f"images are {images.dtype} of strides {images.stride()}, expected contiguous uint8")
+        if indices.dtype != torch.int64 or out.dtype != self._dtype:
+            raise ValueError(f"indices are {indices.dtype} and the output {out.dtype}, which is not what was planned")
+        numbers = np.ascontiguousarray(indices.numpy())
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(images)):
+            raise IndexError(f"images {int(numbers.min())} to {int(numbers.max())} are wanted, there are {len(images)}")
+        if first < 0 or first + len(numbers) > self._plan.count:
+            raise IndexError(f"samples {first} to {first + len(numbers) - 1} are wanted, there are {self._plan.count}")
+        return numbers
+
+    def _resize(self, samples: slice, images: Tensor, indices: Numbers, how: Resampling, out: Tensor) -> None:
+        """By way of a resize of their windows, a few at a time, so that these stay in cache."""
+        shape = self._plan.source[0], how.height, how.width
+        for part in chunks(len(indices), shape, RESIZED_BYTES):
+            full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
+            here = slice(samples.start + part.start, samples.start + part.stop)
+            if how.mode == "bilinear" and how.antialias and self._is_inside:
+                sources = np.ascontiguousarray(self._sources[:, here])
+                antialias.resize(images.numpy(), indices[part], sources, full.numpy())
+            else:
+                for index, window, target in zip(indices[part], self._windows[here], full, strict=True):
+                    target.copy_(resized(images[index], window, how, self._plan.padding))
+            self._crop(here, full.numpy(), np.arange(len(full)), out[part])
+
+    def _crop(self, samples: slice, images: Bytes, indices: Numbers, out: Tensor) -> None:
+        """Cuts frames out of images and colors them, by way of their levels where these change."""
+        frames, streamed = self._frames.of(samples), self._streams(out)
+        if self._operations is None:
+            self._cut(images, indices, frames, self._color_map, out, streamed)
+            return
+        for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
+            levels = scratch("levels", out[part].shape, torch.uint8)
+            self._cut(images, indices[part], frames.of(part), self._no_colors, levels)
+            self._operations.run(slice(samples.start + part.start, samples.start + part.stop), levels.numpy())
+            count = len(levels)
+            self._cut(levels.numpy(), np.arange(count), Frames.whole(count), self._color_map, out[part], streamed)
+
+    def _streams(self, out: Tensor) -> bool:
+        """Whether a batch is written past the caches: it, and each sample, is too large to be found there again."""
+        count, channels, height, width = self._plan.shape
+        values = height * width if out.is_contiguous() else width * channels  # of what a kernel writes at once
+        aligned = values * out.itemsize % LINE == 0 and out.data_ptr() % LINE == 0
+        return aligned and past_caches(count, channels * height * width * out.itemsize)
+
+    def _cut(
+        self,
+        images: Bytes,
+        indices: Numbers,
+        frames: Frames,
+        colors: ColorMap,
+        out: Tensor,
+        streamed: bool = False,
+    ) -> None:
+        """Cuts frames out of images and scales them, straight into the output where a kernel can write it."""
+        lines = out.permute(0, 2, 3, 1)
+        where = images, indices, frames.tops, frames.lefts, frames.flips
+        if out.dtype in (torch.float32, torch.uint8) and out.is_contiguous():
+            kernels.crop(*where, self._fill, self._mode, *colors, streamed, out.numpy())
+        elif out.dtype == torch.float32 and lines.is_contiguous():
+            kernels.crop_interleaved(*where, self._fill, self._mode, *colors, streamed, lines.flatten(2).numpy())
+        else:
+            dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
+            for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
+                work = scratch("pixels", out[part].shape, dtype)
+                self._cut(images, indices[part], frames.of(part), colors, work)
+                out[part].copy_(work)
+
+    @lazy_property
+    def _frames(self) -> Frames:
+        plan, how = self._plan, self._plan.resampling
+        flips = np.zeros(plan.count, dtype=np.uint8)
+        for flip, bit in ((plan.flip_x, kernels.FLIPPED_X), (plan.flip_y, kernels.FLIPPED_Y)):
+            if flip is not None:
+                flips += flip.numpy() * np.uint8(bit)
+        top, left = (plan.top, plan.left) if how is None else (how.top, how.left)
+        return Frames(self._starts(top), self._starts(left), flips)
+
+    @lazy_property
+    def _operations(self) -> Operations | None:
+        program = self._plan.whole_program()
+        return None if program is None else Operations.of_program(program, self._plan.source[0])
+
+    def _starts(self, values: Tensor | None) -> Numbers:
+        if values is None:
+            return np.zeros(self._plan.count, dtype=np.int64)
+        return np.ascontiguousarray(values.numpy())
+
+    @lazy_property
+    def _sources(self) -> Numbers:
+        """The source windows, int64 [4, B]: tops, lefts, rows, columns."""
+        plan = self._plan
+        sizes = (plan.of_batch(plan.rows).numpy(), plan.of_batch(plan.cols).numpy())
+        return np.stack((self._starts(plan.top), self._starts(plan.left), *sizes))
+
+    @lazy_property
+    def _is_inside(self) -> bool:
+        """Whether all source windows lie in the images, and have pixels."""
+        _, height, width = self._plan.source
+        tops, lefts, rows, cols = self._sources
+        least = min(tops.min(initial=0), lefts.min(initial=0), rows.min(initial=1) - 1, cols.min(initial=1) - 1)
+        return bool(least >= 0 and (tops + rows <= height).all() and (lefts + cols <= width).all())
+
+    @lazy_property
+    def _mode(self) -> int:
+        return PADDING_MODES.index((self._plan.padding or Padding()).mode)
+
+    @lazy_property
+    def _fill(self) -> Bytes:
+        return _filled((self._plan.padding or Padding()).fill, self._plan.source[0])
+
+    @lazy_property
+    def _color_map(self) -> ColorMap:
+        shift, scale = self._no_colors
+        return (
+            shift if self._shift is None else self._shift.view(-1).numpy(),
+            scale if self._scale is None else self._scale.view(-1).numpy(),
+        )
+
+    @lazy_property
+    def _no_colors(self) -> ColorMap:
+        channels = self._plan.source[0]
+        return np.zeros(channels, dtype=np.float32), np.ones(channels, dtype=np.float32)
+
+    @lazy_property
+    def _windows(self) -> list[Window]:
+        return windows(self._plan)
+
+    @lazy_property
+    def _corners(self) -> list[list[Corner]]:
+        return [corners_of(hole) for hole in self._plan.holes]
+
+
+@lru_cache(maxsize=64)
+def _filled(fill: tuple[float, ...], channels: int) -> Bytes:
+    """The constant outside as the kernels take it, shared by all who ask for the same."""
+    return constant(fill, torch.uint8, torch.device("cpu")).expand(channels).contiguous().numpy()

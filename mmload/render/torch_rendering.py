@@ -1,0 +1,75 @@
+"""Renders a batch by torch's operations: floats, resizes on a device, whatever no compiled kernel takes.
+
+Values are subtracted and multiplied in float32, separately, as in the kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmload.render import torch_levels
+from mmload.render.erased_regions import punch_batch
+from mmload.render.level_program import Program
+from mmload.render.plan import Plan, Resampling
+from mmload.render.torch_resample import resized, resized_batch
+from mmload.render.torch_sampling import Window, picked, windows
+
+
+def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, images: Tensor, out: Tensor) -> None:
+    """Renders images [B, C, H, W] of any dtype and device.
+
+    Args:
+        plan: what happens to each sample.
+        shift: float32 [C, 1, 1], of the color map; None: 0.
+        scale: float32 [C, 1, 1]; None: 1.
+        images: the samples.
+        out: [B, C, h, w].
+    """
+    finish_by_torch(plan, plan.whole_program(), shift, scale, _moved(plan, images), out)
+
+
+def finish_by_torch(
+    plan: Plan, program: Program | None, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor
+) -> None:
+    """Changes the levels of images [B, C, h, w] that geometry has moved, colors and converts them, punches holes."""
+    if program is not None:
+        moved = torch_levels.run(program, moved, plan.peak)
+    _color(moved, shift, scale, out)
+    for hole in plan.holes:
+        punch_batch(hole, out)
+
+
+def _moved(plan: Plan, images: Tensor) -> Tensor:
+    """The images [B, C, h, w] cropped, resized and flipped, in their own dtype."""
+    how = plan.resampling
+    if how is None:
+        return picked(images, plan)
+    if how.mode == "bilinear" and plan.device.type != "cpu":
+        return resized_batch(images, plan, how)
+    if not len(images):
+        return images.new_empty(plan.shape)
+    pairs = zip(images, windows(plan), strict=True)
+    return torch.stack([_moved_one(plan, how, image, window) for image, window in pairs])
+
+
+def _moved_one(plan: Plan, how: Resampling, image: Tensor, window: Window) -> Tensor:
+    """One image by way of a resize."""
+    full = resized(image, window, how, plan.padding)
+    top, left = window.part_top, window.part_left
+    part = full[:, top : top + plan.height, left : left + plan.width]
+    return part.flip(window.flips) if window.flips else part
+
+
+def _color(pixels: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tensor) -> None:
+    """Colors and converts [B, C, h, w] into ``out``."""
+    if scale is None:
+        out.copy_(pixels)
+        return
+    work = out if out.dtype == torch.float32 else torch.empty_like(pixels, dtype=torch.float32)
+    work.copy_(pixels)
+    if shift is not None:
+        work.sub_(shift)
+    work.mul_(scale)
+    if work is not out:
+        out.copy_(work)

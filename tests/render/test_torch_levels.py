@@ -1,0 +1,113 @@
+"""Programs by torch's operations, as a device runs them, against the compiled kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_level_kernels import EXACT, pictures
+
+from mmload.render import level_program as levels
+from mmload.render import torch_levels
+from mmload.render.level_kernels import run
+from mmload.render.level_program import Program, Slot, chain, one_of
+
+COUNT = 6
+CPU = torch.device("cpu")
+WARP = (0.9137, -0.2171, 3.113, 0.1531, 1.1017, -4.371)
+BENT = (1.05, 0.1, -3.0, 0.02, 0.97, 2.0, 0.001, -0.0005)
+
+
+def compiled(program: Program, images: torch.Tensor) -> torch.Tensor:
+    """The images after a program, by the kernels."""
+    out, channels = images.clone(), images.shape[1]
+    rows = [
+        (-1,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in program.slots
+    ]
+    size = images[0].numel()
+    spare, floats = np.zeros(size, np.uint8), np.zeros(size, np.float32)
+    packed = np.zeros(((images.shape[2] + 2) * (images.shape[3] + 2)), np.uint32)
+    run(out.numpy(), program.codes.numpy(), program.numbers.numpy(), np.array(rows, np.int64), spare, floats, packed)
+    return out
+
+
+def batch() -> torch.Tensor:
+    """Images [6, 3, 61, 47]: noise and parts of a smooth one."""
+    noise, smooth = pictures()["noise"], pictures()["smooth"][:, :61, :47]
+    return torch.stack([noise, smooth, noise.flip(1), smooth.flip(2), noise // 3 + 40, smooth])
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_an_operation_is_within_a_level_of_the_kernels(name: str) -> None:
+    operation, numbers, _ = EXACT[name]
+    program = Program.of(operation, COUNT, CPU, *numbers, on=torch.tensor([True, True, False, True, True, False]))
+    by_torch = torch_levels.run(program, batch(), 255.0)
+    apart = (by_torch - compiled(program, batch())).abs()
+    assert apart.max() <= 1
+    assert (apart > 0).float().mean() < 0.01
+    assert torch.equal(by_torch[2], batch()[2].to(torch.float32))
+
+
+@pytest.mark.parametrize("fill", [None, (0.0,), (200.0, 10.0, 90.0)])
+@pytest.mark.parametrize(
+    ("operation", "numbers"),
+    [
+        (levels.AFFINE_NEAREST, WARP),
+        (levels.AFFINE_BILINEAR, WARP),
+        (levels.PERSPECTIVE_NEAREST, BENT),
+        (levels.PERSPECTIVE_BILINEAR, BENT),
+    ],
+)
+def test_warps_are_those_of_the_kernels(
+    operation: int, numbers: tuple[float, ...], fill: tuple[float, ...] | None
+) -> None:
+    program = Program.of(operation, COUNT, CPU, *numbers, fill=fill)
+    apart = (torch_levels.run(program, batch(), 255.0) - compiled(program, batch())).abs()
+    assert (apart > 1).float().mean() < 0.002  # nearest: coordinates half way between two pixels
+
+
+@pytest.mark.parametrize(("wide", "high", "sigma"), [(3, 3, 0.3), (23, 23, 1.4), (5, 9, 2.0)])
+def test_blurs_are_those_of_the_kernels(wide: int, high: int, sigma: float) -> None:
+    program = Program.of(levels.BLUR, COUNT, CPU, wide, high, sigma, reach=max(wide, high) // 2)
+    apart = (torch_levels.run(program, batch(), 255.0) - compiled(program, batch())).abs()
+    assert apart.max() <= 1
+    assert (apart > 0).float().mean() < 0.01
+
+
+def test_every_sample_has_operations_of_its_own_and_chains_are_mixed() -> None:
+    order = torch.arange(COUNT)
+    choice = one_of(
+        [
+            chain([Program.of(levels.INVERT, COUNT, CPU), Program.of(levels.BRIGHTNESS, COUNT, CPU, 0.25 * order)]),
+            Program.of(levels.FLIP_X, COUNT, CPU),
+            Program.of(levels.PERMUTE, COUNT, CPU, 2.0, 0.0, 1.0),
+        ],
+        order % 3,
+    )
+    begin = Program.of(levels.MIX_BEGIN, COUNT, CPU, 0.2 + 0.01 * order, on=order > 1)
+    add = Program.of(levels.MIX_ADD, COUNT, CPU, 0.4, on=order > 1)
+    end = Program.of(levels.MIX_END, COUNT, CPU, on=order > 1)
+    program = chain([begin, choice, add, Program.of(levels.POSTERIZE, COUNT, CPU, 3), add, end])
+    by_torch, by_kernels = torch_levels.run(program, batch(), 255.0), compiled(program, batch())
+    assert (by_torch - by_kernels).abs().max() <= 1
+    assert not torch.equal(by_kernels[0], by_kernels[3])
+
+
+def test_floats_stay_within_0_and_1() -> None:
+    images = batch().to(torch.float32) / 255
+    for operation, numbers, _ in EXACT.values():
+        if operation != levels.SOLARIZE:
+            program = Program.of(operation, COUNT, CPU, *numbers)
+            changed = torch_levels.run(program, images, 1.0)
+            assert changed.min() >= 0
+            assert changed.max() <= 1
+
+
+def test_empty_places_do_nothing() -> None:
+    program = Program(
+        codes=torch.zeros((COUNT, 2), dtype=torch.int64),
+        numbers=torch.zeros((COUNT, 2, levels.MOST_NUMBERS)),
+        slots=(Slot(operations=frozenset()), Slot(operations=frozenset({levels.INVERT}))),
+    )
+    assert torch.equal(torch_levels.run(program, batch(), 255.0), batch().to(torch.float32))
+    assert torch.equal(compiled(program, batch()), batch())
