@@ -116,7 +116,7 @@ def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype) -> N
             _expect(name, tensor, wanted, dtypes)
 
 
-def refuse_values(images: Tensor, places: Tensor | None, steps: Iterable[nn.Module]) -> None:
+def refuse_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Module]) -> None:
     """Refuses float images on a CPU whose white is not 1, before steps whose result depends on it.
 
     On other devices nobody looks: the device would be waited for at every batch.
@@ -127,7 +127,7 @@ def refuse_values(images: Tensor, places: Tensor | None, steps: Iterable[nn.Modu
     if images.device.type != "cpu" or not images.is_floating_point() or not images.numel():
         return
     if any(isinstance(step, Normalize | LevelStep) for step in steps):
-        seen = images if places is None else images[places]
+        seen = images if indices is None else images[indices]
         least, greatest = (float(end) for end in seen.aminmax()) if seen.numel() else (0.0, 1.0)
         if not (least >= -0.01 and greatest <= 1.01):
             raise ValueError(

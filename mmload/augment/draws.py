@@ -23,8 +23,8 @@ from mmload.runtime.hashing import (
     chances,
     counted,
     expect_words,
+    integers,
     mixed,
-    places,
     seeded,
     unit,
 )
@@ -111,13 +111,13 @@ class Draws:
             return torch.from_numpy(chances(self._words(1).reshape(-1), p))
         return self.uniform(1)[:, 0] < p
 
-    def places(self, *rooms: tuple[int, int]) -> list[Tensor]:
+    def integers(self, *ranges: tuple[int, int]) -> list[Tensor]:
         """One draw per sample for each (first, last): integers from first to last, int64 [B] each."""
         if self._seeds.device.type == "cpu":
-            return list(torch.from_numpy(places(self._words(len(rooms)), np.array(rooms, np.int64))))
-        uniform = self.uniform(len(rooms))
+            return list(torch.from_numpy(integers(self._words(len(ranges)), np.array(ranges, np.int64))))
+        uniform = self.uniform(len(ranges))
         return [
-            whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(rooms)
+            whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(ranges)
         ]
 
     def weighted(self, shares: Sequence[float]) -> Tensor:

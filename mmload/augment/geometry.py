@@ -63,7 +63,7 @@ class RandomCrop(Step):
                 f"a crop of {height} x {width} does not fit into images of {plan.height} x {plan.width} "
                 "with their padding: make it smaller, or set padding or pad_if_needed"
             )
-        tops, lefts = draws.places((-top, spare_rows - top), (-left, spare_cols - left))
+        tops, lefts = draws.integers((-top, spare_rows - top), (-left, spare_cols - left))
         return plan.cropped(tops, lefts, height, width, self._around((left, top, right, bottom)))
 
     def _around(self, borders: tuple[int, int, int, int]) -> Padding | None:

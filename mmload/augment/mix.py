@@ -121,7 +121,7 @@ class CutMix(_Mix):
         """What is pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
         applied = draws.chance(self.p)
         half = 0.5 * (1.0 - beta(draws, self.alpha)).sqrt()
-        x, y = draws.places((0, width - 1), (0, height - 1))
+        x, y = draws.integers((0, width - 1), (0, height - 1))
         across, over = (half * width).to(torch.int64), (half * height).to(torch.int64)
         left, right = (x - across).clamp(min=0), (x + across).clamp(max=width)
         top, bottom = (y - over).clamp(min=0), (y + over).clamp(max=height)

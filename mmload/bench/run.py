@@ -199,8 +199,8 @@ def _note_of_training(measurements: Sequence[Measurement], budget: float) -> str
     untrained = [result for result in measurements if result.untrained]
     if not untrained:
         return ""
-    some = any(result.training for result in measurements)
-    names = ", ".join(result.name for result in untrained) if some else "any of them"
+    any_trained = any(result.training for result in measurements)
+    names = ", ".join(result.name for result in untrained) if any_trained else "any of them"
     return (
         f"no training with {names}: two steps take about {untrained[0].untrained:,.0f} s, for which the time "
         f"budget of {budget:g} s has no room; raise --time-budget, or lower --batch-size"

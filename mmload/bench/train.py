@@ -131,12 +131,12 @@ def endless(contender: Contender) -> Any:
         MmloadError: if an epoch has none.
     """
     while True:
-        some = False
+        gave_batch = False
         batches: Iterator[tuple[Tensor, Tensor]] = contender.epoch()
         for batch in batches:
-            some = True
+            gave_batch = True
             yield batch
-        if not some:
+        if not gave_batch:
             raise MmloadError("an epoch gave no batch")
 
 

@@ -111,7 +111,7 @@ def _swap(a: np.uint64, b: np.uint64, bits: np.uint64, mask: np.uint64) -> tuple
 
 
 @called
-def _turn(source: Words, out: Words) -> None:
+def _transpose(source: Words, out: Words) -> None:
     """Bytes [8 a, 8 b] as [8 b, 8 a], both given as words of eight: [8 a, b] and [8 b, a].
 
     Eight words at a time change bytes, then pairs, then fours of them, as in Hacker's Delight, 7-3. Each has a name of
@@ -158,32 +158,32 @@ def _resample(lines: Bytes, row: int, column: int, over: Taps, aside: Taps, top:
     used = (aside[0][left + width - 1] + aside[1][left + width - 1]) * channels - before
     words, across = (used + 7) // 8, (width + 7) // 8
     band = np.empty((_BAND, words), np.uint64)
-    turned = np.empty((8 * words, _BAND // 8), np.uint64)
+    transposed = np.empty((8 * words, _BAND // 8), np.uint64)
     narrow = np.empty((8 * across, _BAND // 8), np.uint64)
     whole = np.empty((channels, (rows + _BAND - 1) // _BAND * _BAND, across), np.uint64)
     sums = np.empty(max(_BAND, width), np.int32)
-    given, columns = band.view(np.uint8), turned.view(np.uint8)
+    given, columns = band.view(np.uint8), transposed.view(np.uint8)
     thin, resized = narrow.view(np.uint8), whole.view(np.uint8)
     for start in range(0, rows, _BAND):
         y, x = _U(row + first + start), _U(column + before)
         for i in range(_U(min(_BAND, rows - start))):
             for j in range(_U(used)):
                 given[i, j] = lines[y + i, x + j]
-        _turn(band, turned)
+        _transpose(band, transposed)
         for c in range(channels):
             _blend(columns, c - before, channels, aside, left, _BAND, sums, thin[:width])
-            _turn(narrow, whole[c, start : start + _BAND])
+            _transpose(narrow, whole[c, start : start + _BAND])
     for c in range(channels):
         _blend(resized[c], -first, 1, over, top, width, sums, out[c])
 
 
 @numba_compiled("void(uint8[:, :, :, ::1], int64[::1], int64[:, ::1], uint8[:, :, :, ::1])")
-def resize(images: Bytes, places: Numbers, windows: Numbers, out: Bytes) -> None:
+def resize(images: Bytes, indices: Numbers, windows: Numbers, out: Bytes) -> None:
     """Windows of images in another size, bilinear.
 
     Args:
         images: uint8 [N, C, H, W].
-        places: int64 [B], which of the images each sample is.
+        indices: int64 [B], which of the images each sample is.
         windows: int64 [4, B], tops, lefts, rows and columns, inside of the images.
         out: uint8 [B, C, h, w].
     """
@@ -192,7 +192,7 @@ def resize(images: Bytes, places: Numbers, windows: Numbers, out: Bytes) -> None
         top, left, rows, columns = windows[0, k], windows[1, k], windows[2, k], windows[3, k]
         over, aside = _taps(rows, height), _taps(columns, width)
         for c in range(_U(channels)):
-            _resample(images[_U(places[k]), c], top, left, over, aside, 0, 0, out[k, c : c + _U(1)])
+            _resample(images[_U(indices[k]), c], top, left, over, aside, 0, 0, out[k, c : c + _U(1)])
 
 
 @numba_compiled("void(uint8[:, :, :, ::1], int64, int64, int64, int64, uint8[:, :, :, ::1])")

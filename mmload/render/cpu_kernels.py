@@ -104,7 +104,7 @@ def _find_sources(span: _Span, length: int, mode: int, sources: Numbers) -> None
 @inlined
 def _copy_inside(
     images: Bytes,
-    place: Index,
+    index: Index,
     c: Index,
     row: Index,
     columns: _Span,
@@ -120,10 +120,10 @@ def _copy_inside(
     origin = _U(columns.origin)
     if columns.flipped:
         for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = (np.float32(images[place, c, row, origin - x]) - less) * times
+            target[at + x] = (np.float32(images[index, c, row, origin - x]) - less) * times
     else:
         for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = (np.float32(images[place, c, row, origin + x]) - less) * times
+            target[at + x] = (np.float32(images[index, c, row, origin + x]) - less) * times
 
 
 @inlined
@@ -138,7 +138,7 @@ def _lines_at_once(height: int, line_bytes: int) -> int:
 @numba_compiled(_CROP.format("float32[:, :, :, ::1]"), _CROP.format("uint8[:, :, :, ::1]"))
 def crop(
     images: Bytes,
-    places: Numbers,
+    indices: Numbers,
     tops: Numbers,
     lefts: Numbers,
     flips: Bytes,
@@ -156,7 +156,7 @@ def crop(
 
     Args:
         images: uint8 [N, C, H, W].
-        places: int64 [B], which of the images each sample is.
+        indices: int64 [B], which of the images each sample is.
         tops: int64 [B], first row of its window, in or outside of the image.
         lefts: int64 [B], first column of it.
         flips: uint8 [B], the bits :data:`FLIPPED_X` and :data:`FLIPPED_Y`.
@@ -173,7 +173,7 @@ def crop(
     target = band if streamed else flat
     row_sources, column_sources = np.empty(height, np.int64), np.empty(width, np.int64)
     for k in range(_U(count)):
-        place = _U(places[k])
+        index = _U(indices[k])
         rows = _span(tops[k], height, images.shape[2], flips[k] & FLIPPED_Y != 0)
         columns = _span(lefts[k], width, images.shape[3], flips[k] & FLIPPED_X != 0)
         _find_sources(rows, images.shape[2], mode, row_sources)
@@ -191,7 +191,7 @@ def crop(
                     left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
                     row = _U(row_sources[y])
                     if shown:
-                        _copy_inside(images, place, c, row, columns, less, times, target, at)
+                        _copy_inside(images, index, c, row, columns, less, times, target, at)
                     # The margins are no inlined functions: called from branches, these count references in every line,
                     # with which streamed crops took twice as long.
                     if mode == _CONSTANT:
@@ -202,7 +202,7 @@ def crop(
                     else:
                         for m in range(_U(width) - (right - left)):
                             beside = m if m < left else m + (right - left)
-                            value = np.float32(images[place, c, row, _U(column_sources[beside])])
+                            value = np.float32(images[index, c, row, _U(column_sources[beside])])
                             target[at + beside] = (value - less) * times
                 if streamed:
                     stream(band, flat, begun, (stop - start) * width)
@@ -220,7 +220,7 @@ def fill(out: Floats, value: float) -> None:
 
 
 @inlined
-def _interleave(images: Bytes, place: Index, row: Index, columns: _Span, line: Bytes) -> None:
+def _interleave(images: Bytes, index: Index, row: Index, columns: _Span, line: Bytes) -> None:
     """A row's columns inside of the image into a line of w * C values.
 
     Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
@@ -230,24 +230,24 @@ def _interleave(images: Bytes, place: Index, row: Index, columns: _Span, line: B
     origin = _U(columns.origin)
     if channels == 3 and columns.flipped:
         for x in range(_U(columns.begin), _U(columns.end)):
-            line[_U(3) * x] = images[place, 0, row, origin - x]
-            line[_U(3) * x + _U(1)] = images[place, 1, row, origin - x]
-            line[_U(3) * x + _U(2)] = images[place, 2, row, origin - x]
+            line[_U(3) * x] = images[index, 0, row, origin - x]
+            line[_U(3) * x + _U(1)] = images[index, 1, row, origin - x]
+            line[_U(3) * x + _U(2)] = images[index, 2, row, origin - x]
     elif channels == 3:
         for x in range(_U(columns.begin), _U(columns.end)):
-            line[_U(3) * x] = images[place, 0, row, origin + x]
-            line[_U(3) * x + _U(1)] = images[place, 1, row, origin + x]
-            line[_U(3) * x + _U(2)] = images[place, 2, row, origin + x]
+            line[_U(3) * x] = images[index, 0, row, origin + x]
+            line[_U(3) * x + _U(1)] = images[index, 1, row, origin + x]
+            line[_U(3) * x + _U(2)] = images[index, 2, row, origin + x]
     else:
         for c in range(_U(channels)):
             for x in range(_U(columns.begin), _U(columns.end)):
-                line[x * _U(channels) + c] = images[place, c, row, origin - x if columns.flipped else origin + x]
+                line[x * _U(channels) + c] = images[index, c, row, origin - x if columns.flipped else origin + x]
 
 
 @numba_compiled(_CROP.format("float32[:, :, ::1]"))
 def crop_interleaved(
     images: Bytes,
-    places: Numbers,
+    indices: Numbers,
     tops: Numbers,
     lefts: Numbers,
     flips: Bytes,
@@ -270,7 +270,7 @@ def crop_interleaved(
         less[i], times[i] = shift[i % channels], scale[i % channels]
     row_sources, column_sources = np.empty(height, np.int64), np.empty(width, np.int64)
     for k in range(_U(count)):
-        place = _U(places[k])
+        index = _U(indices[k])
         rows = _span(tops[k], height, images.shape[2], flips[k] & FLIPPED_Y != 0)
         columns = _span(lefts[k], width, images.shape[3], flips[k] & FLIPPED_X != 0)
         _find_sources(rows, images.shape[2], mode, row_sources)
@@ -279,14 +279,14 @@ def crop_interleaved(
             shown = mode != _CONSTANT or _U(rows.begin) <= y < _U(rows.end)
             row = _U(row_sources[y])
             if shown:
-                _interleave(images, place, row, columns, line)
+                _interleave(images, index, row, columns, line)
             left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
             # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the rest of
             # the body once for each kind and does not vectorize the last pass, which took twice as long.
             for m in range(_U(width) - (right - left)):
                 x = m if m < left else m + (right - left)
                 for c in range(_U(channels)):
-                    value = fill[c] if mode == _CONSTANT else images[place, c, row, _U(column_sources[x])]
+                    value = fill[c] if mode == _CONSTANT else images[index, c, row, _U(column_sources[x])]
                     line[x * _U(channels) + c] = value
             at = (k * _U(height) + y) * _U(values)
             base = _U(0) if streamed else at

@@ -31,7 +31,7 @@ _RED, _GREEN, _BLUE = (tl.constexpr(weight) for weight in LUMA_WEIGHTS)
 
 def crop(
     images: Tensor,
-    places: Tensor | None,
+    indices: Tensor | None,
     plan: Plan,
     shift: Tensor | None,
     scale: Tensor | None,
@@ -41,7 +41,7 @@ def crop(
 
     Args:
         images: contiguous uint8 [N, C, H, W] on the device, or in host memory that it can read (pinned, registered).
-        places: int64 [B], which of the images each sample is; None: they are the samples.
+        indices: int64 [B], which of the images each sample is; None: they are the samples.
         plan: the windows, flips and grays; its resampling and its holes are not looked at.
         shift: float32, C values; None: 0.
         scale: float32, C values; None: 1.
@@ -59,7 +59,7 @@ def crop(
     with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has none
         _crop[grid](
             images,
-            places,
+            indices,
             plan.top,
             plan.left,
             plan.flip_x,
@@ -136,7 +136,7 @@ def _value(pixels, inside, fill, channel, CHANNELS: tl.constexpr, MODE: tl.const
 @triton.jit
 def _crop(
     images,
-    places,
+    indices,
     tops,
     lefts,
     flips_x,
@@ -171,7 +171,7 @@ def _crop(
     row, above = _place(_start(tops, k), _mirrored(flips_y, k, y, HEIGHT), ROWS, MODE)
     col, beside = _place(_start(lefts, k), _mirrored(flips_x, k, x, WIDTH), COLS, MODE)
     inside = wanted & above & beside
-    place = k if places is None else tl.load(places + k)
+    place = k if indices is None else tl.load(indices + k)
     image = images + place.to(tl.int64) * (CHANNELS * ROWS * COLS)
     at = row * COLS + col
     value = _value(image + channel * (ROWS * COLS) + at, inside, fill, channel, CHANNELS, MODE)

@@ -128,10 +128,10 @@ def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
     count, channels = images.shape[:2]
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
     most = PICKED_AT_ONCE if plan.device.type == "cpu" else count * plan.height * plan.width
-    for some in chunks(count, (plan.height, plan.width), most):
-        source, index = _indexed(images[some], y[some], x[some], plan.padding, fill)
+    for samples in chunks(count, (plan.height, plan.width), most):
+        source, index = _indexed(images[samples], y[samples], x[samples], plan.padding, fill)
         index = index.flatten(1)[:, None].expand(-1, channels, -1)
-        torch.gather(source.reshape(len(source), channels, -1), 2, index, out=taken[some])
+        torch.gather(source.reshape(len(source), channels, -1), 2, index, out=taken[samples])
     return taken.view(count, channels, plan.height, plan.width)
 
 

@@ -115,11 +115,11 @@ def chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
 
 
 @numba_compiled("int64[:, ::1](uint64[:, ::1], int64[:, ::1])", nogil=False)
-def places(words: Words, rooms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Words [B, N] as integers from the first to the last of each room: int64 [N, B], for rooms [N, 2]."""
+def integers(words: Words, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Words [B, N] as integers from the first to the last of each range: int64 [N, B], for ranges [N, 2]."""
     out = np.empty((words.shape[1], words.shape[0]), np.int64)
     for number in range(len(out)):
-        first, last = rooms[number]
+        first, last = ranges[number]
         for k in range(len(words)):
             out[number, k] = np.int64(_unit(words[k, number]) * (last - first + 1)) + first
     return out

@@ -26,10 +26,10 @@ def available_cores() -> int:
 
 
 def check_threads(threads: int | None) -> None:
-    """Whether so many threads can be meant; None, the cores available, can.
+    """Refuses an invalid number of threads; None is valid: the cores available.
 
     Raises:
-        UsageError: if they cannot.
+        UsageError: if it is not from 1 to :data:`MOST_THREADS`.
     """
     if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
         raise UsageError(f"threads is {threads!r}; use 1 to {MOST_THREADS}, or leave it out for the cores available")
