@@ -8,6 +8,9 @@ from mmload.errors import counted
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan, refuse_levels
 
+_MOST_PIXELS = 2**31 - 1
+"""Of an image and a frame of one pixel: a warp counts them in 32 bits."""
+
 
 class LevelStep(Step):
     """A step whose effect is a :class:`~mmload.render.level_program.Program`. A subclass draws that.
@@ -46,13 +49,18 @@ class LevelStep(Step):
             allowed = " or ".join(str(number) for number in self.channels)
             raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
 
-    def refuse_fill(self, fill: tuple[float, ...] | None, plan: Plan) -> None:
-        """Refuses images that the fill of a warp does not fit.
+    def refuse_warp(self, fill: tuple[float, ...] | None, plan: Plan) -> None:
+        """Refuses images that cannot be warped with this fill.
 
         Raises:
-            ValueError: if it has another number of channels, or is no level of uint8 images.
+            ValueError: if it has another number of channels, or is no level of uint8 images; or if the images have
+                more pixels than a warp can count.
         """
         channels = plan.source[0]
+        if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
+            raise ValueError(
+                f"images of {plan.height} x {plan.width} are too large for {type(self).__name__}: crop before"
+            )
         if fill is not None and len(fill) not in (1, channels):
             raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")
         if fill is not None and plan.peak > 1:

@@ -101,7 +101,7 @@ class _Policy(LevelStep):
             ValueError: if they are such.
         """
         super().refuse_images(plan)
-        self.refuse_fill(self.fill, plan)
+        self.refuse_warp(self.fill, plan)
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
         """Refuses boxes and masks, which the warps of a policy would leave behind.

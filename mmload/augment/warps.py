@@ -56,7 +56,7 @@ class _Warp(LevelStep):
             ValueError: if it has another number of channels, or is no level of uint8 images.
         """
         super().refuse_images(plan)
-        self.refuse_fill(self.fill, plan)
+        self.refuse_warp(self.fill, plan)
 
     def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Tensor, on: Tensor | None = None) -> Program:
         """The operation of this interpolation with a matrix [B, N] each."""

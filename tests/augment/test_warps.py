@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 
 from mmload.augment import (
     BoxRule,
+    RandAugment,
     RandomAffine,
     RandomApply,
     RandomChoice,
@@ -28,6 +29,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.batch import Batch
+from mmload.render.plan import Plan
 
 COUNT, HEIGHT, WIDTH, MOST = 8, 31, 42, 4
 VOID = 255
@@ -250,3 +252,10 @@ def test_what_warps_cannot_do_is_told() -> None:
         RandomAffine(10, shear=90)
     with pytest.raises(ValueError, match=r"translate is \(0.1,\), expected two shares"):
         RandomAffine(10, translate=(0.1,))
+
+
+def test_images_of_more_pixels_than_a_warp_can_count_are_refused() -> None:
+    plan = Plan.of(1, (1, 46_400, 46_400), 255.0, torch.device("cpu"))
+    for step in (RandomRotation(5), RandAugment()):
+        with pytest.raises(ValueError, match="46400 x 46400 are too large"):
+            step.describe(plan, Draws(torch.zeros(1, dtype=torch.int64), 0))
