@@ -1,9 +1,9 @@
-"""``mmload bench``: what a stored dataset gains, like for like, and where the limit is.
+"""``mmload bench``: measures the gain of a stored dataset on equal tasks, and identifies the bottleneck.
 
     options -> task -> contenders, ceilings -> measure (process, child) -> record -> verdict, report, chart, compare
 
-Every contender delivers the same: the same images, the same crop, flip and normalize, float32 batches and labels,
-shuffled, on the same device. What differs is said in the table.
+Every contender performs the same task: the same images, the same crop, flip and normalize, float32 batches and labels,
+shuffled, on the same device. The table lists any deviations.
 """
 
 from mmload.bench.options import Options

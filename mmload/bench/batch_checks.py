@@ -1,4 +1,4 @@
-"""Compares the batches of a contender with what the task asks for."""
+"""Checks the batches of a contender against the task."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Output = tuple[tuple[int, ...], str, str]
 
 
 def output_of(task: Task) -> Output:
-    """The output that a task asks for."""
+    """The output that a task requires."""
     return tuple(task.shape[1:]), str(task.dtype), task.device
 
 
 def check_batch(wanted: Output, images: Tensor, labels: Tensor) -> None:
-    """Compare a batch with the output that the task asks for.
+    """Check a batch against the output that the task requires.
 
     Raises:
-        MmloadError: naming what came instead.
+        MmloadError: if the output differs; the message describes the actual output.
     """
     device = wanted[2]
     got = tuple(images.shape[1:]), str(images.dtype), images.device.type

@@ -1,6 +1,6 @@
-"""The time budget of a bench: what there is time to start, and how long a turn may take.
+"""The time budget of a bench: decides which processes to start and how long each turn may take.
 
-Takes entries and a clock, returns decisions. Never waits, and starts nothing itself.
+Takes entries and a clock, returns decisions. It never sleeps and starts no process.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass, field
 from mmload.bench.contenders import Entry
 
 START_SHARE = 0.5
-"""Of the budget that starting may take. A process imports torch for 3 to 8 s, and 16 of them once took 55 s of 60."""
+"""Share of the budget for starting processes. A process imports torch for 3 to 8 s, and 16 once took 55 s of 60."""
 
 CLOSE_SHARE = 0.08
-"""Of the budget that is kept for ending the processes."""
+"""Share of the budget that is reserved for ending the processes."""
 
-_LEAST_TURN = 1.0  # seconds that a turn gets in any case, or half its fair share of a budget that is smaller
-_TO_MAKE = 60.0  # seconds in which the contenders that the verdict needs may be made, however small the budget is
-_TO_MAKE_AT_LEAST = 10.0  # seconds for each
-_LEAST_PATIENCE = 5.0  # seconds that a turn may take beyond its time, however little is left
+_LEAST_TURN = 1.0  # seconds: lower bound of a turn, or half its fair share of a budget that is smaller
+_TO_MAKE = 60.0  # seconds for creating the contenders that the verdict needs, however small the budget is
+_TO_MAKE_AT_LEAST = 10.0  # seconds for each of them
+_LEAST_PATIENCE = 5.0  # seconds: lower bound of a turn's patience, however little time is left
 
 
 @dataclass(kw_only=True)
 class Budget:
-    """Seconds for all of a bench: starting the processes, their turns, and ending them.
+    """Time budget of a whole bench, in seconds: starting the processes, their turns, and ending them.
 
     Attributes:
-        seconds: in all.
+        seconds: the total budget.
         clock: returns the time in seconds.
-        began: the clock's time when the budget began, such as that of a command's start; None: now.
+        began: the clock's time at which the budget began, such as the start of a command; None: now.
     """
 
     seconds: float
@@ -43,51 +43,51 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """Seconds since it began."""
+        """Seconds elapsed since it began."""
         return self.clock() - self._start
 
     @property
     def left(self) -> float:
-        """Seconds left for turns; below 0 when they are used up."""
+        """Seconds left for turns; negative if the budget is exceeded."""
         return (1 - CLOSE_SHARE) * self.seconds - self.spent
 
     def room_to_start(self, made: int, starting: int) -> bool:
-        """Whether one more process can be made within the share of the budget that is for that.
+        """Whether one more process can be started within the share of the budget for starting.
 
         Args:
-            made: processes that are ready, of which it is known what they took.
-            starting: those that have been started and are not ready.
+            made: processes that are ready; their start-up times are known.
+            starting: processes that were started and are not ready yet.
         """
         if not made:
             return False
         return self.spent * (made + starting + 1) / made <= START_SHARE * self.seconds
 
     def to_make(self, needed: bool) -> float:
-        """Seconds that making a contender may take. Those that the verdict needs share one deadline."""
+        """Time limit in seconds for creating a contender. Those that the verdict needs share one deadline."""
         deadline = max(_TO_MAKE if needed else 0.0, START_SHARE * self.seconds)
         return max(_TO_MAKE_AT_LEAST, deadline - self.spent)
 
     def least_turn(self, turns: int) -> float:
-        """Seconds that each of so many turns gets in any case: less would measure nothing, even where none are left."""
+        """Lower bound of a turn in seconds, given the number of turns; a shorter turn would measure nothing."""
         return min(_LEAST_TURN, self.seconds / 2 / max(1, turns))
 
     def turn(self, turns: int, least: float, beyond: float = 0.0) -> float:
-        """Seconds of the next of so many turns: its fair share of what is left, less those that turns take beyond."""
+        """Seconds of the next of ``turns`` turns: a fair share of the time left, less ``beyond``, their overrun."""
         return max(least, self.left / turns - beyond)
 
     def patience(self, seconds: float, needed: bool) -> float:
-        """Of the seconds that a turn may take beyond its time, those that the budget has for it."""
+        """Seconds by which a turn may overrun: at most ``seconds``, and at most what the budget allows."""
         return seconds if needed else min(seconds, max(_LEAST_PATIENCE, self.left))
 
 
 def start_order(entries: Sequence[Entry]) -> list[int]:
-    """The entries that can run here, by number: those first without which there is no verdict."""
+    """Indices of the entries that can run here; those that the verdict needs come first."""
     there = [number for number, entry in enumerate(entries) if not entry.missing]
     return sorted(there, key=lambda number: entries[number].need)
 
 
 def overrun(budget: Budget) -> str:
-    """A note on a bench that took longer than its budget, "" if it did not."""
+    """A note if the bench took longer than its budget, else ""."""
     if budget.spent <= budget.seconds:
         return ""
     return (
@@ -97,5 +97,5 @@ def overrun(budget: Budget) -> str:
 
 
 def no_room(seconds: float) -> str:
-    """Why an entry was not started or not measured."""
+    """The reason why an entry was not started or not measured."""
     return f"the time budget of {seconds:g} s has no room for it; raise --time-budget"

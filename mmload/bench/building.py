@@ -1,7 +1,7 @@
 """Measures building: the same photographs decoded, resized and cut to squares in several ways, in alternating rounds.
 
-Takes a folder of photographs and returns a :class:`BuildingRecord`. All ways but the bare loops store their rows.
-Never prints, and leaves no file behind.
+Takes a folder of photographs and returns a :class:`BuildingRecord`. All ways except the bare loops store their rows.
+Never prints, and removes all files that it creates.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import available_cores, single_op_pool
 from mmload.sources.files import EXTENSIONS
 
-_BATCH = 64  # the tutorial's
+_BATCH = 64  # as in the tutorial
 _OURS = "mmload build"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What each way has to do: an ImageFolder's ``train``, the rows' side, and how many threads or processes to use."""
+    """The work of each way: an ImageFolder's ``train``, the rows' side, and the number of threads or processes."""
 
     train: Path
     out: Path
@@ -53,7 +53,7 @@ class Work:
 
 @dataclass
 class Way:
-    """One way to build and its images per second of each round; ``missing`` says why it did not run, "" if it did."""
+    """One way to build, with its images per second in each round; ``missing`` is why it did not run, "" if it ran."""
 
     name: str
     run: Callable[[Work], int]
@@ -63,18 +63,18 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildingRecord:
-    """What was measured.
+    """The result of a run.
 
     Attributes:
         settings: of the run.
-        ways: each with its rates.
+        ways: each way with its rates.
     """
 
     settings: dict[str, Any]
     ways: list[Way]
 
     def as_json(self) -> dict[str, Any]:
-        """Settings, machine, versions and every sample."""
+        """Settings, machine, versions and every sample as plain data for JSON."""
         results = [
             {"name": way.name, "images_per_second": median(way.rates), "rounds": way.rates}
             if way.rates
@@ -84,7 +84,7 @@ class BuildingRecord:
         return {"settings": self.settings, "machine": machine(), "results": results}
 
     def table(self) -> str:
-        """Lines of at most 80 columns: images a second, median and range, and how much faster mmload was in a round."""
+        """Lines of at most 80 columns: median and range of images per second, and mmload's speedup per round."""
         ours = next(way for way in self.ways if way.name == _OURS)
         lines = [f"{'':<38}{'images/s':>10}{'lowest..highest':>18}{'mmload is':>12}"]
         for way in self.ways:
@@ -111,10 +111,10 @@ def run(
     Args:
         root: a folder with photographs, at any depth.
         size: pixels of the square rows.
-        images: how many; fewer photographs are repeated, of more an even part is taken.
-        rounds: measured rounds of each way, after one to warm up.
-        threads: of mmload, and processes of the others; None: the cores available.
-        progress: called with what runs next.
+        images: number of images; fewer photographs are repeated, more are subsampled evenly.
+        rounds: measured rounds of each way, after one warm-up round.
+        threads: threads of mmload, and processes of the others; None: the cores available.
+        progress: called with the name of the next step.
 
     Raises:
         UsageError: if a number is too small.
@@ -130,7 +130,7 @@ def run(
         train = linked(Path(root), images, Path(folder) / "photos" / "train")
         work = Work(train=train, out=Path(folder) / "out", size=size, threads=count)
         for turn in range(rounds + 1):
-            first = turn % len(ways)  # none is always behind the same other one
+            first = turn % len(ways)  # rotate the order, so that no way always runs after the same other one
             for way in (*ways[first:], *ways[:first]):
                 if way.missing:
                     continue
@@ -143,7 +143,7 @@ def run(
 
 
 def linked(root: Path, images: int, train: Path) -> Path:
-    """An ImageFolder of links to ``images`` photographs below ``root``, in the class folders that they are in.
+    """Create an ImageFolder of links to ``images`` photographs below ``root``, and keep their class folders.
 
     Raises:
         SourceError: if there are no photographs, or one is not a regular file.
@@ -161,7 +161,7 @@ def linked(root: Path, images: int, train: Path) -> Path:
 
 
 def bare(work: Work) -> int:
-    """One thread over every n-th image, nothing stored, counted as n: the others are below it by what storing costs."""
+    """One thread over every n-th image, counted as n, nothing stored: the others are slower by the cost of storing."""
     files = _files(work)[:: work.threads]
     with _one_thread():
         for file in files:
@@ -170,7 +170,7 @@ def bare(work: Work) -> int:
 
 
 def side_by_side(work: Work) -> int:
-    """The same in n threads over all images: what the cores give when all of them are busy."""
+    """The same in n threads over all images: the throughput when all cores are busy."""
     files = _files(work)
     with _one_thread(), single_op_pool(work.threads, "bare") as pool:
         for _ in pool.map(lambda file: _pixels(file, work.size), files):
@@ -179,7 +179,7 @@ def side_by_side(work: Work) -> int:
 
 
 def tutorial(work: Work) -> int:
-    """The ``from_dataset`` of tensordict's tutorial: a DataLoader's batches into a memory-mapped tensorclass."""
+    """``from_dataset`` of tensordict's tutorial: copies a DataLoader's batches into a memory-mapped tensorclass."""
     dataset = ImageFolder(str(work.train), v2.Compose([*_middle(work), v2.PILToTensor()]))
     work.out.mkdir()
     shape = (len(dataset), 3, work.size, work.size)
@@ -209,12 +209,12 @@ def ffcv(work: Work) -> int:
 
 
 def ours(work: Work) -> int:
-    """This package's build, checksums, statistics and fsync included."""
+    """This package's build, including checksums, statistics and fsync."""
     recipe = BuildRecipe(
         kind="imagefolder",
         root=work.train.parent,
         out=work.out,
-        options={"allow_outside": True},  # it is made of links
+        options={"allow_outside": True},  # the folder consists of links
         transforms=square(work.size),
     )
     return build(recipe, threads=work.threads, processes=1).built
@@ -231,7 +231,7 @@ def _ways(threads: int) -> list[Way]:
 
 
 def _middle(work: Work) -> list[Any]:
-    """The same square for PIL images."""
+    """The same resize and center crop for PIL images."""
     return [v2.Resize(work.size), v2.CenterCrop(work.size)]
 
 
@@ -240,7 +240,7 @@ def _files(work: Work) -> list[Path]:
 
 
 def _pixels(file: Path, size: int) -> Tensor:
-    """What any build has to do for a photograph, by torchvision's own functions on tensors."""
+    """Decode, resize and crop a photograph with torchvision's own functions on tensors: the minimum of any build."""
     with open(file, "rb", opener=open_regular) as opened:
         image = decode_image(torch.from_numpy(np.fromfile(opened, dtype=np.uint8)), ImageReadMode.RGB)
     middle: Tensor = F.center_crop(F.resize(image, [size], antialias=True), [size])
@@ -258,7 +258,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _rate(way: Way, work: Work) -> float:
-    """Images per second of one build from nothing."""
+    """Images per second of one build from scratch."""
     if work.out.is_dir():
         shutil.rmtree(work.out)
     work.out.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""The limits of the machine: rates that no loader of these batches can exceed.
+"""The limits of the machine: upper bounds on the rate of any loader of these batches.
 
-They are entries like the contenders and run in the same rounds, each in its own process: filling the task's output,
+Ceilings are entries like the contenders and run in the same rounds, each in its own process: filling the task's output,
 copying its stored rows, sending them to the device, reading them from a cold disk.
 """
 
@@ -28,13 +28,13 @@ from mmload.runtime.thread_pools import single_op_pool
 
 FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"
 
-_DISK_BYTES = 256 * 2**20  # of the stored rows that the disk's rate is measured on, at most
+_DISK_BYTES = 256 * 2**20  # upper bound on the bytes of stored rows that the disk's rate is measured on
 _DISK_BLOCK = 2 * 2**20
-_DISK_REQUESTS = 8  # at once: more than most disks need to be busy
+_DISK_REQUESTS = 8  # concurrent requests: more than most disks need to be busy
 
 
 def ceiling_entries(task: Task) -> dict[str, Entry]:
-    """The ceilings of a task by their short names."""
+    """The ceilings of a task, keyed by their short names."""
     threads = counted(task.threads, "thread")
     filled = "uncached fill of output" if _past_caches(task) else "fill_ of the output"
     made: dict[str, tuple[str, type[Contender]]] = {
@@ -44,7 +44,7 @@ def ceiling_entries(task: Task) -> dict[str, Entry]:
     }
     if task.device == "cuda":
         made[PINNED] = ("pinned copy of the rows to cuda", Pinned)
-    limits = {FILL, PINNED} | ({COPY} if task.augment == "none" else set())  # without --cold the disk limits nobody
+    limits = {FILL, PINNED} | ({COPY} if task.augment == "none" else set())  # without --cold the disk is no limit
     return {
         short: Entry(name=name, group="ceiling", need=0 if short in limits else 2, make=make)
         for short, (name, make) in made.items()
@@ -57,14 +57,14 @@ def cached_entry() -> Entry:
 
 
 class Fill:
-    """The same output filled, as fast as these threads, or the device, write memory that is there already."""
+    """Fills an output of the same size: the rate at which these threads, or the device, write allocated memory."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
         buffers = partial(torch.empty, task.shape, dtype=task.dtype, device=task.device)
         self._work = _Threads(task, buffers, _filled if _past_caches(task) else lambda buffer: buffer.fill_(1))
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The filled buffers, and labels that mean nothing."""
+        """The filled buffers, with placeholder labels."""
         return self._work.epoch()
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Fill:
 
 
 class Copy:
-    """A batch of stored rows copied in memory, by as many threads."""
+    """Copies a batch of stored rows in memory, with the same number of threads."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
         rows = _row_shape(task)
@@ -81,7 +81,7 @@ class Copy:
         self._work = _Threads(task, partial(torch.empty, rows, dtype=torch.uint8), lambda buffer: buffer.copy_(source))
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The copies, and labels that mean nothing."""
+        """The copies, with placeholder labels."""
         return self._work.epoch()
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Copy:
 
 
 class Pinned:
-    """Stored rows in pinned memory, copied to the device one batch after the other."""
+    """Stored rows in pinned memory, copied to the device batch by batch."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
         self._batches = _batches(task)
@@ -100,7 +100,7 @@ class Pinned:
         self._labels = torch.zeros(rows[0], dtype=torch.int64, device=task.device)
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches on the device; the bench waits for the device at the end."""
+        """The batches on the device; the bench synchronizes the device at the end."""
         for number in range(self._batches):
             place = self._device[number % 2]
             place.copy_(self._host[number % 2], non_blocking=True)
@@ -112,12 +112,12 @@ class Pinned:
 
 
 class Disk:
-    """The files of the stored images read in large blocks by several requests at once, after their eviction.
+    """Evicts the files of the stored images, then reads them in large blocks with several concurrent requests.
 
-    They are in the page cache again when an epoch has ended, also one that was cut short.
+    After an epoch, also an interrupted one, the files are in the page cache again.
 
     Raises:
-        MmloadError: if it cannot be proven that they were evicted.
+        MmloadError: if the eviction cannot be verified.
     """
 
     def __init__(self, task: Task, scratch: Path) -> None:
@@ -139,7 +139,7 @@ class Disk:
         self._block = block
 
     def prepare(self) -> None:
-        """Evict the files, before the clock starts."""
+        """Evict the files before the clock starts."""
         if not hasattr(os, "posix_fadvise"):
             raise MmloadError("this system has no posix_fadvise to evict files with")
         for path, length in self._lengths.items():
@@ -149,14 +149,14 @@ class Disk:
                 raise MmloadError(f"{bytes_text(left)} of {path.name} stay in the page cache: a read is not cold")
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """As many elements as rows were read in each block."""
+        """For each block, as many elements as rows were read."""
         under_way = [self._pool.submit(self._read, *block) for block in self._blocks]
         try:
             for future in under_way:
                 rows = torch.empty(future.result() // self._row_bytes)
                 yield rows, rows
         finally:
-            for future in under_way:  # what is not read here would be cold for the contender that comes next
+            for future in under_way:  # a block that is not read here would be cold for the next contender
                 future.result()
 
     def _read(self, path: Path, offset: int, size: int) -> int:
@@ -177,7 +177,7 @@ class Disk:
 
 
 class Cached:
-    """One batch of noise on the device, given again and again, with the labels of the first rows."""
+    """One batch of noise on the device, returned repeatedly, with the labels of the first rows."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
         self._batches = _batches(task)
@@ -186,7 +186,7 @@ class Cached:
         self._batch = images.to(task.device), labels.to(task.device)
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batch, as often as an epoch has batches."""
+        """The same batch, once for each batch of an epoch."""
         for _ in range(self._batches):
             yield self._batch
 
@@ -195,7 +195,7 @@ class Cached:
 
 
 class _Threads:
-    """Threads that each work on buffers of their own: three in turn, as a loader with two batches ahead has in hand."""
+    """Threads with their own buffers: each cycles through three, as many as a loader with two batches ahead holds."""
 
     def __init__(self, task: Task, empty: partial[Tensor], work: Callable[[Tensor], Tensor]) -> None:
         self._empty, self._do = empty, work
@@ -219,14 +219,14 @@ class _Threads:
 
 
 def _past_caches(task: Task) -> bool:
-    """Whether mmload writes the output past the caches, which is faster than ``fill_``."""
+    """Whether mmload writes the output with streaming stores, which bypass the caches and are faster than ``fill_``."""
     count, *sample = task.shape
     plain = task.device == "cpu" and task.dtype == torch.float32 and 4 * prod(task.shape) % 64 == 0
     return plain and past_caches(count, 4 * prod(sample))
 
 
 def _filled(buffer: Tensor) -> Tensor:
-    from mmload.render import cpu_kernels as kernels  # numba: processes that measure something else do without
+    from mmload.render import cpu_kernels as kernels  # imports numba, which other processes do not need
 
     kernels.fill(buffer.view(-1).numpy(), 1.0)
     return buffer
@@ -237,7 +237,7 @@ def _batches(task: Task) -> int:
 
 
 def _row_shape(task: Task) -> tuple[int, ...]:
-    """A batch of stored rows."""
+    """The shape of a batch of stored rows."""
     return (task.batch_size, *task.rows.fields["images"].shape)
 
 

@@ -1,4 +1,4 @@
-"""Draws a record as a PNG: one bar a contender, its spread as a whisker, the limit as a line.
+"""Draws a record as a PNG: one bar per contender, its range as a whisker, the limit as a line.
 
 The background is transparent, and the colors are readable on white and on black. matplotlib is imported on first use:
 ``pip install mmload[plot]``.
@@ -19,15 +19,15 @@ from mmload.errors import MmloadError, UsageError
 INK = "#7a7a7a"
 COLORS = {"mmload": "#2d80e8", "stock": "#8a8a8a", "peer": "#c07a1e", "ceiling": "#e0524a"}
 
-_OFF_SCALE = 5  # times the fastest bar: a ceiling above that would leave the bars no room
+_OFF_SCALE = 5  # times the fastest bar: a ceiling above that would compress the bars too much
 _DOTS = 160
 
 
 def check_plot(path: Path) -> None:
-    """Whether a chart can be drawn there, before anything is measured.
+    """Check that a chart can be drawn at this path, before anything is measured.
 
     Raises:
-        UsageError: if matplotlib is not there, or the name does not end in .png.
+        UsageError: if matplotlib is not installed, or the name does not end in .png.
     """
     if find_spec("matplotlib") is None:
         raise UsageError('--plot needs matplotlib; install it: pip install "mmload[plot]"')
@@ -62,17 +62,17 @@ def draw(record: Record, path: Path) -> None:
 
 
 def _bars(axes: Any, rows: list[Row]) -> None:
-    """Medians as bars, lowest to highest as whiskers, numbers behind them."""
+    """Draw medians as bars, lowest to highest as whiskers, and numbers next to them."""
     places = range(len(rows))
     below = [row.rate - min(row.epochs) for row in rows]
     above = [max(row.epochs) - row.rate for row in rows]
     axes.barh(places, [row.rate for row in rows], color=[COLORS[row.group] for row in rows], height=0.68)
     nothing = [0.0] * len(rows)
-    for spread, color in (((below, nothing), "white"), ((nothing, above), INK)):  # in the bar, and beyond it
+    for spread, color in (((below, nothing), "white"), ((nothing, above), INK)):  # inside the bar, and beyond it
         medians = [row.rate for row in rows]
         bars = axes.errorbar(medians, places, xerr=spread, fmt="none", ecolor=color, capsize=3, lw=1.6)
         for cap in bars.lines[1][0 if color == INK else 1 :: 2]:
-            cap.set_visible(False)  # that at the median
+            cap.set_visible(False)  # the cap at the median
     for place, row in zip(places, rows, strict=True):
         at = (max(row.epochs), place)
         axes.annotate(number(row.rate), at, (6, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
@@ -82,7 +82,7 @@ def _bars(axes: Any, rows: list[Row]) -> None:
 
 
 def _ceilings(axes: Any, record: Record, rows: list[Row]) -> None:
-    """A line for each ceiling that limits one of the rows; an arrow to those that are far off."""
+    """Draw a line for each ceiling that limits one of the rows; an arrow to ceilings that are off the scale."""
     most = max(max(row.epochs) for row in rows)
     limits = [row for row in record.rows if row.rate and row.name in {each.ceiling for each in rows}]
     near = [row for row in limits if row.rate <= _OFF_SCALE * most]
@@ -100,7 +100,7 @@ def _ceilings(axes: Any, record: Record, rows: list[Row]) -> None:
 
 
 def _plain(axes: Any, record: Record) -> None:
-    """Everything else in one quiet color."""
+    """Draw axes, ticks and texts in one muted color."""
     cache, device = record.settings.get("cache", "warm"), record.settings.get("device", "cpu")
     text = f"images/s (median, whiskers: lowest to highest epoch; {cache} cache, {device})"
     if any(row.differs and row.rate for row in record.rows):

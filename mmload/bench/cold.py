@@ -1,7 +1,7 @@
-"""Evicts files from the page cache and proves it.
+"""Evicts files from the page cache and verifies the eviction.
 
 Files are written back and evicted with ``posix_fadvise(DONTNEED)``; then ``mincore`` counts the pages that are still
-in memory. The caches of a disk, or of a virtual machine's host, cannot be seen. Never reads a file's bytes.
+in memory. The caches of a disk, or of a virtual machine's host, are not visible. Never reads the content of a file.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import numpy as np
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.regular_files import open_regular
 
-_TRIES = 3  # pages that are in a processor's own queues go with the second call
+_TRIES = 3  # pages in a processor's own queues are evicted by the second call
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coldness:
-    """What eviction came to.
+    """The result of an eviction.
 
     Attributes:
-        files: how many there were.
-        bytes: in them.
+        files: number of files.
+        bytes: their total size.
         resident: bytes that are still in the page cache; None if the system does not report it.
-        reason: why it is not proven, "" if it is.
+        reason: why the eviction is not verified, "" if it is.
     """
 
     files: int
@@ -41,12 +41,12 @@ class Coldness:
 
     @property
     def proven(self) -> bool:
-        """Whether not one page is left."""
+        """Whether no page is left in the cache."""
         return self.resident == 0 and not self.reason
 
 
 def make_cold(paths: Iterable[Path]) -> Coldness:
-    """Evict files from the page cache and count what is left of them there."""
+    """Evict files from the page cache and count the bytes that are still resident."""
     files = list(paths)
     size = sum(path.stat().st_size for path in files)
     if not hasattr(os, "posix_fadvise"):
@@ -69,20 +69,20 @@ def make_cold(paths: Iterable[Path]) -> Coldness:
 
 
 def evict(path: Path, length: int = 0) -> None:
-    """Write a file's pages back to the disk and ask the system to give up those of its first bytes; 0: of all."""
+    """Write a file's dirty pages back and ask the system to evict those of its first ``length`` bytes; 0: all."""
     handle = open_regular(path)
     try:
-        os.fsync(handle)  # a page that was not written back cannot be given up
+        os.fsync(handle)  # a dirty page cannot be evicted
         os.posix_fadvise(handle, 0, length, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(handle)
 
 
 def resident_bytes(path: Path, length: int = 0) -> int:
-    """Of a file's first bytes (0: of all), those that are in the page cache, in whole pages.
+    """The resident bytes among a file's first ``length`` bytes (0: all), in whole pages.
 
-    ``mincore(2)`` reports it for a mapping, which by itself loads no page. Of files that this user neither owns nor
-    may write, Linux says that every page is there: never less than the truth.
+    ``mincore(2)`` reports them for a mapping; mapping alone loads no page. For files that this user neither owns nor
+    may write, Linux reports every page as resident, so the result is an upper bound.
 
     Raises:
         OSError: if the system does not report it.
@@ -97,14 +97,14 @@ def resident_bytes(path: Path, length: int = 0) -> int:
         memory = np.frombuffer(pages, dtype=np.uint8)
         states = np.zeros(-(-size // mmap.PAGESIZE), dtype=np.uint8)
         failed = _mincore()(memory.ctypes.data, size, states.ctypes.data)
-        del memory  # else the mapping could not be closed
+        del memory  # otherwise the mapping could not be closed
         if failed:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     return int((states & 1).sum()) * mmap.PAGESIZE
 
 
 def files_below(roots: Sequence[Path]) -> list[Path]:
-    """The regular files in folders, links followed, each once."""
+    """The regular files in folders, each once; links are followed."""
     found: dict[Path, None] = {}
     for root in roots:
         for folder, _, names in os.walk(root, followlinks=True):
@@ -117,10 +117,10 @@ def files_below(roots: Sequence[Path]) -> list[Path]:
 
 @functools.cache
 def _mincore() -> Any:
-    """The C library's function.
+    """The C library's ``mincore``.
 
     Raises:
-        OSError: if there is none.
+        OSError: if it is not available.
     """
     try:
         function = ctypes.CDLL(None, use_errno=True).mincore

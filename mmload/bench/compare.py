@@ -1,4 +1,4 @@
-"""Compares two records as text of at most 80 columns: the rows of both, and what differs in their settings."""
+"""Compares two records as text of at most 80 columns: the rows of both, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def compare(a: Record, b: Record, names: tuple[str, str] = ("a", "b")) -> str:
     """Both records' rates with the ratio of each row, and every setting, machine fact and version that differs.
 
     Args:
-        a: the first.
-        b: the second; ratios say how it compares to the first.
-        names: what to call them, as their files are called.
+        a: the first record.
+        b: the second record; ratios are b / a.
+        names: the labels of the records, such as their file names.
     """
     lines = [one_line(f"a: {names[0]}"), one_line(f"b: {names[1]}"), ""]
     lines.append(f"{'images/s':<{_NAME}}{'a':>9}{'b':>9}{'b / a':>8}  {'spread':<13}")
@@ -32,7 +32,7 @@ def compare(a: Record, b: Record, names: tuple[str, str] = ("a", "b")) -> str:
 
 
 def _line(name: str, a: Row | None, b: Row | None) -> list[str]:
-    """One row of both, if either was measured."""
+    """The lines of one row, if it was measured in either record."""
     if not (a and a.rate) and not (b and b.rate):
         return []
     shown = [number(row.rate) if row and row.rate else "-" for row in (a, b)]
@@ -44,7 +44,7 @@ def _line(name: str, a: Row | None, b: Row | None) -> list[str]:
 
 
 def _different(a: Record, b: Record) -> list[str]:
-    """What has to be the same for the ratios to mean something, and is not."""
+    """The settings that differ although the ratios are only meaningful if they are equal."""
     lines: list[str] = []
     for what in ("settings", "machine", "versions"):
         mine, other = _plain(getattr(a, what)), _plain(getattr(b, what))
@@ -58,5 +58,5 @@ def _different(a: Record, b: Record) -> list[str]:
 
 
 def _plain(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the versions that a machine repeats."""
+    """The body without the versions that the machine's facts repeat."""
     return {key: value for key, value in body.items() if not (key in ("torch", "python", "mmload") and "cores" in body)}

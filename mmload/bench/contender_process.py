@@ -1,7 +1,7 @@
 """The process of one contender: it receives commands, answers them, and ends when the bench ends.
 
-It takes commands through a pipe and returns the result of each, or the reason of its failure. It writes its own output
-to a log file and ignores Ctrl-C.
+It receives commands through a pipe and returns the result of each, or the reason of its failure. It redirects its
+output to a log file and ignores Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from mmload.errors import MmloadError
 from mmload.runtime.processes import depend_on_parent
 
 _TRACEBACK = "Traceback (most recent call last):"
-_SOCKET = len("/pymp-12345678/listener-12345678")  # as multiprocessing calls them
-_LONGEST = 103  # bytes of a socket's name on macOS; Linux takes 107
+_SOCKET = len("/pymp-12345678/listener-12345678")  # the names that multiprocessing uses
+_LONGEST = 103  # bytes of a socket's path on macOS; Linux allows 107
 
 
 def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
     """The main function of the process.
 
     Args:
-        pipe: commands come in as (name, arguments), None at the end; ("done", value) or ("failed", why) go out.
+        pipe: receives commands as (name, arguments), None at the end; sends ("done", value) or ("failed", reason).
         payload: (entry, task, scratch folder), pickled.
-        method: how contenders start processes if they do not say: as this system's Python does by itself.
-        log: the file that takes all that is printed here.
+        method: the default start method of the contenders' processes: this system's default in Python.
+        log: the file that receives all output of the process.
     """
     _detach(log)
     _keep_below(Path(log).parent)
@@ -47,9 +47,9 @@ def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
 
 
 def _keep_below(folder: Path) -> None:
-    """Make temporary files in the bench's own folder: of a worker process that is killed, some would be left.
+    """Create temporary files in the bench's own folder: a worker process that is killed would leave some behind.
 
-    Not where that would be too deep for the names of sockets, which DataLoader's workers make there.
+    Not if the path would be too long for the sockets that DataLoader's workers create there.
     """
     if len(os.fsencode(folder)) + _SOCKET <= _LONGEST:
         tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
@@ -60,13 +60,13 @@ def _answer(server: ContenderServer, name: str, arguments: dict[str, Any]) -> tu
         return "done", getattr(server, name)(**arguments)
     except MmloadError as error:
         return "failed", reason(error)
-    except (Exception, SystemExit) as error:  # other people's loaders raise whatever they like
+    except (Exception, SystemExit) as error:  # third-party loaders raise any type of exception
         traceback.print_exc()
         return "failed", reason(error)
 
 
 def reason(error: BaseException) -> str:
-    """Why, in one line. A text with a traceback in it, as DataLoader has of its workers, ends with what was raised."""
+    """The error in one line. Of a text with a traceback, as DataLoader's workers send, only the last line."""
     text = str(error)
     _, found, shown = text.rpartition(_TRACEBACK)
     lines = [line.strip() for line in shown.splitlines() if line.strip() and not (found and line.startswith(" "))]
@@ -75,7 +75,7 @@ def reason(error: BaseException) -> str:
 
 
 def _detach(log: str) -> None:
-    """Own session, own output, no Ctrl-C, and an end of this process and all below it when the bench ends."""
+    """Own session, own output, no Ctrl-C; this process and all its descendants end when the bench ends."""
     depend_on_parent(lambda: kill_tree(os.getpid()))
     if hasattr(os, "setsid"):
         os.setsid()

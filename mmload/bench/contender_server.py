@@ -1,4 +1,4 @@
-"""Makes one contender and measures its epochs or its training: the commands that a contender's process answers."""
+"""Creates one contender and measures its epochs or its training: the commands that a contender's process handles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mmload.bench.train import Trainer, TrainSample
 from mmload.errors import MmloadError
 
 CEILINGS = ("ceiling", "cached")
-"""Groups of entries that measure the machine: their batches are not compared with the task."""
+"""Groups of entries that measure the machine: their batches are not checked against the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +29,12 @@ class LoadSample:
     """One measured turn of a contender.
 
     Attributes:
-        images: delivered.
-        seconds: from the request of the first epoch to the last batch, with the device synchronized.
+        images: number of images delivered.
+        seconds: from the request of the first epoch to the last batch, including a synchronization of the device.
         first: seconds to the first batch.
-        cpu: processor seconds of its process tree in that time.
-        epochs: whole epochs.
-        whole: whether the time budget did not cut the last epoch short.
+        cpu: processor seconds of its process tree during that time.
+        epochs: number of complete epochs.
+        whole: whether the last epoch was complete, not cut short by the time budget.
     """
 
     images: int
@@ -51,7 +51,7 @@ class LoadSample:
 
 
 class _Epoch(NamedTuple):
-    """Images of an epoch, seconds from the turn's start to its first batch and to its end, whether it was whole."""
+    """Images of an epoch, seconds from the turn's start to its first batch and to its end, whether it was complete."""
 
     images: int
     first: float
@@ -60,7 +60,7 @@ class _Epoch(NamedTuple):
 
 
 class ContenderServer:
-    """The commands of a contender's process: each public method is one."""
+    """The commands of a contender's process: each public method is one command."""
 
     def __init__(self, entry: Entry, task: Task, scratch: Path) -> None:
         self._entry, self._task, self._scratch = entry, task, scratch
@@ -72,23 +72,23 @@ class ContenderServer:
         self._contender = self._entry.make(self._task, self._scratch)
 
     def close(self) -> None:
-        """End the contender, so that nothing of the rows is left in this process."""
+        """Close the contender and release all references to the rows in this process."""
         if self._contender is not None:
             self._contender.close()
             self._contender = None
-            gc.collect()  # maps that hang in cycles would keep their pages
+            gc.collect()  # maps in reference cycles would keep their pages
 
     def epoch(self, *, least: float, most: float, check: bool = False) -> LoadSample:
         """Run epochs and measure them.
 
         Args:
-            least: seconds; whole epochs are repeated until this has passed, as one fast epoch is too short to measure.
+            least: seconds; complete epochs are repeated until then, as one fast epoch is too short to measure.
             most: seconds after which no further batch is requested.
-            check: compare every batch with the task; this takes time, so only in an epoch that does not count.
+            check: compare every batch with the task; this takes time, so only in an epoch that is not measured.
         """
         contender = self._ready()
         prepare = getattr(contender, "prepare", None)
-        if prepare is not None:  # what it prepares holds for one epoch
+        if prepare is not None:  # the preparation is valid for one epoch
             prepare()
             least = 0.0
         wanted = output_of(self._task) if check and self._entry.group not in CEILINGS else None
@@ -120,15 +120,15 @@ class ContenderServer:
                 if not whole:
                     break
             self._wait_for_device()
-            seconds = time.perf_counter() - began  # to end an epoch that was cut short is not part of it
+            seconds = time.perf_counter() - began  # closing an epoch that was cut short is not measured
         return _Epoch(images, first, seconds, whole)
 
     def try_steps(self, *, model: str) -> float:
-        """Seconds that two steps of training take. See :class:`~mmload.bench.train.Trainer`."""
+        """Seconds of two training steps. See :class:`~mmload.bench.train.Trainer`."""
         return self._trained(model).try_steps(self._ready())
 
     def train(self, *, model: str, most: float) -> TrainSample:
-        """Train the model with the contender's batches for a while. See :class:`~mmload.bench.train.Trainer`."""
+        """Train the model with the contender's batches. See :class:`~mmload.bench.train.Trainer`."""
         return self._trained(model).run(self._ready(), most)
 
     def _trained(self, model: str) -> Trainer:
@@ -149,5 +149,5 @@ class ContenderServer:
 
 
 def _closable(batches: Iterator[tuple[Tensor, Tensor]]) -> Any:
-    """A generator over the batches: to close it ends them, whatever kind of iterator they are."""
+    """A generator over the batches: closing it ends them, whatever the type of the iterator."""
     yield from batches

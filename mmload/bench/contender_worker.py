@@ -1,6 +1,6 @@
-"""Starts, commands, watches and ends the process of one contender, from the side of the bench.
+"""Starts, commands, monitors and ends the process of one contender, on the side of the bench.
 
-A command returns the answer of the process, or raises :class:`Fault` if it failed, crashed or did not answer in time.
+A command returns the response of the process, or raises :class:`Fault` if it failed, crashed or timed out.
 No process is left running.
 """
 
@@ -23,21 +23,21 @@ from mmload.bench.contenders import Entry
 from mmload.bench.task import Task
 from mmload.runtime.processes import cause_of_death, start_process
 
-_LOOK = 0.05  # seconds between two looks at a busy process
+_LOOK = 0.05  # polling interval of a busy process, in seconds
 
 
 class Fault(Exception):
-    """A contender cannot go on; the text is why."""
+    """A contender cannot continue; the message is the reason."""
 
 
 class Worker:
     """One contender's process.
 
     Args:
-        entry: what it makes.
-        task: what that has to deliver.
+        entry: the contender that it creates.
+        task: the task that the contender performs.
         scratch: a folder for conversions.
-        log: the file that takes what the process prints.
+        log: the file that receives the output of the process.
     """
 
     def __init__(self, entry: Entry, task: Task, scratch: Path, log: Path) -> None:
@@ -49,34 +49,34 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process's number while it lives."""
+        """The process id while the process is alive."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the process; it imports what it needs while others are waited for.
+        """Start the process; it imports its modules while the bench waits for others.
 
         Raises:
-            Fault: if the entry cannot be sent to it.
+            Fault: if the entry cannot be pickled.
         """
         try:
             payload = pickle.dumps(self._payload)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise Fault(f"it cannot be sent to a process ({error})") from error
         arguments = payload, multiprocessing.get_start_method(), str(self._log)
-        daemon = False  # DataLoader's workers are its children
+        daemon = False  # DataLoader's workers are child processes of it
         self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
 
     def ask(self, name: str, limit: float, tick: Callable[[int], None] | None = None, **arguments: Any) -> Any:
-        """Give a command and wait for its answer.
+        """Send a command and wait for its response.
 
         Args:
             name: a method of :class:`~mmload.bench.contender_process.ContenderServer`.
-            limit: seconds; the process is killed when there is no answer by then.
-            tick: called with the process's number again and again meanwhile.
-            arguments: the command's.
+            limit: timeout in seconds; the process is killed when it expires.
+            tick: called periodically with the process id while waiting.
+            arguments: the arguments of the command.
 
         Raises:
-            Fault: if it failed, crashed or gave no answer in time.
+            Fault: if the command failed, crashed or timed out.
         """
         if self._pipe is None or self._process is None:
             raise Fault("it was not started")
@@ -97,20 +97,20 @@ class Worker:
         return value
 
     def leave(self) -> None:
-        """Tell the process to close its contender and to exit; :meth:`wait` for it later."""
+        """Ask the process to close its contender and to exit; call :meth:`wait` later."""
         if self._pipe is not None:
             with suppress(OSError):
                 self._pipe.send(("close", {}))
                 self._pipe.send(None)
 
     def wait(self, seconds: float) -> None:
-        """Give the process so long to exit by itself, then end it."""
+        """Wait for the process to exit, and kill it after ``seconds``."""
         if self._process is not None:
             self._process.join(max(0.0, seconds))
             self.kill()
 
     def kill(self) -> None:
-        """End the process and everything below it now."""
+        """Kill the process and all its descendants now."""
         process, pipe = self._process, self._pipe
         if process is None or process.pid is None:
             return
@@ -123,7 +123,7 @@ class Worker:
             pipe.close()
 
     def _death(self) -> str:
-        """How the process ended by itself, with the last thing that it said."""
+        """How the process died, with the last line of its log."""
         if self._process is None:
             return "it was ended"
         cause = cause_of_death(self._process)
@@ -133,7 +133,7 @@ class Worker:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a file that has anything in it, cut to 200 characters."""
+    """The last non-empty line of a file, truncated to 200 characters."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -142,7 +142,7 @@ def last_line(log: Path) -> str:
 
 
 def _kill_group(session: int) -> None:
-    """End what the process left behind: descendants whose parent is gone are still of its session's group."""
+    """Kill the remaining processes: descendants without a parent are still in its session's group."""
     if hasattr(os, "killpg"):
         try:
             os.killpg(session, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a bench ran on: the machine, and the versions of all that took part."""
+"""The environment of a bench: the machine, and the versions of all packages involved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES = (
     "litdata",
     "webdataset",
 )
-"""Whose versions a record has, where they are installed."""
+"""Packages whose versions a record contains, if they are installed."""
 
 
 def machine() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, of those of :data:`PACKAGES` that are installed."""
+    """Package -> version, for those of :data:`PACKAGES` that are installed."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "mmload": mmload.__version__}
     for package in PACKAGES:
         try:

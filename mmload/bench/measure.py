@@ -1,4 +1,4 @@
-"""Measures contenders in interleaved rounds, so that a drift of the machine affects all of them alike.
+"""Measures contenders in interleaved rounds, so that drift of the machine affects all of them equally.
 
 Takes entries and a :class:`Plan`, and returns a :class:`Measurement` for each. A contender that fails, crashes or
 hangs is left out, and the others continue. Never prints.
@@ -25,24 +25,24 @@ from mmload.bench.task import Task
 from mmload.bench.train import TrainSample
 from mmload.runtime.thread_pools import available_cores
 
-_LONG_ENOUGH = 1.0  # seconds after which a turn need not go through a further epoch
-_TO_MAKE_AGAIN = 60.0  # seconds that a contender may take to be created again, with its files evicted
-_LEAVE = 5.0  # seconds that all processes together have to exit by themselves
+_LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
+_TO_MAKE_AGAIN = 60.0  # timeout in seconds for creating a contender again, with its files evicted
+_LEAVE = 5.0  # seconds that all processes together have to exit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to measure.
+    """The measurement plan.
 
     Attributes:
-        epochs: measured turns of each contender, after one to warm up.
-        budget: seconds for all of it, starting and ending the processes included; turns are cut short, and rounds and
-            contenders left out, to keep it.
-        cold: evict all files before each measured epoch. The contender is created again for it and no other is there
-            meanwhile: what a process has mapped cannot be evicted.
-        train: a torchvision model to train with each contender's batches, two steps at least; None: no training. For
-            whom the budget has no room for two steps is not trained with.
-        patience: seconds that a contender may be silent beyond its time before it is ended.
+        epochs: measured turns of each contender, after one warm-up turn.
+        budget: total seconds, including starting and ending the processes; to stay within it, turns are cut short, and
+            rounds and contenders left out.
+        cold: evict all files before each measured epoch. The contender is created again for it while no other exists,
+            because memory-mapped pages cannot be evicted.
+        train: a torchvision model to train with each contender's batches, at least two steps; None: no training.
+            Contenders for which the budget does not allow two steps are not trained.
+        patience: seconds that a contender may overrun its time without a response before it is killed.
     """
 
     epochs: int = 3
@@ -54,17 +54,17 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Measurement:
-    """What was seen of one contender or ceiling.
+    """The result of one contender or ceiling.
 
     Attributes:
-        entry: which.
-        failure: why there are no samples, or not all; "" if nothing went wrong.
-        warmed: whether the epoch that warms up came to its end; None before it.
+        entry: the contender or ceiling.
+        failure: why samples are missing; "" if nothing failed.
+        warmed: whether the warm-up epoch was complete; None before it.
         samples: the measured turns.
-        memory: bytes of its process tree at most, sampled in the epoch that warms up; None where it is not known.
+        memory: peak bytes of its process tree, sampled during the warm-up epoch; None if unknown.
         training: the measured turns of training.
-        untrained: seconds that its training would have taken at least, where the budget had no room for them; else 0.
-        coldness: what evicting the files came to before each sample.
+        untrained: lower bound of the seconds of its training, if the budget did not allow it; else 0.
+        coldness: the result of evicting the files before each sample.
     """
 
     entry: Entry
@@ -88,13 +88,13 @@ class Measurement:
 
     @property
     def rate(self) -> float:
-        """Images per second, the median over the samples, of a ceiling the highest; 0 without any."""
+        """Images per second: the median over the samples; for a ceiling, the highest; 0 without samples."""
         summary = max if self.entry.group == "ceiling" else median
         return summary(self.rates) if self.samples else 0.0
 
     @property
     def cpu(self) -> float | None:
-        """Processor seconds for 1,000 images, over all samples; None without any."""
+        """Processor seconds per 1,000 images, over all samples; None without samples."""
         images = sum(sample.images for sample in self.samples)
         return 1000 * sum(sample.cpu for sample in self.samples) / images if images else None
 
@@ -105,11 +105,11 @@ class Measurement:
 
     @property
     def waited(self) -> float | None:
-        """The share of training that was waited for data, the median."""
+        """The share of training time spent waiting for data, the median."""
         return median(sample.share for sample in self.training) if self.training else None
 
     def note_memory(self, process: int) -> None:
-        """LoadSample what the process tree takes now."""
+        """Sample the current memory of the process tree, and keep the maximum."""
         self.memory = max(filter(None, (self.memory, usage.memory(process))), default=None)
 
 
@@ -123,14 +123,14 @@ def measure(
     """Measure all entries, each in its own process.
 
     Args:
-        task: what they have to deliver.
+        task: what the entries have to deliver.
         entries: contenders and ceilings, in the order of the table.
-        plan: how.
-        progress: called with what runs next.
-        budget: the plan's, of which some is spent already; None: it begins now.
+        plan: the measurement plan.
+        progress: called with the name of the next step.
+        budget: the plan's budget, of which some may be spent already; None: it begins now.
 
     Returns:
-        One measurement an entry, in their order.
+        One measurement per entry, in the same order.
     """
     with tempfile.TemporaryDirectory(prefix="mmload-bench-", ignore_cleanup_errors=True) as work:
         rounds = _Rounds(
@@ -144,7 +144,7 @@ def measure(
 
 
 class _Rounds:
-    """The processes, what was seen of them, and the clock."""
+    """The processes, their measurements, and the clock."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class _Rounds:
         self._workers: dict[int, Worker] = {}
         self._budget = budget
         self._least = self._two_steps = 0.0
-        self._turns: list[float] = []  # seconds that each took,
-        self._beyond: list[float] = []  # and those of them that were more than it was given
+        self._turns: list[float] = []  # seconds of each turn
+        self._beyond: list[float] = []  # seconds by which each turn overran
         self._files: list[Path] = []
         scratch = work / "scratch"
         scratch.mkdir()
@@ -170,7 +170,7 @@ class _Rounds:
                 self._workers[number] = Worker(entry, task, scratch, work / f"{number}.log")
 
     def run(self) -> None:
-        """All phases; the train phase last, so that a model's memory is in no other number."""
+        """Run all phases; training last, so that a model's memory affects no other measurement."""
         self._make()
         loading = [n for n in self._workers if self.measurements[n].entry.group != CACHED]
         training = [n for n in self._workers if self.measurements[n].entry.group != "ceiling"]
@@ -193,13 +193,13 @@ class _Rounds:
         self._close()
 
     def _passed_limits(self) -> list[int]:
-        """The limits below the fastest contender: the machine was busier while they were measured."""
+        """The limits that are slower than the fastest contender: the machine was busier while they were measured."""
         fastest = max((result.rate for result in self.measurements if result.entry.group not in CEILINGS), default=0.0)
         limits = [n for n in self._workers if self.measurements[n].entry.group == "ceiling"]
         return [n for n in limits if not self.measurements[n].entry.need and self.measurements[n].rate < fastest]
 
     def _train_rounds(self, numbers: list[int]) -> None:
-        """Rounds of training, as far as the budget goes; the fastest of each group first, which the verdict is of."""
+        """Run rounds of training within the budget; the fastest of each group, which the verdict needs, come first."""
         there = [n for n in numbers if n in self._workers]
         best: dict[str, int] = {}
         for number in sorted(there, key=lambda n: self.measurements[n].rate):
@@ -212,7 +212,7 @@ class _Rounds:
                 self._round(numbers, f"training, {turn} of {self._plan.epochs}", self._train, left)
 
     def _close(self) -> None:
-        """Let all processes exit by themselves, at the same time, and end those that take too long."""
+        """Let all processes exit concurrently, and kill those that take too long."""
         self._progress("closing")
         for worker in self._workers.values():
             worker.leave()
@@ -221,7 +221,7 @@ class _Rounds:
             worker.wait(last - time.monotonic())
 
     def _try_steps(self, number: int) -> float:
-        """Seconds that a turn of training takes at least, by steps that count for nothing else."""
+        """Lower bound of a training turn in seconds, from steps that are not measured otherwise."""
         began = time.monotonic()
         self._progress("the first steps of training")
         limit = max(self._least, self._budget.left) + self._plan.patience
@@ -231,12 +231,12 @@ class _Rounds:
         return time.monotonic() - began if seconds is None else seconds
 
     def end(self) -> None:
-        """Kill what is left, as after an interrupt."""
+        """Kill the remaining processes, for example after an interrupt."""
         for worker in self._workers.values():
             worker.kill()
 
     def _make(self) -> None:
-        """Start and make what there is time for, the needed first: imports overlap, conversions follow each other."""
+        """Start and create what the budget allows, needed entries first: imports overlap, conversions are serial."""
         waiting = start_order([result.entry for result in self.measurements])
         starting: list[int] = []
         made = 0
@@ -264,7 +264,7 @@ class _Rounds:
     def _round(
         self, numbers: list[int], name: str, turn: Callable[[Worker, Measurement, float], None], left: int
     ) -> None:
-        """One turn of each; ``left`` turns of others follow in later rounds."""
+        """Run one turn of each entry; ``left`` turns of other entries follow in later rounds."""
         for place, number in enumerate(numbers):
             if number not in self._workers:
                 continue
@@ -280,7 +280,7 @@ class _Rounds:
                 self._beyond.append(max(0.0, self._turns[-1] - most))
 
     def _is_over(self, result: Measurement) -> bool:
-        """Whether the rest of the time is for what the verdict needs, which this result is not.
+        """Whether the remaining time is reserved for entries that the verdict needs, and this is not one of them.
 
         Raises:
             Fault: if so, and nothing was measured yet.
@@ -309,7 +309,7 @@ class _Rounds:
             result.samples.append(worker.ask("epoch", limit, least=least, most=most))
             return
         worker.ask("make", _TO_MAKE_AGAIN)
-        if result.entry.group != "ceiling":  # made already, as what that has read is not to be in memory either
+        if result.entry.group != "ceiling":  # after the creation, which reads files, too
             result.coldness.append(make_cold(self._files))
         result.samples.append(worker.ask("epoch", limit, least=0.0, most=most))
         worker.ask("close", self._plan.patience)
@@ -323,7 +323,7 @@ class _Rounds:
 
     @contextmanager
     def _fault_of(self, number: int) -> Iterator[None]:
-        """What goes wrong inside is the contender's failure, and its process ends."""
+        """Record a failure inside the block for the contender, and kill its process."""
         try:
             yield
         except Fault as fault:

@@ -1,4 +1,4 @@
-"""What a bench is asked for, checked, and made into the contenders' task."""
+"""The options of a bench, their checks, and their conversion into the contenders' task."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST = {"--images": 10_000_000, "--epochs": 1000, "--rounds": 1000, "--size": 16
 
 
 def check_count(name: str, value: int | None, most: int | None = None) -> None:
-    """Check a count; None leaves the choice to the bench.
+    """Check a count; None selects the default.
 
     Args:
-        name: the option's.
+        name: the name of the option.
         value: its value.
-        most: the greatest; None: :data:`MOST` of that option, or any.
+        most: the upper bound; None: :data:`MOST` of that option, or no bound.
 
     Raises:
         UsageError: if it is invalid.
@@ -37,22 +37,22 @@ def check_count(name: str, value: int | None, most: int | None = None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The settings of a bench; None leaves the choice to it.
+    """The settings of a bench; None selects the default.
 
     Attributes:
         split: which split; None: the first.
         augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.task.Task`.
-        crop: pixels of the square that comes out; None: 7/8 of the stored side (224 of 256), all of it with padding.
+        crop: pixels of a side of the output square; None: 7/8 of the stored side (224 of 256), all of it with padding.
         padding: pixels around the image before a random crop.
-        batch_size: images a batch.
-        images: images an epoch at least; smaller splits are repeated. None: 2,000, quick 500.
-        epochs: measured epochs of each. None: 3, quick 1.
+        batch_size: images per batch.
+        images: lower bound of the images per epoch; smaller splits are repeated. None: 2,000, quick 500.
+        epochs: measured epochs per contender. None: 3, quick 1.
         workers: worker processes of the stock DataLoaders, one contender for each number.
-        threads: of the contenders that have threads; None: the cores available.
-        device: "cpu" or "cuda"; None: cuda where there is one.
+        threads: threads of multi-threaded contenders; None: the cores available.
+        device: "cpu" or "cuda"; None: cuda if available.
         cold: evict all files before each measured epoch.
         train: a torchvision model to train with each contender's batches.
-        time_budget: seconds for all of it, starting the contenders' processes included; None: 300, quick 60.
+        time_budget: total seconds, including the start of the contenders' processes; None: 300, quick 60.
         quick: fewer images, one epoch, a smaller budget.
 
     Raises:
@@ -91,7 +91,7 @@ class Options:
             raise UsageError(f"--device is {self.device!r}; use one of {', '.join(DEVICES)}")
 
     def _check_geometry(self) -> None:
-        """Padding and crop go with the augmentation."""
+        """Check that padding and crop are compatible with the augmentation."""
         if self.padding < 0:
             raise UsageError(f"--padding is {self.padding}; use a number from 0")
         taken = {"--padding": (self.padding, ("crop",)), "--crop": (self.crop, AUGMENTS[:2])}
@@ -102,7 +102,7 @@ class Options:
                 )
 
     def plan(self) -> Plan:
-        """How to measure."""
+        """The measurement plan."""
         return Plan(
             epochs=self.epochs or (1 if self.quick else 3),
             budget=self.time_budget or (60.0 if self.quick else 300.0),
@@ -111,14 +111,14 @@ class Options:
         )
 
     def epoch_images(self) -> int:
-        """Images of an epoch, at least."""
+        """Lower bound of the images per epoch."""
         return self.images or (500 if self.quick else 2000)
 
     def task(self, dataset: Path, source: Path | None) -> Task:
-        """What the contenders have to deliver from this dataset.
+        """The task of the contenders for this dataset.
 
         Raises:
-            UsageError: if the split has no images, or no such name, or the crop does not fit.
+            UsageError: if the split is empty or unknown, or the crop does not fit.
             StoreError: if there is no dataset.
         """
         opened = open_dataset(dataset)
@@ -142,10 +142,10 @@ class Options:
         )
 
     def chosen_device(self) -> str:
-        """The device asked for, else the one there is.
+        """The requested device, else the available one.
 
         Raises:
-            UsageError: if there is no CUDA device and one is asked for.
+            UsageError: if CUDA is requested and not available.
         """
         import torch
 

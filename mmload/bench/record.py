@@ -1,6 +1,6 @@
-"""The result of a bench as plain data: a :class:`Record` with one row a contender, which JSON files keep.
+"""The result of a bench as plain data: a :class:`Record` with one row per contender, stored as JSON.
 
-It is made from measurements or read from a file. Never measures and never prints.
+It is created from measurements or read from a file. Never measures and never prints.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class Row:
     """One contender or ceiling.
 
     Attributes:
-        name: what it is called in the table.
+        name: the name in the table.
         group: "stock", "peer", "mmload", "ceiling" or "cached".
-        differs: what is not equal to the task, "" if all is.
-        failure: why it was not measured, or not to the end; "" if nothing went wrong.
-        images_per_second: the median over the epochs, of a ceiling the highest; None if it was not measured.
+        differs: how it deviates from the task, "" if it does not.
+        failure: why it was not measured, or not completely; "" if nothing failed.
+        images_per_second: the median over the epochs; for a ceiling, the highest; None if it was not measured.
         epochs: images per second of each measured epoch.
-        ceiling: the ceiling that limits it, "" for ceilings themselves and where none was measured.
-        of_ceiling: the share of that ceiling's rate.
-        cpu_seconds_per_1000: processor seconds of its process tree for 1,000 images.
-        peak_bytes: memory of its process tree at most.
+        ceiling: the ceiling that limits it; "" for ceilings, and if none was measured.
+        of_ceiling: its rate as a share of that ceiling's rate.
+        cpu_seconds_per_1000: processor seconds of its process tree per 1,000 images.
+        peak_bytes: peak memory of its process tree.
         trained_per_second: images per second in training, the median.
-        waited: the share of training that the step waited for data, the median.
-        cold: whether the files were proven to be out of the page cache before every epoch; None: they were to be warm.
-        samples: all that was seen: images, seconds, first batch, processor seconds, epochs, of each measured turn.
-        training: the same of each turn of training.
+        waited: the share of training time spent waiting for data, the median.
+        cold: whether the eviction from the page cache was verified before every epoch; None: the cache was to be warm.
+        samples: the raw data of each measured turn: images, seconds, first batch, processor seconds, epochs.
+        training: the raw data of each turn of training.
 
     Raises:
-        TypeError: if there is anything but a number where a number has to be.
+        TypeError: if a numeric attribute is not a number.
     """
 
     name: str
@@ -74,24 +74,24 @@ class Row:
 
     @property
     def rate(self) -> float:
-        """Images per second, 0 if it was not measured."""
+        """Images per second; 0 if it was not measured."""
         return self.images_per_second or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What was measured, on what, with which settings.
+    """The results, the machine and the settings of a bench.
 
     Attributes:
-        settings: what every contender had to deliver, and how it was measured.
-        machine: what it ran on.
-        versions: of the packages that took part.
+        settings: the task of every contender, and how it was measured.
+        machine: facts of the machine.
+        versions: of the packages involved.
         rows: each contender's and ceiling's, in the order of the table.
-        notes: what has to be known to read the numbers: whether the cache was cold, what a build would cost.
-        verdict: one sentence or two that say where the limit is.
+        notes: context for the numbers: whether the cache was cold, the cost of a build.
+        verdict: one or two sentences that identify the bottleneck.
 
     Raises:
-        TypeError: if an attribute is not of its type, as in a damaged file.
+        TypeError: if an attribute has the wrong type, as in a damaged file.
     """
 
     settings: dict[str, Any]
@@ -110,29 +110,29 @@ class Record:
 
     @property
     def contenders(self) -> list[Row]:
-        """The rows of loaders, as against what the machine itself can do."""
+        """The rows of loaders, without the ceilings of the machine."""
         return [row for row in self.rows if row.group not in CEILINGS]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as JSON takes it."""
+        """The record as JSON-compatible data."""
         body = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "rows"}
         return {"format": FORMAT, "version": VERSION, **body, "results": [asdict(row) for row in self.rows]}
 
 
 def best(rows: Sequence[Row], group: str) -> Row | None:
-    """The fastest row of a group, None if none of it was measured."""
+    """The fastest row of a group; None if none was measured."""
     return max((row for row in rows if row.group == group and row.rate), key=lambda row: row.rate, default=None)
 
 
 _MOST = 2**24
-"""Characters of a record: a larger file, or a device that never ends, is something else."""
+"""Upper bound on the characters of a record: a larger file, or an endless device, is no record."""
 
 
 def read_record(path: str | Path) -> Record:
-    """A record from its file.
+    """Read a record from its file.
 
     Raises:
-        UsageError: if there is none at that path, or it is of another format.
+        UsageError: if the file does not exist, or has another format.
     """
     try:
         text = read_regular_text(path, _MOST)
@@ -155,7 +155,7 @@ def read_record(path: str | Path) -> Record:
 
 
 def write_record(record: Record, path: str | Path) -> None:
-    """The record into a file.
+    """Write a record to a file.
 
     Raises:
         MmloadError: if it cannot be written.
@@ -164,7 +164,7 @@ def write_record(record: Record, path: str | Path) -> None:
 
 
 def write_json(body: Mapping[str, Any], path: Path) -> None:
-    """Plain data into a file.
+    """Write plain data to a JSON file.
 
     Raises:
         MmloadError: if it cannot be written.
@@ -180,10 +180,10 @@ def _names() -> list[str]:
 
 
 def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:
-    """What was measured as rows.
+    """Convert measurements to rows.
 
     Args:
-        task: what it was measured for.
+        task: the task that was measured.
         measurements: in the order of the table.
         ceilings: short name -> row name of the ceilings.
         cold: whether files were evicted before each epoch.
@@ -216,7 +216,7 @@ def _row(task: Task, result: Measurement, tops: Mapping[str, float], names: Mapp
 
 
 def limit_of(task: Task, result: Measurement, tops: Mapping[str, float], cold: bool) -> str:
-    """The ceiling that a contender meets first: the lowest of those that all its images have to pass, "" for none."""
+    """The lowest of the ceilings that apply to all images of a contender; "" if there is none."""
     passes = [FILL]
     if task.device == "cuda" and result.entry.ceiling != "device":
         passes.append(PINNED)

@@ -1,4 +1,4 @@
-"""A record as text for people, of at most 80 columns. Never prints."""
+"""Formats a record as text of at most 80 columns. Never prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME = 39
 
 
 def table(record: Record) -> str:
-    """The rates, what they cost, what is not equal, what was not measured, and the verdict."""
+    """The rates, costs, deviations, failures, and the verdict."""
     blocks = [
         "\n".join(rates(record)),
         "\n".join(costs(record)),
@@ -24,7 +24,7 @@ def table(record: Record) -> str:
 
 
 def rates(record: Record) -> list[str]:
-    """Images a second: median, lowest and highest epoch, the ratio to the best stock loader, the share of the limit."""
+    """Images per second: median, lowest and highest epoch, ratio to the best stock loader, share of the limit."""
     stock = best(record.rows, "stock")
     lines = [f"{'':<{_NAME}}{'images/s':>8}{'lowest..highest':>16}{'x stock':>8}{'of limit':>9}"]
     for row in record.rows:
@@ -39,7 +39,7 @@ def rates(record: Record) -> list[str]:
 
 
 def costs(record: Record) -> list[str]:
-    """What an image costs: processor time, memory; and with training its rate and the wait for data."""
+    """The cost of an image: processor time, memory; with training also its rate and the wait for data."""
     rows = [row for row in record.rows if row.group != "ceiling" and (row.rate or row.training)]
     trained = any(row.training for row in rows)
     more = f"{'trained/s':>11}{'waits':>8}" if trained else ""
@@ -56,7 +56,7 @@ def costs(record: Record) -> list[str]:
 
 
 def remarks(record: Record) -> list[str]:
-    """The limits that were met, what is not equal, what failed, and the record's own notes."""
+    """The applicable limits, deviations, failures, and the record's own notes."""
     lines: list[str] = []
     limits = {row.ceiling for row in record.rows if row.ceiling}
     if limits:
@@ -95,7 +95,7 @@ def wrapped(text: str, indent: str) -> Iterable[str]:
 
 
 def _called(row: Row) -> str:
-    """The row's name, with a star where it is not equal to the others."""
+    """The row's name, with a star if it deviates from the task."""
     return one_line(row.name)[: _NAME - 1] + ("*" if row.differs and _measured(row) else "")
 
 

@@ -1,4 +1,4 @@
-"""One bench from a dataset and its source to a record: the story of ``mmload bench``."""
+"""Runs one bench from a dataset and its source to a record: the implementation of ``mmload bench``."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def run(
 
     Args:
         dataset: the store.
-        source: the folder that it was built from; None: contenders that need it are rows that say so.
+        source: the folder that it was built from; None: contenders that need it are listed as missing.
         options: the settings.
-        entries: which contenders there are for a task.
-        progress: called with what runs next.
+        entries: returns the contenders for a task.
+        progress: called with the name of the next step.
         began: the ``time.monotonic()`` at which the time budget began; None: now.
 
     Raises:
         UsageError: if a setting is invalid for this dataset.
-        SourceError: if the source is missing or is another.
+        SourceError: if the source is missing, or is not the one that the dataset was built from.
         StoreError: if there is no dataset.
     """
     plan = options.plan()
@@ -80,18 +80,18 @@ def run_on_sample(
     progress: Progress | None = None,
     began: float | None = None,
 ) -> Record:
-    """Build a sample of a source in a temporary folder and measure that: what would a build gain?
+    """Build a sample of a source in a temporary folder and measure it: estimates the gain of a build.
 
     Args:
-        source: an ImageFolder, or where CIFAR's batches are.
-        options: the settings; as many images are sampled as an epoch has.
-        side: pixels of the stored square; None: 256 for an ImageFolder.
-        entries: which contenders there are for a task.
-        progress: called with what runs next.
+        source: an ImageFolder, or the folder with CIFAR's batches.
+        options: the settings; the sample has as many images as an epoch.
+        side: pixels of a side of the stored square; None: 256 for an ImageFolder.
+        entries: returns the contenders for a task.
+        progress: called with the name of the next step.
         began: the ``time.monotonic()`` at which the time budget began; None: now.
 
     Returns:
-        The record; its verdict ends with what building all of the source would take.
+        The record; its verdict ends with the estimated cost of building the whole source.
 
     Raises:
         UsageError: if a setting is invalid for this source.
@@ -116,7 +116,7 @@ def run_on_sample(
 
 
 def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
-    """What every contender had to deliver, and how it was measured, without a path of this machine."""
+    """The task of every contender, and how it was measured, without any path of this machine."""
     none = task.augment == "none"
     return {
         "split": task.split,
@@ -138,7 +138,7 @@ def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
 
 
 def cache_of(measurements: Sequence[Measurement], plan: Plan) -> str:
-    """What the page cache was: "warm", or "cold" where every eviction was proven, else "not proven cold"."""
+    """The state of the page cache: "warm", "cold" if every eviction was verified, else "not proven cold"."""
     if not plan.cold:
         return "warm"
     coldness = [each for result in measurements for each in result.coldness]
@@ -146,7 +146,7 @@ def cache_of(measurements: Sequence[Measurement], plan: Plan) -> str:
 
 
 def above_limit(rows: Sequence[Row]) -> str:
-    """A note on rows that are faster than their limit, "" if none is."""
+    """A note on rows that are faster than their limit; "" if there are none."""
     above = [row for row in rows if (row.of_ceiling or 0) > 1]
     if not above:
         return ""
@@ -158,7 +158,7 @@ def above_limit(rows: Sequence[Row]) -> str:
 
 
 def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
-    """What has to be known to read the numbers."""
+    """The notes that are needed to interpret the numbers."""
     notes = (
         _note_of_cold(measurements),
         _note_of_cut(measurements, plan.budget),

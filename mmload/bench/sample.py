@@ -1,6 +1,6 @@
-"""Builds a sample of a source's images in a temporary folder, to tell what a build would gain.
+"""Builds a sample of a source's images in a temporary folder, to estimate the gain of a build.
 
-Returns the folder of links to the chosen images, equally many of each class if there are as many, the dataset built
+Returns the folder of links to the chosen images (balanced over the classes where possible), the dataset built
 from them, and an :class:`Estimate` for all images. The source is only read.
 """
 
@@ -25,14 +25,14 @@ _CIFAR = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What building all of a source would take.
+    """Estimated cost of building a whole source.
 
     Attributes:
         images: in all splits.
-        sampled: of these, built to find out.
-        seconds: of building all, at the sample's rate.
-        bytes: of the rows of all.
-        cold: what evicting the sampled files came to before they were built; None: they were not evicted.
+        sampled: how many of these the sample has.
+        seconds: time to build all, at the sample's rate.
+        bytes: size of all rows.
+        cold: the result of evicting the sampled files before the build; None: they were not evicted.
     """
 
     images: int
@@ -53,12 +53,12 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """A sample, built.
+    """A sample and the dataset built from it.
 
     Attributes:
-        dataset: where the store is.
+        dataset: the folder of the store.
         source: the folder that it was built from.
-        estimate: of building all.
+        estimate: of the whole build.
     """
 
     dataset: Path
@@ -72,11 +72,11 @@ def build_sample(
     """Build a sample of a source.
 
     Args:
-        root: an ImageFolder, or where CIFAR's batches are.
+        root: an ImageFolder, or the folder with CIFAR's batches.
         work: an empty folder for the sample and its dataset.
         split: which split to sample; None: the first.
-        images: how many, at most.
-        side: pixels of the stored square; None: 256 for an ImageFolder, as they are for CIFAR.
+        images: upper bound on the size of the sample.
+        side: pixels of a side of the stored square; None: 256 for an ImageFolder, the original size for CIFAR.
         threads: for decoding.
         cold: evict the sampled files before they are built.
 
@@ -88,7 +88,7 @@ def build_sample(
     if kind == "imagefolder":
         side = side or SIZE
     transforms = square(side) if side else ()
-    options = {"allow_outside": True}  # what is made of the links here is removed again
+    options = {"allow_outside": True}  # the links that are created here are removed again
     splits = splits_of(BuildRecipe(kind=kind, root=root, out=work, options=options, transforms=transforms))
     name = split or next(iter(splits))
     if name not in splits:
@@ -114,15 +114,15 @@ def build_sample(
 
 
 def kind_of(root: Path) -> str:
-    """The kind of a folder's source: CIFAR if it holds CIFAR's batches, else an ImageFolder."""
+    """The kind of a folder's source: CIFAR if it contains CIFAR's batches, else an ImageFolder."""
     return next((kind for folder, kind in _CIFAR.items() if (root / folder).is_dir()), "imagefolder")
 
 
 def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
-    """Make an ImageFolder of links to a sample: ``root/name/class/000012_file.jpg``. Copies where links cannot be.
+    """Create an ImageFolder of links to a sample: ``root/name/class/000012_file.jpg``. Copies if links are impossible.
 
     Raises:
-        UsageError: if the split is not one of image files in class folders.
+        UsageError: if the split does not consist of image files in class folders.
     """
     if not isinstance(split, ImageFolderSplit):
         raise UsageError("a sample can be taken of image files in class folders only")
@@ -137,16 +137,16 @@ def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
         link = folder / f"{index:08d}_{Path(file.name).name}"
         try:
             link.symlink_to(original)
-        except OSError:  # Windows lets few users make links
+        except OSError:  # on Windows most users may not create links
             shutil.copyfile(original, link)
 
 
 def balanced(classes: Mapping[int, Sequence[int]], most: int) -> list[int]:
-    """At most ``most`` indices, as many of every class as of the others, spread evenly over each; small classes whole.
+    """At most ``most`` indices, equally many per class, spread evenly over each class; small classes completely.
 
     Args:
         classes: class -> indices in order.
-        most: how many in all.
+        most: upper bound on the total.
     """
     counts = dict.fromkeys(classes, 0)
     left = min(most, sum(map(len, classes.values())))

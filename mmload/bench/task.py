@@ -1,4 +1,4 @@
-"""What every contender has to deliver: a :class:`Task` with the rows, output shape, dtype and statistics.
+"""The task of every contender: a :class:`Task` with the rows, output shape, dtype and statistics.
 
 It is picklable, as each contender runs in its own process. Never loads an image.
 """
@@ -21,27 +21,27 @@ from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
 
 AUGMENTS = ("crop", "resized-crop", "none")
-_BATCHES = 8  # in memory at once, in all the contenders' processes
+_BATCHES = 8  # batches in memory at the same time, in all the contenders' processes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be loaded, and how it has to come out.
+    """What to load, and the required output.
 
     Attributes:
         dataset: the store.
-        split: which of its splits.
+        split: the name of the split.
         source: the folder that it was built from; None: contenders that need it are missing.
         augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalize to float32; or
             "none": the stored uint8 rows.
-        crop: pixels of the square that comes out.
-        padding: pixels around the image before a random crop, as CIFAR is trained with.
-        batch_size: images a batch.
-        images: images an epoch, at least; all contenders repeat a smaller split equally often.
-        threads: of every contender that has threads; worker processes of the peers that have those.
+        crop: pixels of a side of the output square.
+        padding: pixels around the image before a random crop, as usual for CIFAR.
+        batch_size: images per batch.
+        images: lower bound of the images per epoch; all contenders repeat a smaller split equally often.
+        threads: threads of multi-threaded contenders; worker processes of peers with workers.
         workers: worker processes of the stock DataLoaders, one contender for each number.
-        device: "cpu" or "cuda": where batches have to arrive.
-        seed: of the contenders that take one.
+        device: "cpu" or "cuda": the device of the delivered batches.
+        seed: for contenders that accept one.
 
     Raises:
         UsageError: if a setting is invalid.
@@ -72,7 +72,7 @@ class Task:
         self._check_images()
 
     def _check_images(self) -> None:
-        """The split has images, and the crop fits them."""
+        """Check that the split has images, and that the crop fits them."""
         spec = self.rows.fields.get("images")
         if spec is None:
             raise UsageError(f"split {self.split!r} of {self.dataset} stores no images; there is nothing to measure")
@@ -89,7 +89,7 @@ class Task:
         self._check_memory()
 
     def _check_memory(self) -> None:
-        """Several batches fit."""
+        """Check that several batches fit into memory."""
         image, free = math.prod(self.shape[1:]) * self.dtype.itemsize, free_memory()
         if free and self.batch_size * image * _BATCHES > free:
             most = max(1, free // (image * _BATCHES))
@@ -110,39 +110,39 @@ class Task:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What the store was built with, as its manifest has it."""
+        """The recipe of the store, as in its manifest."""
         return checked_recipe(self.opened.manifest.recipe, self.dataset).resolved()
 
     @property
     def repeats(self) -> int:
-        """Passes over the split in an epoch."""
+        """Passes over the split per epoch."""
         return max(1, -(-self.images // max(1, len(self.rows))))
 
     @property
     def epoch_images(self) -> int:
-        """Images of an epoch."""
+        """Images per epoch."""
         return len(self.rows) * self.repeats
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(B, C, H, W) of a full batch that comes out."""
+        """(B, C, H, W) of a full output batch."""
         channels, height, width = self.rows.fields["images"].shape
         out = (height, width) if self.augment == "none" else (self.crop, self.crop)
         return (self.batch_size, channels, *out)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the images that come out: float32, or uint8 without augmentation."""
+        """The dtype of output images: float32, or uint8 without augmentation."""
         return torch.uint8 if self.augment == "none" else torch.float32
 
     @property
     def mean(self) -> list[float]:
-        """Of each channel in [0, 1], what images are normalized with."""
+        """The mean of each channel in [0, 1] for normalization."""
         return list(self.rows.mean)
 
     @property
     def std(self) -> list[float]:
-        """Of each channel in [0, 1], never 0."""
+        """The standard deviation of each channel in [0, 1] for normalization, never 0."""
         return [value or 1.0 for value in self.rows.std]
 
     @property
@@ -152,13 +152,13 @@ class Task:
 
     @property
     def labeled(self) -> bool:
-        """Whether every row has one class index, which is what labels are here."""
+        """Whether every row has exactly one class index, the only kind of label here."""
         spec = self.rows.fields.get("targets")
         return spec is not None and spec.shape == () and spec.dtype == "int64"
 
     @property
     def targets(self) -> list[int]:
-        """The class index of each row, of a split that is :attr:`labeled`."""
+        """The class index of each row; requires that the split is :attr:`labeled`."""
         gathered = self.rows.reader.gather("targets", torch.arange(len(self.rows)))
         indices: list[int] = gathered.tolist()
         return indices

@@ -1,7 +1,7 @@
 """Trains a model with a contender's batches and measures how long its steps wait for data.
 
-The device is synchronized before each request of a batch and after each step, so the time between them is the wait for
-data alone.
+The device is synchronized before each request of a batch and after each step, so the time between them is only the wait
+for data.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class TrainSample:
     """One measured turn of training.
 
     Attributes:
-        images: that were trained on.
-        seconds: that it took.
-        waited: of these, seconds in which the step waited for data.
-        steps: how many.
+        images: number of images trained on.
+        seconds: the duration.
+        waited: seconds of these in which the step waited for data.
+        steps: number of steps.
     """
 
     images: int
@@ -45,16 +45,16 @@ class TrainSample:
 
     @property
     def share(self) -> float:
-        """The share of the time that was waited for data, in [0, 1]."""
+        """The share of the time spent waiting for data, in [0, 1]."""
         return self.waited / self.seconds
 
 
 class Trainer:
-    """A model with its optimizer: SGD with momentum, cross entropy; on CUDA with bfloat16 autocast, else float32.
+    """A model with its optimizer: SGD with momentum, cross entropy; bfloat16 autocast on CUDA, else float32.
 
     Args:
-        model: a torchvision classification model's name.
-        task: what batches look like, and how many classes there are.
+        model: the name of a torchvision classification model.
+        task: defines the shape of the batches and the number of classes.
     """
 
     def __init__(self, model: str, task: Task) -> None:
@@ -63,12 +63,12 @@ class Trainer:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
 
     def run(self, contender: Contender, most: float) -> TrainSample:
-        """Train for ``most`` seconds, epoch after epoch: two steps at least, and none more that would end later.
+        """Train for ``most`` seconds over several epochs: at least two steps, and no further step that would end later.
 
-        The first is not counted: it allocates, chooses kernels, and fills queues.
+        The first step is not measured: it allocates memory, selects kernels, and fills queues.
 
         Raises:
-            MmloadError: if the contender gives no batch.
+            MmloadError: if the contender yields no batch.
         """
         last = time.perf_counter() + most
         with closing(endless(contender)) as batches:
@@ -83,13 +83,13 @@ class Trainer:
         return TrainSample(images=images, seconds=now - began, waited=waited, steps=steps)
 
     def try_steps(self, contender: Contender) -> float:
-        """Make a step, and a second one if the first took less than a second.
+        """Run one step, and a second one if the first took less than a second.
 
         Returns:
-            Seconds that the two take, or would take.
+            Measured or extrapolated seconds of two steps.
 
         Raises:
-            MmloadError: if the contender gives no batch.
+            MmloadError: if the contender yields no batch.
         """
         began = time.perf_counter()
         with closing(endless(contender)) as batches:
@@ -101,7 +101,7 @@ class Trainer:
         return time.perf_counter() - began
 
     def _turn(self, batches: Any) -> tuple[int, float]:
-        """One step: the images of its batch, and the seconds it waited for them."""
+        """One step: the number of images in its batch, and the seconds that it waited for them."""
         asked = time.perf_counter()
         images, labels = next(batches)
         self._wait_for_device()
@@ -125,10 +125,10 @@ class Trainer:
 
 
 def endless(contender: Contender) -> Any:
-    """Batches of epoch after epoch, a generator.
+    """A generator of the batches of epoch after epoch.
 
     Raises:
-        MmloadError: if an epoch has none.
+        MmloadError: if an epoch has no batch.
     """
     while True:
         gave_batch = False
@@ -144,7 +144,7 @@ def make_model(name: str, count: int) -> nn.Module:
     """A torchvision classification model with fresh weights.
 
     Raises:
-        UsageError: if there is none of that name; close ones are named.
+        UsageError: if the model is unknown; the message lists similar names.
     """
     from torchvision import models
 
@@ -152,17 +152,17 @@ def make_model(name: str, count: int) -> nn.Module:
     if name not in known:
         close = difflib.get_close_matches(name, known) or ["resnet18", "resnet50", "vit_b_16"]
         raise UsageError(f"--train is {name!r}, which torchvision has not; use a model such as {', '.join(close)}")
-    with warnings.catch_warnings():  # two models warn of how their weights start, which does not matter here
+    with warnings.catch_warnings():  # two models warn about their initialization, which is irrelevant here
         warnings.simplefilter("ignore", FutureWarning)
         made: nn.Module = models.get_model(name, weights=None, num_classes=count)
     return made
 
 
 def check_model(name: str, task: Task) -> None:
-    """Whether the model takes the task's images, found out on torch's ``meta`` device: nothing is computed.
+    """Check that the model accepts the task's images, on torch's ``meta`` device: nothing is computed.
 
     Raises:
-        UsageError: if it does not, or the dataset has no class for each image.
+        UsageError: if it does not, or not every image of the dataset has a class.
     """
     if not task.labeled:
         raise UsageError(f"--train needs one class for each image, which split {task.split!r} does not have")
@@ -170,7 +170,7 @@ def check_model(name: str, task: Task) -> None:
         try:
             model = make_model(name, max(2, task.classes)).train()
             _scores(model(torch.empty(task.shape)))
-        except NotImplementedError:  # the RegNets compute with their weights when they are made
+        except NotImplementedError:  # the RegNets compute with their weights when they are created
             return
         except UsageError:
             raise
@@ -180,7 +180,7 @@ def check_model(name: str, task: Task) -> None:
 
 
 def _scores(output: Any) -> Tensor:
-    """The scores of a model's output: some models give those of auxiliary heads as well."""
+    """The scores of a model's output: some models also return those of auxiliary heads."""
     scores = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(scores, Tensor):
         raise MmloadError(f"the model gives {type(output).__name__}, not scores")

@@ -1,7 +1,7 @@
 """Processor time and memory of a process and all its descendants.
 
-Linux reports both in ``/proc``. On other systems, processor time leaves out children that still run, and memory is
-unknown.
+Linux reports both in ``/proc``. On other systems, processor time excludes children that are still running, and memory
+is unknown.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ _KIB = 1024
 
 
 def tree(root: int) -> list[int]:
-    """``root`` and every living process below it; ``root`` alone where there is no ``/proc``."""
+    """``root`` and all its live descendants; only ``root`` if there is no ``/proc``."""
     children: dict[int, list[int]] = {}
     for name in os.listdir(_PROC) if _PROC.is_dir() else []:
         fields = _stat(int(name)) if name.isdigit() else None
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(int(name))
     found = [root]
-    for process in found:  # the loop itself appends to it
+    for process in found:  # the loop appends to it
         found.extend(children.get(process, ()))
     return found
 
 
 def own_seconds() -> float:
-    """Processor seconds used so far by this process, all its threads, and its children, ended or living."""
+    """Processor seconds used so far by this process, all its threads, and its children, ended or running."""
     living = sum(_seconds(process) for process in tree(os.getpid())[1:])
     return time.process_time() + _ended_seconds() + living
 
 
 def memory(root: int) -> int | None:
-    """Bytes of memory that ``root`` and its descendants take, None if the system does not report it.
+    """Bytes of memory used by ``root`` and its descendants; None if the system does not report it.
 
     A page that several of them share counts once: their proportional shares of anonymous and shared memory are added
-    up. Of mapped files, the largest resident set counts: they map the same libraries.
+    up. Of mapped files, only the largest resident set counts, as all map the same libraries.
     """
     private = files = 0
     for process in tree(root):
@@ -49,7 +49,7 @@ def memory(root: int) -> int | None:
 
 
 def _stat(process: int) -> list[str] | None:
-    """The fields of ``/proc/PID/stat`` behind the name (which may hold spaces); None if the process is gone."""
+    """The fields of ``/proc/PID/stat`` after the name (which may contain spaces); None if the process has ended."""
     try:
         return (_PROC / str(process) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -57,13 +57,13 @@ def _stat(process: int) -> list[str] | None:
 
 
 def _seconds(process: int) -> float:
-    """Of a process and its ended children: utime, stime, cutime and cstime of ``/proc/PID/stat``."""
+    """Processor seconds of a process and its ended children: utime, stime, cutime and cstime of ``/proc/PID/stat``."""
     fields = _stat(process)
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
 def _ended_seconds() -> float:
-    """Of the children that have ended and were waited for."""
+    """Processor seconds of the children that have ended and were waited for."""
     try:
         import resource
     except ImportError:  # Windows
@@ -73,7 +73,7 @@ def _ended_seconds() -> float:
 
 
 def _fields(process: int, file: str) -> dict[str, int]:
-    """``Name:  123 kB`` lines as numbers; none if the process is gone or the file is not for us."""
+    """``Name:  123 kB`` lines as numbers; empty if the process has ended or the file is not readable."""
     try:
         lines = (_PROC / str(process) / file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

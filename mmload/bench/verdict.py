@@ -1,6 +1,6 @@
-"""Where the limit is, in a plain sentence or two, from a record's rows. Says nothing that the rows do not show.
+"""Identifies the bottleneck in one or two sentences, from a record's rows alone.
 
-Without training it only compares loaders; with training it also says whether the model waits for data.
+Without training it only compares loaders; with training it also reports whether the model waits for data.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from mmload.bench.record import Row, best
 from mmload.bench.report import number
 
 WAITS = 0.1
-"""The share of a step's time from which its wait for data is called the bottleneck."""
+"""From this share of a step's time on, the wait for data is called the bottleneck."""
 
-_BUSY = 0.75  # of the cores in use, from which on processor time is what a loader lacks
+_BUSY = 0.75  # of the cores: from this utilization on, a loader is limited by processor time
 
 
 def verdict(rows: Sequence[Row], *, cores: int, device: str) -> str:
-    """The sentence.
+    """The verdict as text.
 
     Args:
-        rows: all that was measured.
-        cores: that the process may use.
+        rows: all measured rows.
+        cores: number of cores that the process may use.
         device: "cpu" or "cuda".
     """
     own, stock = best(rows, "mmload"), best(rows, "stock")
@@ -38,7 +38,7 @@ def verdict(rows: Sequence[Row], *, cores: int, device: str) -> str:
 
 
 def _of_loaders(own: Row, stock: Row, cores: int) -> str:
-    """The sentence where no model was trained."""
+    """The verdict if no model was trained."""
     both = f"The stock loader ({stock.name}) delivers {_rate(stock)} and mmload ({own.name}) {number(own.rate)}"
     if min(own.epochs) <= max(stock.epochs):
         relation = "fewer" if own.rate < stock.rate else "no difference beyond the spread of the epochs"
@@ -51,7 +51,7 @@ def _of_loaders(own: Row, stock: Row, cores: int) -> str:
 
 
 def _with_model(model: float, stock: Row, own: Row, cores: int, device: str) -> str:
-    """The sentence where the model was trained with the best stock loader, with mmload, and with one cached batch."""
+    """The verdict if the model was trained with the best stock loader, with mmload, and with one cached batch."""
     before, after = stock.trained_per_second or 0.0, own.trained_per_second or 0.0
     waits, still = stock.waited or 0.0, own.waited or 0.0
     takes = f"the model takes {number(model)}"
@@ -59,7 +59,7 @@ def _with_model(model: float, stock: Row, own: Row, cores: int, device: str) -> 
         f"with mmload, which delivers {number(own.rate)}, training runs at {number(after)} instead of {number(before)}"
     )
     if waits < WAITS:
-        shared = device == "cpu" and before < (1 - WAITS) * min(model, after)  # what loading takes, the model lacks
+        shared = device == "cpu" and before < (1 - WAITS) * min(model, after)  # loading uses processor time, too
         rest = f"they share the cores, though: {change}" if shared else "a faster loader would gain about that much"
         return (
             f"Your loader delivers {_rate(stock)} and {takes}: the model is the bottleneck, it waits for data only "
@@ -79,7 +79,7 @@ def _fastest_trained(rows: Sequence[Row], group: str) -> Row | None:
 
 
 def _why(rows: Sequence[Row], group: str) -> str:
-    """`` (the first reason)``, if a row of the group has one."""
+    """`` (the first reason)`` if a row of the group has a failure, else ""."""
     reason = next((row.failure for row in rows if row.group == group and row.failure), "")
     return f" ({reason})" if reason else ""
 
@@ -97,7 +97,7 @@ def _busy(row: Row, cores: int) -> bool:
 
 
 def _cores(row: Row, cores: int) -> str:
-    """How many cores a loader keeps busy, where that is nearly all of them."""
+    """The number of cores that a loader keeps busy, if that is nearly all of them."""
     return f", with {min(_cores_used(row), cores):.1f} of {cores} cores busy" if _busy(row, cores) else ""
 
 

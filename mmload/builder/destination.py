@@ -1,6 +1,6 @@
-"""A build's destination: what is there, whether it may be replaced, and the removal of a dataset's own files.
+"""A build's destination: its current content, whether it may be replaced, and the removal of a dataset's own files.
 
-A dataset's own files are those that its manifest names. Nothing else is ever removed from a destination.
+A dataset's own files are those listed in its manifest. No other file is ever removed from a destination.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifes
 from mmload.store.shard_writer import META_NAME
 
 Moved = dict[str, Path]
-"""Name in a dataset -> where what was there, and is not the dataset's, was moved."""
+"""File name in a dataset -> path to which a file that did not belong to the dataset was moved."""
 
-_SHOWN = 3  # entries that a message lists
-_IMPORTED = ("python",)  # kinds whose root is where modules are imported from, and is often the current folder
+_SHOWN = 3  # upper bound on the entries listed in a message
+_IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
 
 
 def staging_folder(out: Path) -> Path:
-    """Where a build of this destination works until it is done."""
+    """The working folder for a build of this destination."""
     return out.parent / f".{out.name}.building"
 
 
 def check_apart(kind: str, root: Path, out: Path) -> None:
-    """Refuse a destination that is the source, holds it, or lies in it.
+    """Refuse a destination that is equal to the source, contains it, or is inside it.
 
-    Folders are compared by device and inode, so links, mounts and names in another case are seen through.
+    Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved.
 
     Args:
-        kind: the source's kind. Of a "python" source the root is only where modules are imported from: a dataset may
-            lie there.
+        kind: the source's kind. For a "python" source the root is only the import path of modules: it may contain the
+            dataset.
         root: the source.
         out: the destination.
 
     Raises:
-        UsageError: naming both.
+        UsageError: naming both folders.
     """
     try:
         source, place = root.resolve(), out.resolve()
@@ -63,11 +63,11 @@ def check_apart(kind: str, root: Path, out: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Existing:
-    """What is at a destination before a build.
+    """The content of a destination before a build.
 
     Attributes:
-        manifest: of the dataset there; None if there is nothing.
-        equal: whether it is what is to be built, so that nothing is to be done; else the build replaces it.
+        manifest: of the dataset there; None if the destination is empty.
+        equal: whether the dataset is up to date, so that there is nothing to build; else the build replaces it.
     """
 
     manifest: Manifest | None
@@ -75,26 +75,26 @@ class Existing:
 
     @property
     def finished(self) -> Manifest | None:
-        """The manifest of a dataset that is what is to be built."""
+        """The manifest of an up-to-date dataset, else None."""
         return self.manifest if self.equal else None
 
     @property
     def contents(self) -> str | None:
-        """The checksum that tells the dataset from another one; None if there is none."""
+        """The checksum that identifies the dataset; None if there is none."""
         return None if self.manifest is None else self.manifest.contents
 
 
 def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool) -> Existing:
-    """Look at a destination before a build.
+    """Inspect a destination before a build.
 
     Args:
         out: the destination.
-        plan: ``recipe`` and ``fingerprint`` of what is to be built.
-        overwrite: whether a dataset that is there may be replaced.
-        skip: whether samples may be left out.
+        plan: ``recipe`` and ``fingerprint`` of the build.
+        overwrite: whether an existing dataset may be replaced.
+        skip: whether samples may be skipped.
 
     Raises:
-        BuildError: if something is there that may not be replaced, with what to do about it.
+        BuildError: if the destination contains something that may not be replaced; the message says what to do.
     """
     manifest = standing(out)
     if manifest is None:
@@ -118,10 +118,10 @@ def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bo
 
 
 def standing(out: Path) -> Manifest | None:
-    """The manifest of the dataset at a destination; None if there is nothing, or an empty folder.
+    """The manifest of the dataset at a destination; None if the destination is missing or an empty folder.
 
     Raises:
-        BuildError: if there is something else, or a dataset that cannot be read.
+        BuildError: if it contains other files, or a dataset that cannot be read.
     """
     try:
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
@@ -138,27 +138,27 @@ def standing(out: Path) -> Manifest | None:
 
 
 def foreign(folder: Path, manifest: Manifest) -> list[str]:
-    """The first few entries below a dataset's folder that its manifest does not name, as paths relative to it."""
+    """The first few entries in a dataset's folder that its manifest does not list, as relative paths."""
     return list(islice(_foreign(folder, manifest), _SHOWN + 1))
 
 
 def listed(names: list[str]) -> str:
-    """Entries as a message shows them: the first few."""
+    """Formats entries for a message: only the first few."""
     return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
 
 
 def remove_dataset(folder: Path) -> bool:
-    """Remove the files of a dataset, its manifest last, and the folders that are empty then.
+    """Remove the files of a dataset, its manifest last, and the folders that become empty.
 
-    A removal that was interrupted goes on when this is called again.
+    Calling this again continues an interrupted removal.
 
     Returns:
-        Whether the folder is gone; if not, something is in it that is not the dataset's.
+        Whether the folder was removed; it is not if it contains files that do not belong to the dataset.
 
     Raises:
-        OSError: if the system refuses.
+        OSError: if a file system operation fails.
     """
-    with suppress(StoreError):  # without a manifest, no file is known to be the dataset's
+    with suppress(StoreError):  # without a manifest, no file is known to belong to the dataset
         for name, split in read(folder).splits.items():
             if _is_real_folder(folder / name):
                 _remove_split(folder / name, split)
@@ -171,18 +171,18 @@ def remove_dataset(folder: Path) -> bool:
 
 
 def put(new: Path, root: Path, name: str, moved: Moved) -> None:
-    """Move a rebuilt file to its place in a dataset. What is there and is no regular file, or folder, moves aside.
+    """Move a rebuilt file to its path in a dataset. A folder or special file at that path is moved aside.
 
-    A link moves aside, too: what it points to, and the dataset that this may be in, stay as they are.
+    A link is moved aside, too: its target, and the dataset that may contain it, do not change.
 
     Args:
-        new: the file.
+        new: the rebuilt file.
         root: the dataset's folder.
-        name: the file's path in it, as ``SPLIT/000000/FIELD.memmap`` or ``SPLIT/samples.jsonl``.
-        moved: what was moved is added to it.
+        name: the file's relative path, such as ``SPLIT/000000/FIELD.memmap`` or ``SPLIT/samples.jsonl``.
+        moved: entries that are moved aside are added to it.
 
     Raises:
-        OSError: if the system refuses.
+        OSError: if a file system operation fails.
     """
     place = root / name
     for folder in (place.parents[1], place.parent):
@@ -197,7 +197,7 @@ def put(new: Path, root: Path, name: str, moved: Moved) -> None:
 
 
 def check_own_folders(root: Path, names: Iterable[str]) -> None:
-    """Refuse to repair files behind a link: they may be another dataset's. A link to nothing moves aside.
+    """Refuse to repair files behind a link: they may belong to another dataset. A dangling link is moved aside.
 
     Raises:
         BuildError: naming the link.
@@ -212,7 +212,7 @@ def check_own_folders(root: Path, names: Iterable[str]) -> None:
 
 
 def _difference(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
-    """How a dataset differs from what is to be built, and another way out than to build it again."""
+    """How a dataset differs from the planned build, and an alternative to building it again."""
     if canonical(manifest.recipe) != plan["recipe"]:
         return "was built by another recipe", ""
     if manifest.fingerprint != plan["fingerprint"]:
@@ -227,7 +227,7 @@ def _difference(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> t
 
 
 def _move_aside(place: Path, root: Path, moved: Moved) -> None:
-    """Give way to a file or folder of the dataset; an empty folder is no loss."""
+    """Move a file or folder of the dataset aside; remove an empty folder."""
     if _is_real_folder(place) and not any(place.iterdir()):
         place.rmdir()
         return
@@ -281,7 +281,7 @@ def _lists(split: SplitRecord) -> set[str]:
 
 
 def _remove_file(path: Path) -> None:
-    """Remove a regular file; leave a link, or a folder under a file's name."""
+    """Remove a regular file; keep a link, or a folder with a file's name."""
     with suppress(FileNotFoundError):
         if stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
@@ -306,7 +306,7 @@ def _sorted(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
 
 
 def is_within(inner: Path, outer: Path) -> bool:
-    """Whether a resolved path is a folder or lies in it, by device and inode."""
+    """Whether a resolved path is a folder or is inside it, by device and inode."""
     return any(_same(folder, outer) for folder in (inner, *inner.parents))
 
 

@@ -1,7 +1,7 @@
-"""Runs the jobs that build shards: in threads of this process, or in several processes where there are many cores.
+"""Runs the jobs that build shards: in threads of this process, or in several processes on machines with many cores.
 
-Takes a picklable function that builds one shard from its plan, and the plans. Returns what the function returned for
-each plan. An engine only decides where a shard is built, never what is in it. A worker that dies ends the run at once.
+Takes a picklable function that builds one shard from its plan, and the plans. Returns the result of the function for
+each plan. An engine decides only where a shard is built, never its content. A worker that dies ends the run at once.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from mmload.sources import SourceSplit
 from mmload.store.shard_writer import ShardSummary
 
 CORES_A_PROCESS = 8
-"""Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process feeds
-8 cores and more; a machine with more of them gets more processes."""
+"""Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
+8 cores and more; a machine with more cores runs more processes."""
 
 
 class Job(Protocol):
     """Builds one shard. Duties: a pure function of the plan; picklable."""
 
     def common(self) -> Job:
-        """What every worker process is sent once: the job without what goes along with each plan."""
+        """The part of the job that every worker process receives once: the job without the data of single plans."""
 
     def samples(self, plan: ShardPlan) -> SourceSplit | None:
-        """What a worker process needs for this plan besides the common job; None: nothing."""
+        """The data that a worker process needs for this plan in addition to the common job; None: none."""
 
     def of(self, plan: ShardPlan, samples: SourceSplit) -> Job:
-        """In the worker, the job for this plan alone."""
+        """The job for this plan alone, created in the worker."""
 
     def attend(self) -> object:
-        """Called once in each worker process; what it returns is kept while the worker lives."""
+        """Called once in each worker process; the returned object is kept alive as long as the worker."""
 
     def __call__(
         self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
@@ -49,15 +49,15 @@ class Job(Protocol):
 
 
 class Engine(Protocol):
-    """Runs shards somewhere. Duties: every plan once, in any order and place; nothing left running when it returns."""
+    """Runs shards. Duties: run every plan once, in any order and place; leave nothing running on return."""
 
     def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Build the shards.
 
         Args:
-            job: what builds one.
-            plans: which.
-            on_progress: called in this thread as it goes on; what it raises ends the run.
+            job: builds one shard.
+            plans: the shards to build.
+            on_progress: called in this thread with the progress; an exception that it raises ends the run.
 
         Returns:
             The summaries in the order of the plans.
@@ -66,11 +66,11 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalEngine:
-    """This machine: ``processes`` over shards, each with ``threads``. One process is this one.
+    """Runs on this machine: ``processes`` over shards, each with ``threads``. With one process, runs in this one.
 
     Attributes:
-        threads: decoding threads of each process; None shares the available cores out.
-        processes: None takes one for every 8 cores.
+        threads: decoding threads of each process; None divides the available cores.
+        processes: None starts one per 8 cores.
 
     Raises:
         UsageError: if a number is invalid.
@@ -88,8 +88,8 @@ class LocalEngine:
         """Build the shards; see :class:`Engine`.
 
         Raises:
-            BuildError: if a worker process dies, or the job cannot be sent to one.
-            MmloadError: whatever the job raises.
+            BuildError: if a worker process dies, or the job cannot be pickled.
+            MmloadError: any error of the job.
         """
         if not plans:
             return []
@@ -110,7 +110,7 @@ def _run_here(job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, thr
 
 
 class _WorkerPool:
-    """Worker processes and the plans that they are busy with."""
+    """Worker processes and the plans that they are working on."""
 
     def __init__(
         self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, processes: int, threads: int
@@ -140,7 +140,7 @@ class _WorkerPool:
         self.workers[pipe] = worker
 
     def _send_job(self, common: bytes) -> None:
-        """Send the job to every worker, after all were started: each reads it only when it has imported torch."""
+        """Send the job to every worker, after all were started: each reads it only after importing torch."""
         for pipe in self.workers:
             try:
                 pipe.send_bytes(common)
@@ -161,7 +161,7 @@ class _WorkerPool:
 
     def _receive_any(self) -> None:
         for pipe in wait(list(self.busy)):
-            self._receive(pipe)  # type: ignore[arg-type]  # nothing but these pipes was waited for
+            self._receive(pipe)  # type: ignore[arg-type]  # it waits only for these pipes
 
     def _receive(self, pipe: Connection) -> None:
         try:
@@ -181,7 +181,7 @@ class _WorkerPool:
         return BuildError(f"a build worker died ({cause}); run the same again to go on from the sealed shards")
 
     def _stop_workers(self) -> None:
-        """Kill every worker: unfinished shards are built again anyway."""
+        """Kill every worker: unfinished shards are rebuilt anyway."""
         for pipe, worker in self.workers.items():
             worker.kill()
             worker.join()
@@ -197,7 +197,7 @@ def _pickled(message: object) -> bytes:
 
 
 def _work(pipe: Connection, threads: int) -> None:
-    """The main function of a worker: receives plans and sends summaries, until it is killed or its build has ended."""
+    """The main function of a worker: receives plans and sends summaries, until it is killed or its build ends."""
     depend_on_parent(lambda: os._exit(1))
     try:
         job: Job = pickle.loads(pipe.recv_bytes())

@@ -1,4 +1,4 @@
-"""How many samples a build may leave out because they cannot be read."""
+"""Limits how many unreadable samples a build may skip."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ ON_ERROR = ("fail", "skip")
 
 
 class ErrorLimit:
-    """Counts the samples that a build leaves out, and ends it when there are too many.
+    """Counts the samples that a build skips, and aborts it if there are too many.
 
     Args:
         on_error: "fail" or "skip".
-        most: with "skip", the most samples that may be left out: a number, or a share such as "1%"; None: any number.
-        samples: how many samples the source has.
+        most: with "skip", the upper bound on skipped samples: a number, or a share such as "1%"; None: no bound.
+        samples: number of samples in the source.
 
     Attributes:
-        skip: whether samples may be left out at all.
+        skip: whether samples may be skipped at all.
 
     Raises:
         UsageError: if an argument is invalid.
@@ -33,10 +33,10 @@ class ErrorLimit:
         self._count = 0
 
     def add(self, skipped: int) -> None:
-        """Count samples that were left out.
+        """Count skipped samples.
 
         Raises:
-            BuildError: if they are more than the limit.
+            BuildError: if the limit is exceeded.
         """
         self._count += skipped
         if self._count > self._limit:

@@ -9,7 +9,7 @@ def mean_std(sums: list[int], squares: list[int], pixels: int) -> tuple[tuple[fl
     Args:
         sums: each channel's sum.
         squares: each channel's sum of squares.
-        pixels: how many pixels each channel has; 0 gives no statistics.
+        pixels: number of pixels per channel; 0 returns no statistics.
     """
     if not pixels:
         return (), ()

@@ -1,4 +1,4 @@
-"""Builds a dataset: scans the source, plans the shards, runs those that are not finished, commits.
+"""Builds a dataset: scans the source, plans the shards, runs the unfinished ones, commits.
 
 Takes a checked recipe and returns a report on the dataset's folder. The bytes depend on the source and the recipe
 alone, never on threads, processes or interruptions: a build that was killed continues from its finished shards. Never
@@ -35,23 +35,23 @@ from mmload.store.manifest import Manifest
 from mmload.store.shard_writer import BuildPaths, ShardSummary
 
 Progress = Callable[[int, int], None]
-"""Called with (samples done, samples in all) as a build goes on; those that an earlier run sealed count as done."""
+"""Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
 
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
-_LINE_BYTES = 200  # of samples.jsonl for a row, generously, and twice: in the notes and joined
+_LINE_BYTES = 200  # generous estimate for a row of samples.jsonl, stored twice: in the notes and joined
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildReport:
-    """What a build did.
+    """The result of a build.
 
     Attributes:
         out: the dataset's folder.
-        manifest: what is in it.
-        seconds: how long it took.
-        built: samples read by this run; fewer than all when it went on from an earlier one, 0 when all was there.
-        skipped: how many of these were left out.
-        left: a folder with what appeared in the replaced dataset during the build and was not its own; None: nothing.
+        manifest: of the dataset.
+        seconds: duration of the build.
+        built: samples read by this run; fewer than all after a resumed build, 0 if the dataset was up to date.
+        skipped: how many of these were skipped.
+        left: a folder with files that appeared in the replaced dataset during the build; None: there were none.
     """
 
     out: Path
@@ -63,7 +63,7 @@ class BuildReport:
 
     @property
     def stored(self) -> int:
-        """Rows that this run stored."""
+        """Rows stored by this run."""
         return self.built - self.skipped
 
 
@@ -77,18 +77,18 @@ def build(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Build a dataset, or go on with one that was interrupted.
+    """Build a dataset, or resume an interrupted build.
 
-    A KeyboardInterrupt passes through within a second and leaves the sealed shards.
+    A KeyboardInterrupt propagates within a second and keeps the sealed shards.
 
     Args:
         recipe: what to build; its root and out must be set.
         overwrite: replace a finished dataset, or an unfinished one of another recipe or source.
-        on_error: "fail" ends the build at the first sample that cannot be read; "skip" leaves it out and lists it.
-        max_errors: with "skip", the most samples that may be left out: a number, or a share of all as "1%".
+        on_error: "fail" aborts the build at the first unreadable sample; "skip" skips and lists it.
+        max_errors: with "skip", the upper bound on skipped samples: a number, or a share of all such as "1%".
         threads: decoding threads of each process; None divides the available cores, or takes 64 where a CUDA device
-            decodes: it decodes in one batch what the threads wait for.
-        processes: processes over shards; None takes one for every 8 cores.
+            decodes: it decodes the samples of all waiting threads in one batch.
+        processes: processes over shards; None starts one per 8 cores.
         progress: called with (samples done, samples in all).
 
     Raises:
@@ -118,9 +118,9 @@ def build(
 
 
 def _built_at(out: Path, work: _Work, engine: Engine, overwrite: bool) -> tuple[Manifest, Path | None]:
-    """The dataset that is at a destination in the end, built now or there already; and :attr:`BuildReport.left`.
+    """The dataset at the destination after the build, new or up to date; and :attr:`BuildReport.left`.
 
-    Where a kill left an end to be cleaned up, the destination is looked at after that, with the working folder locked.
+    If a killed build still needs cleanup, the destination is inspected after that, with the working folder locked.
     """
     look = partial(existing, out, work.plan, skip=work.errors.skip)
     to_clean_up = killed_at_its_end(out, work.plan)
@@ -150,7 +150,7 @@ def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
 
 
 def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
-    """SHA-256 over every sample's id and revision, in order: it changes when the source does."""
+    """SHA-256 over every sample's id and revision, in order: it changes whenever the source does."""
     digest = hashlib.sha256()
     for name, split in splits.items():
         digest.update(_text_bytes(f"{name}\0{len(split)}\0{split.classes!r}\n"))
@@ -160,7 +160,7 @@ def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
 
 
 class _Work:
-    """What is to be built, and the counts of one run over all of its shards."""
+    """A planned build, and the counts of one run over all of its shards."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Work:
         self.done = self.built = self.skipped = 0
 
     def run(self, staging: Staging, engine: Engine, replaces: str | None, overwrite: bool) -> Manifest:
-        """Build every shard that is not finished, then move the dataset to its place; see :meth:`Staging.commit`."""
+        """Build every unfinished shard, then move the dataset to its destination; see :meth:`Staging.commit`."""
         try:
             manifest = self._build(staging, engine, overwrite)
         except SampleError as error:
@@ -216,7 +216,7 @@ class _Work:
     def _finished_shards(
         self, paths: BuildPaths, plans: Mapping[str, list[ShardPlan]]
     ) -> dict[tuple[str, int], ShardSummary]:
-        """What an earlier run finished. A shard that left samples out does not count where none may be left out."""
+        """Shards that an earlier run finished. Ignores shards with skipped samples if this run may not skip any."""
         finished = {}
         for plan in (plan for shards in plans.values() for plan in shards):
             summary = paths.sealed(plan.split, plan.index)
@@ -256,7 +256,7 @@ class _Work:
 
 
 def made_by() -> dict[str, str]:
-    """Package -> version, of what a sample's bytes depend on besides the recipe and the source."""
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
     found = {"mmload": mmload.__version__}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -265,7 +265,7 @@ def made_by() -> dict[str, str]:
 
 
 def _begin(staging: Staging, plan: Mapping[str, Any], overwrite: bool) -> None:
-    """Continue an unfinished build of the same plan, or start a new one; one without a finished shard is no loss."""
+    """Resume an unfinished build of the same plan, or start a new one; discard a build without a finished shard."""
     begun = staging.plan()
     if begun == plan:
         return
@@ -278,7 +278,7 @@ def _begin(staging: Staging, plan: Mapping[str, Any], overwrite: bool) -> None:
 
 
 def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """How an unfinished build differs from this one, and what to do."""
+    """How an unfinished build differs from this one, and how to proceed."""
     if begun.get("recipe") != plan["recipe"]:
         return "of another recipe; add --overwrite to drop it"
     if begun.get("fingerprint") != plan["fingerprint"]:
@@ -295,7 +295,7 @@ def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 
 
 def _check_room(paths: BuildPaths, plans: Iterable[ShardPlan], fields: Mapping[str, Mapping[str, FieldSpec]]) -> None:
-    """All that is still to be written has to fit, before any of it is."""
+    """Check the disk space for all remaining writes before the first one."""
     need = sum((plan.stop - plan.start) * (row_bytes(fields[plan.split]) + 2 * _LINE_BYTES) for plan in plans)
     free = shutil.disk_usage(paths.folder).free + _partial_bytes(paths)
     if need > free:
@@ -306,7 +306,7 @@ def _check_room(paths: BuildPaths, plans: Iterable[ShardPlan], fields: Mapping[s
 
 
 def _partial_bytes(paths: BuildPaths) -> int:
-    """Bytes of unfinished shards of an earlier run, which are written again."""
+    """Bytes of unfinished shards of an earlier run, which will be overwritten."""
     return sum(file.stat().st_size for file in paths.dataset.glob("*/*.partial/*"))
 
 

@@ -1,6 +1,6 @@
-"""Parses a TOML file, or the command line's words, into a checked :class:`BuildRecipe`. Builds nothing.
+"""Parses a TOML file or command-line options into a checked :class:`BuildRecipe`. Builds nothing.
 
-A recipe names everything that the stored bytes depend on besides the source itself. docs/recipes.md lists the keys.
+A recipe contains everything that the stored bytes depend on besides the source itself. docs/recipes.md lists the keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from mmload.errors import RecipeError, choices
 from mmload.runtime.regular_files import read_regular_text
 
-_WITHOUT_EFFECT = ("download", "concurrent")  # source options that no stored byte depends on
+_WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
 _DECODE_KEYS = {*_DECODE, "device"}
 _DIGITS = 40
@@ -28,7 +28,7 @@ def parse_bytes(text: str | int) -> int:
     """Bytes from ``"1GiB"``, ``"500 MB"`` or a number.
 
     Raises:
-        RecipeError: if it is no positive size.
+        RecipeError: if it is not a positive size.
     """
     if type(text) is int:
         size = text
@@ -43,13 +43,13 @@ def parse_bytes(text: str | int) -> int:
 
 
 class _PathField:
-    """A dataclass field that takes a path, text or None, and is a Path or None."""
+    """A dataclass field that accepts a path, text or None, and stores a Path or None."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, recipe: object | None, owner: type | None = None) -> Path | None:
-        path: Path | None = None if recipe is None else vars(recipe)[self._name]  # None of the class: the default
+        path: Path | None = None if recipe is None else vars(recipe)[self._name]  # accessed on the class: the default
         return path
 
     def __set__(self, recipe: object, path: str | Path | None) -> None:
@@ -58,17 +58,17 @@ class _PathField:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRecipe:
-    """What to build, checked.
+    """A checked description of a build.
 
     Attributes:
         kind: the source's kind, a name of :data:`mmload.sources.SOURCES`.
-        root: the source's folder, also as text; None until one is given.
+        root: the source's folder, as a path or text; None until it is set.
         options: further ``[source]`` keys, checked by the source.
         decode: arguments of :class:`mmload.sources.decode.Decoder`.
         transforms: arguments of :class:`mmload.builder.transforms.TransformChain`, in order.
-        shard_bytes: bytes of one shard at most (at least one row).
+        shard_bytes: upper bound on the bytes of a shard, which holds at least one row.
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
-        out: the dataset's folder, also as text; None until one is given.
+        out: the dataset's folder, as a path or text; None until it is set.
     """
 
     kind: str
@@ -86,16 +86,16 @@ class BuildRecipe:
             raise RecipeError(f"shuffle_seed is {seed!r}; use an integer from 0 to 2**63 - 1")
 
     def resolved(self) -> dict[str, Any]:
-        """The recipe as the manifest keeps it: all that the bytes depend on, and no path of this machine.
+        """The recipe for the manifest: everything that the bytes depend on, and no path of this machine.
 
-        :func:`from_mapping` makes an equal recipe of it, without root and out.
+        :func:`from_mapping` converts it back to an equal recipe, without root and out.
 
         Raises:
-            RecipeError: if an option cannot be written as JSON.
+            RecipeError: if an option is not JSON-serializable.
         """
         shuffle = {} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}
         decode = {**_DECODE, **self.decode}
-        if decode.get("device") == "cpu":  # as in recipes of before there was a choice
+        if decode.get("device") == "cpu":  # as in recipes from before the option existed
             del decode["device"]
         body = {
             "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
@@ -111,7 +111,7 @@ class BuildRecipe:
 
 
 def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved recipe without the source options that have their default values: equal builds have equal recipes."""
+    """A resolved recipe without source options at their defaults: equal builds have equal recipes."""
     from mmload.sources import without_defaults  # imports torch, which showing a recipe does not need
 
     source = resolved.get("source")
@@ -122,12 +122,12 @@ def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usual(kind: str, size: int | None, options: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """The transforms of a build that names none: a letterbox where boxes must not be lost, else :func:`square`.
+    """The default transforms of a build: a letterbox if boxes must not be lost, else :func:`square`.
 
     Args:
         kind: the source's kind.
-        size: pixels of a side; None: 256 for imagefolder and voc, and no transforms for others.
-        options: the source's options; voc's ``task`` is detection where there is none.
+        size: pixels of a side; None: 256 for imagefolder and voc, no transforms for others.
+        options: the source's options; voc's ``task`` defaults to detection.
     """
     if size is None and kind in ("imagefolder", "voc"):
         size = 256
@@ -138,19 +138,19 @@ def usual(kind: str, size: int | None, options: Mapping[str, Any]) -> tuple[dict
 
 
 def square(size: int) -> tuple[dict[str, Any], ...]:
-    """The usual transforms of a classification set: the short side to ``size``, then the middle square of it."""
+    """The default transforms for classification: resize the short side to ``size``, then crop the center square."""
     return ({"step": "Resize", "size": size}, {"step": "CenterCrop", "size": size})
 
 
 _MOST = 2**20
-"""Characters of a recipe: a larger file, or a device that never ends, is something else."""
+"""Upper bound on the characters of a recipe: a larger file, or an endless device, is no recipe."""
 
 
 def load(path: str | Path) -> BuildRecipe:
     """Read a recipe from a TOML file.
 
     Raises:
-        RecipeError: if the file is missing, is not TOML, or has a key or value that a recipe does not have.
+        RecipeError: if the file is missing, is not TOML, or contains an unknown key or an invalid value.
     """
     try:
         text = read_regular_text(path, _MOST)
@@ -168,10 +168,10 @@ def load(path: str | Path) -> BuildRecipe:
 
 
 def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
-    """A recipe from the tables of its file: ``source``, ``decode``, ``transforms``, ``store`` and ``out``.
+    """Create a recipe from the tables of its file: ``source``, ``decode``, ``transforms``, ``store`` and ``out``.
 
     Raises:
-        RecipeError: naming the wrong key or value, and what is known.
+        RecipeError: naming the invalid key or value, and the valid ones.
     """
     _known(body, {"source", "decode", "transforms", "store", "out"}, "the recipe")
     source = dict(_table(body, "source"))

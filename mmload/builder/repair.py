@@ -1,7 +1,7 @@
-"""Repairs a dataset: builds exactly the bad shards again, and replaces them.
+"""Repairs a dataset: rebuilds only the damaged shards, and replaces them.
 
-A shard is replaced only by one with the manifest's own checksums. What is in the place of its files, and is not the
-dataset's, moves aside.
+A shard is replaced only if the rebuilt one has the checksums of the manifest. Other files at the paths of its files are
+moved aside.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def repair(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Fault]:
-    """Build exactly the bad shards again. A shard is replaced only by one with the manifest's own checksums.
+    """Rebuild only the damaged shards. A shard is replaced only if the rebuilt one has the checksums of the manifest.
 
     Args:
         path: the dataset's folder.
-        source: the root of what it was built from.
+        source: the root of the source that it was built from.
         trust: let the dataset's own recipe run code, download, or read outside of the source.
         threads: decoding threads; None takes the cores available.
         progress: called with (samples done, samples needed).
 
     Returns:
-        What was wrong and is repaired, and where other files that were in its place are now; empty if nothing was.
+        The repaired faults, and the new paths of other files that were moved aside; empty if there was no fault.
 
     Raises:
-        UsageError: if the dataset asks for what only ``trust`` allows.
-        StoreError: if there is no manifest that can be read.
-        BuildError: if the source has changed, so that something could not be repaired; the rest is.
+        UsageError: if the dataset requires permissions that only ``trust`` grants.
+        StoreError: if there is no readable manifest.
+        BuildError: if the source has changed, so that some faults could not be repaired; all others are.
     """
     path, source = Path(path), Path(source)
     faults = verify(path)
@@ -85,8 +85,8 @@ def _rebuild(
     progress: Progress | None,
     moved: Moved,
 ) -> list[str]:
-    """Repair what can be repaired; returns the names of what cannot."""
-    remove_own(staging.paths.folder)  # what a repair that was killed has left
+    """Repair what is possible; returns the names of files that could not be repaired."""
+    remove_own(staging.paths.folder)  # leftovers of a repair that was killed
     listless = {fault.split for fault in faults if fault.shard is None}
     bad = {(fault.split, fault.shard) for fault in faults}
     job, plans = job_of(manifest, recipe, staging.paths)
@@ -104,7 +104,7 @@ def _rebuild(
 def _replace_shard(
     path: Path, manifest: Manifest, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, moved: Moved
 ) -> bool:
-    """Replace a bad shard's files by rebuilt ones, if these have the checksums of the manifest."""
+    """Replace a damaged shard's files by rebuilt ones, if these have the checksums of the manifest."""
     if summary.record != manifest.splits[plan.split].shards[plan.index]:
         return False
     folder = f"{plan.split}/{shard_name(plan.index)}"
@@ -114,7 +114,7 @@ def _replace_shard(
 
 
 def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging, moved: Moved) -> bool:
-    """Replace a bad list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
+    """Replace a damaged list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
     name, record = Path(fault.file).name, manifest.splits[fault.split]
     lines = staging.paths.samples_file if name == SAMPLES_NAME else staging.paths.skipped_file
     if staging.join(lines, fault.split, range(len(record.shards)), name) != lists_of(record)[name]:
@@ -124,7 +124,7 @@ def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging
 
 
 def _with_moved(fault: Fault, moved: Moved) -> Fault:
-    """The fault, with where other files that were in its place are now."""
+    """The fault, with the new path of any other file that was moved aside."""
     for name, aside in moved.items():
         if fault.file == name or fault.file.startswith(f"{name}/"):
             return replace(fault, reason=f"{fault.reason}; what was in its place is now {aside}")

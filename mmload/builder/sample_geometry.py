@@ -1,4 +1,4 @@
-"""Resizes a sample and cuts a window out of it: image, mask and boxes alike, with torchvision's pixels."""
+"""Resizes and crops samples (image, mask and boxes) with the same pixels as torchvision."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torchvision.transforms import InterpolationMode
 
 _ROUNDED = 1 / 64
-"""Pixels that a box may lose to the rounding of float32, without having been cut."""
+"""Tolerance in pixels: a box may lose this much to float32 rounding without counting as cut."""
 _MILD = 2.0
-"""Shrinking by more is faster in torch's kernel, by less (or growing) in the compiled one; the bits are the same."""
+"""Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same."""
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -42,7 +42,7 @@ def size_of(sample: Sample) -> Size:
 
 @functools.cache
 def torchvision_functional() -> Any:
-    """Torchvision's functions, imported on first use: it takes 3 s of processor time, and few checks need them."""
+    """Torchvision's functions, imported lazily: the import takes 3 s of processor time, and few checks need it."""
     from torchvision.transforms.v2 import functional
 
     return functional
@@ -51,7 +51,7 @@ def torchvision_functional() -> Any:
 def resize_sample(
     sample: Sample, size: Size, kind: str, window: Window | None = None, out: Pixels | None = None
 ) -> Sample:
-    """The sample in another size, or a window inside of that; its image in ``out`` if that has the shape."""
+    """Resize a sample, or compute a window of the result; write the image to ``out`` if its shape matches."""
     height, width = size_of(sample)
     if size[0] * size[1] > MAX_PIXELS:
         raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
@@ -69,7 +69,7 @@ def resize_sample(
 
 
 def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
-    """[C, H, W] in another size, of which the window."""
+    """Resize [C, H, W] and return the window."""
     height, width = images.shape[-2:]
     if size == (height, width):
         return cut(images, window, 0)
@@ -79,7 +79,7 @@ def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: P
     mode = torchvision_functional().InterpolationMode(kind)
     if size[1] > 1:
         return cut(torchvision_functional().resize_image(images, list(size), mode, antialias=True), window, 0)
-    # torch gives wrong pixels where a width is 1 (2.11 and 2.15), so each axis in turn is resized as the height
+    # torch returns wrong pixels for a width of 1 (2.11 and 2.15), so each axis is resized separately, as the height
     narrow = _of_height(_of_height(images.float().mT, 1, mode).mT, size[0], mode)
     return cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
 
@@ -97,14 +97,14 @@ def _resize_mildly(images: Tensor, size: Size, window: Window, out: Pixels | Non
 
 
 def _of_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
-    """In another height, with every column twice on the way."""
+    """Resize the height, with every column duplicated during the operation."""
     twice = torch.cat([images, images], 2)
     resized: Tensor = torchvision_functional().resize_image(twice, [height, twice.shape[2]], mode, antialias=True)
     return resized[..., : images.shape[2]]
 
 
 def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
-    """The window of the sample; what is outside the image is ``fill`` (masks: 255, void)."""
+    """The window of the sample; pixels outside of the image are ``fill`` (masks: 255, void)."""
     if window[2] * window[3] > MAX_PIXELS:
         raise ValueError(f"{window[2]} x {window[3]} pixels is over the limit of {MAX_PIXELS}")
     out = dict(sample.fields)
@@ -115,7 +115,7 @@ def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
 
 
 def _cut_targets(fields: dict[str, Tensor], window: Window, before: Tensor | None) -> Tensor | None:
-    """Cut the mask, and move and clip the boxes; which of them have lost something, now or ``before``."""
+    """Crop the mask, translate and clip the boxes; returns which boxes were cut, now or ``before``."""
     top, left, height, width = window
     if "masks" in fields:
         fields["masks"] = cut(fields["masks"], window, 255)
@@ -132,7 +132,7 @@ def _cut_targets(fields: dict[str, Tensor], window: Window, before: Tensor | Non
 
 
 def _repack(sample: Mapping[str, Tensor], boxes: Tensor) -> dict[str, Tensor]:
-    """The boxes that still have an area, moved to the front with their labels, and their new count."""
+    """Move boxes with a positive area to the front, with their labels, and update the count."""
     count = int(sample["counts"])
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     keep &= torch.arange(len(boxes)) < count

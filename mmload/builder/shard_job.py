@@ -1,7 +1,7 @@
-"""Builds one shard: samples of a split, decoded, transformed and written in order.
+"""Builds one shard: reads, decodes and transforms samples of a split, and writes them in order.
 
 Takes a plan and returns the summary of the finished shard, whose bytes do not depend on the number of threads. Engines
-decide where it runs (:mod:`mmload.builder.engines`). A job knows nothing about other shards.
+decide where it runs (:mod:`mmload.builder.engines`). A job is independent of other shards.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from mmload.store.losses import first_names, total_losses, with_box_losses
 from mmload.store.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
 
 OnProgress = Callable[[int, int], None]
-"""Called with (samples done, of which skipped) after each chunk; what it raises ends the shard."""
+"""Called with (samples done, of which skipped) after each chunk; an exception that it raises aborts the shard."""
 
 _CHUNK_BYTES = 2 * 2**20
 _CHUNK_ROWS = 256
 _PAGES = (65536, 16384, 4096)
 _SMALL_SHARE = 0.01  # of a row's bytes
-_LOSS = 8  # whole pages may take an eighth of a shard's rows
+_LOSS = 8  # padding to whole pages may take an eighth of a shard's rows
 
 _MEMORY = MemoryPool(spare=64)
-"""A fresh chunk costs more page faults than its copies cost time."""
+"""Reused, because the page faults of a fresh chunk cost more than its copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +54,16 @@ class ShardPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob:
-    """All that building any shard needs besides its plan. Picklable, so that it can be sent to worker processes.
+    """Everything needed to build any shard, except its plan. Picklable, so that it can be sent to worker processes.
 
     Attributes:
-        splits: where samples are read.
-        fields: per split, the fields of a row.
+        splits: the splits to read samples from.
+        fields: for each split, the fields of a row.
         chain: the transforms.
-        paths: where shards go.
+        paths: the paths of shards.
         shuffle_seed: None, or the key of the permutation of samples over rows.
-        skip: leave out samples that cannot be read, instead of ending the build.
-        alone: the splits hold the samples of one plan alone, in the order of its rows.
+        skip: skip unreadable samples instead of aborting the build.
+        alone: the splits contain only the samples of one plan, in the order of its rows.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -75,7 +75,7 @@ class ShardJob:
     alone: bool = False
 
     def common(self) -> ShardJob:
-        """The job without the samples that :meth:`samples` gives: what every worker process is sent, once."""
+        """The job without the samples that :meth:`samples` returns; every worker process receives it once."""
         unsplittable = {name: split for name, split in self.splits.items() if not isinstance(split, Splittable)}
         return replace(self, splits=unsplittable)
 
@@ -87,11 +87,11 @@ class ShardJob:
         return split.part(self._samples(len(split), plan.start, plan.stop))
 
     def of(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
-        """The job again, for this plan alone and over what :meth:`samples` gave for it."""
+        """The job for this plan alone, over the samples that :meth:`samples` returned for it."""
         return replace(self, splits={plan.split: samples}, alone=True)
 
     def attend(self) -> BinaryIO:
-        """What a worker process holds open while it lives. See :func:`mmload.builder.staging.attend`."""
+        """A lock that a worker process holds while it is alive. See :func:`mmload.builder.staging.attend`."""
         return attend(self.paths)
 
     def __call__(
@@ -100,15 +100,15 @@ class ShardJob:
         """Build one shard.
 
         Args:
-            plan: which one.
+            plan: the shard to build.
             pool: the decoding threads.
-            threads: how many there are; at most twice as many chunks are in work, which bounds the memory.
-            on_progress: called as it goes on.
+            threads: number of threads; at most twice as many chunks are in flight, which bounds the memory.
+            on_progress: called after each chunk.
 
         Raises:
-            SampleError: if a sample cannot be read and is not to be skipped.
-            RecipeError: if a sample does not have the fields and shapes of the others.
-            BuildError: if the disk refuses.
+            SampleError: if a sample is unreadable and must not be skipped.
+            RecipeError: if a sample's fields or shapes differ from those of the others.
+            BuildError: if writing fails.
         """
         fields = self.fields[plan.split]
         writer = ShardWriter(self.paths, plan.split, plan.index, fields, plan.stop - plan.start)
@@ -143,7 +143,7 @@ class ShardJob:
                 future.cancel()
 
     def _samples(self, count: int, start: int, stop: int) -> Sequence[int]:
-        """The sample of each planned row."""
+        """The sample index of each planned row."""
         if self.shuffle_seed is None:
             return range(start, stop)
         order: list[int] = permute(torch.arange(start, stop), count, self.shuffle_seed).tolist()
@@ -152,7 +152,7 @@ class ShardJob:
     def _chunk(
         self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
     ) -> Chunk:
-        """Decode samples; cancelled between two samples, so that Ctrl-C waits for one sample, not for 256."""
+        """Decode samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
         if isinstance(split, ReadsBlocks) and isinstance(indices, range) and not self.chain.steps:
             return _chunk_of_block(split, split.read_rows(indices.start, indices.stop), indices, fields)
         assembly = _ChunkAssembly(fields, len(indices))
@@ -171,7 +171,7 @@ class ShardJob:
 
 
 def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
-    """Cut a split into shards of so many samples."""
+    """Divide a split into shards of ``shard_samples`` samples."""
     return [
         ShardPlan(split=name, index=index, start=start, stop=min(start + shard_samples, samples))
         for index, start in enumerate(range(0, samples, shard_samples))
@@ -179,17 +179,17 @@ def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
 
 
 def most_samples(fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
-    """Samples that fit into a shard of ``shard_bytes``, but at least one."""
+    """Number of samples that fit into a shard of ``shard_bytes``, at least one."""
     return max(1, shard_bytes // row_bytes(fields))
 
 
 def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
-    """Samples of each shard of a split.
+    """Samples per shard of a split.
 
-    Of several shards, the files end with whole pages where that costs at most an eighth of the rows: then they can be
-    mapped one behind the other (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
-    KiB on others. Small fields, which are read into memory there, do not count; if not all large fields can have whole
-    pages, the images do.
+    If there are several shards, files are whole pages where that costs at most an eighth of the rows: then they can be
+    mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
+    KiB on others. Small fields, which are read into memory there, are ignored; if not all large fields can have whole
+    pages, the images have priority.
     """
     most = most_samples(fields, shard_bytes)
     if most >= samples:
@@ -204,20 +204,20 @@ def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes
 
 
 def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
-    """Bytes of one row over all fields."""
+    """Bytes of one row, the sum over all fields."""
     return sum(spec.row_bytes for spec in fields.values())
 
 
 def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
-    """Rows decoded by one call of a thread: 1 to 256, about 2 MiB, so that hand-overs cost little."""
+    """Rows decoded per call of a thread: 1 to 256, about 2 MiB, so that the overhead per call is small."""
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes(fields)))
 
 
 def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels | None = None) -> Sample:
-    """A sample, read and transformed; its image in ``out`` if the last transform can make it there.
+    """A sample, read and transformed; its image is in ``out`` if the last transform can write to it.
 
     Raises:
-        SampleError: if it cannot be read, or a transform cannot take it.
+        SampleError: if it is unreadable, or a transform does not support it.
     """
     sample = split.read(index)
     _check_sizes(sample)
@@ -228,7 +228,7 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
 
 
 def _check_sizes(sample: Sample) -> None:
-    """No field is empty, and a mask covers its image: another size would be cut at another place."""
+    """Check that no field is empty, and that a mask has its image's size: else the crops would not match."""
     for name, tensor in sample.fields.items():
         if not tensor.numel():
             raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
@@ -239,12 +239,12 @@ def _check_sizes(sample: Sample) -> None:
 
 
 def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str, FieldSpec]:
-    """The fields of every row, as the first sample that can be read has them.
+    """The fields of every row, derived from the first readable sample.
 
     Raises:
-        SampleError: if the first sample cannot be read and is not to be skipped.
-        BuildError: if none can be read.
-        RecipeError: if a store cannot hold a field.
+        SampleError: if the first sample is unreadable and must not be skipped.
+        BuildError: if no sample is readable.
+        RecipeError: if a store does not support a field.
     """
     names = {dtype: name for name, dtype in DTYPES.items()}
     for index in range(len(split)):
@@ -264,15 +264,15 @@ def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str
 
 
 class _ChunkAssembly:
-    """The rows of a chunk while samples are added to them.
+    """The rows of a chunk under construction.
 
     Args:
         fields: of every row.
-        capacity: the most rows it takes.
+        capacity: upper bound on the rows.
     """
 
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int) -> None:
-        # Imports numba, which a build that has workers, or is scanning, does not need.
+        # Imports numba, which a build with workers does not need, and neither does a scan.
         from mmload.builder.row_statistics import copy_and_sum, copy_and_sum_part, no_sums
 
         self._fields, self._copy_and_sum, self._copy_and_sum_part = fields, copy_and_sum, copy_and_sum_part
@@ -286,14 +286,14 @@ class _ChunkAssembly:
         self._losses: list[tuple[str, Mapping[str, int]]] = []
 
     def next_image(self) -> Pixels | None:
-        """Where the image of the next sample goes, uint8 [C, H, W]: a transform that makes it there saves a copy."""
+        """The memory for the next sample's image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
         return None if self._images is None else self._images[len(self._samples)]
 
     def add(self, sample: Sample) -> None:
-        """Make a sample the next row.
+        """Append a sample as the next row.
 
         Raises:
-            RecipeError: if it does not have the fields and shapes of the others.
+            RecipeError: if its fields or shapes differ from those of the others.
         """
         place = len(self._samples)
         for name, rows in self._arrays.items():
@@ -309,7 +309,7 @@ class _ChunkAssembly:
             self._losses.append((sample.id, sample.losses))
 
     def _add_image(self, image: Pixels, row: Pixels, inside: tuple[int, int, int, int] | None) -> None:
-        """Copy an image; a border, which is outside of ``inside``, does not count in the sums."""
+        """Copy an image; a border, outside of ``inside``, is excluded from the sums."""
         if inside is None:
             self._copy_and_sum(image, row, self._sums)
             self._pixels += image.shape[1] * image.shape[2]
@@ -318,11 +318,11 @@ class _ChunkAssembly:
             self._pixels += inside[2] * inside[3]
 
     def skip(self, error: SampleError) -> None:
-        """Leave out a sample that cannot be read."""
+        """Skip a sample that is unreadable."""
         self._skipped.append((error.sample, error.reason))
 
     def finish(self) -> Chunk:
-        """The chunk of all rows that were added."""
+        """The chunk of all appended rows."""
         rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
         return Chunk(
             fields=rows,
@@ -339,10 +339,10 @@ class _ChunkAssembly:
 def _chunk_of_block(
     split: SourceSplit, block: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]
 ) -> Chunk:
-    """A chunk of rows that the source has finished itself.
+    """A chunk of rows that the source itself has finished.
 
     Raises:
-        BuildError: if they are not what the source gave one at a time.
+        BuildError: if they differ from the samples that the source returned individually.
     """
     from mmload.builder.row_statistics import channel_sums
 
@@ -370,12 +370,12 @@ def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
 
 
 def _has_images(fields: Mapping[str, FieldSpec]) -> bool:
-    """Whether rows have an image whose statistics are kept."""
+    """Whether rows have images, for which statistics are stored."""
     return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
-    """The same memory as numpy's, whose operations take a third of the time of torch's; bfloat16 as plain 16 bits."""
+    """A numpy view, whose operations take a third of the time of torch's; bfloat16 is viewed as plain 16 bits."""
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 

@@ -1,4 +1,4 @@
-"""A split's entry in the manifest and its notes, from the summaries of its shards."""
+"""Creates a split's manifest entry and its notes from the summaries of its shards."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def split_record(
     summaries: Sequence[ShardSummary],
     staging: Staging,
 ) -> SplitRecord:
-    """A split's entry in the manifest; writes the split's lists of samples.
+    """Create a split's manifest entry and write the split's lists of samples.
 
     Args:
         name: the split's name.
-        split: its samples.
+        split: the source's samples.
         fields: of a row.
-        shard_samples: samples that a shard was planned for.
+        shard_samples: planned samples per shard.
         summaries: of all its shards, in order.
-        staging: where the shards and their lists are.
+        staging: the working folder with the shards and their lists.
 
     Raises:
-        BuildError: if the disk refuses.
+        BuildError: if writing fails.
     """
     paths, numbers = staging.paths, range(len(summaries))
     with_pixels = [summary for summary in summaries if summary.sums]
@@ -59,7 +59,7 @@ def split_record(
 
 
 def split_notes(split: SourceSplit, summaries: Sequence[ShardSummary]) -> list[str]:
-    """What the source says about a split, and what the build lost of it."""
+    """The source's notes on a split, and sentences on the losses of the build."""
     rows = sum(summary.record.rows for summary in summaries)
     notes = split.notes() if isinstance(split, HasNotes) else ()
     first = first_names(found for summary in summaries for found in summary.first.items())

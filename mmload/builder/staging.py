@@ -1,15 +1,15 @@
 """The working folder of a build, ``.NAME.building`` beside the destination: locked, recovered, and moved into place.
 
-At the end, the dataset takes its place in one step. A crash at any moment leaves the old dataset or the new one, and
-finished shards to continue from.
+At the end, the dataset is moved to its destination in one step. After a crash at any time there is either the old
+dataset or the new one, and the build can resume from the finished shards.
 
     .NAME.building/
-      lock               held while a build lives; its content says whose folder this is
-      workers            held while one of its worker processes lives
-      plan.json          what is being built, of what
+      lock               held while a build is alive; its content identifies the folder
+      workers            held while one of its worker processes is alive
+      plan.json          recipe and source of the build
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
-      dataset/           what becomes the dataset
-      swap.json          which dataset is the new one, while the old one is exchanged for it
+      dataset/           the new dataset
+      swap.json          identifies the new dataset, while the old one is exchanged for it
       replaced/          the old dataset, until its files are removed
 """
 
@@ -52,7 +52,7 @@ from mmload.store.checksum import crc32
 from mmload.store.manifest import FILE_NAME, FileRecord, Manifest
 from mmload.store.shard_writer import BuildPaths
 
-_WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build is gone
+_WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
 
 
 class Staging:
@@ -62,10 +62,10 @@ class Staging:
         out: the destination, with no symbolic link in it.
 
     Attributes:
-        left: where the files are now that were in the replaced dataset's folder and not its own; None: there were none.
+        left: the new path of files in the replaced dataset's folder that did not belong to it; None: there were none.
 
     Raises:
-        BuildError: if the folder cannot be created, another build holds it, or no build made it.
+        BuildError: if the folder cannot be created, another build holds its lock, or it was not created by a build.
     """
 
     def __init__(self, out: Path) -> None:
@@ -87,26 +87,26 @@ class Staging:
         self._lock.close()
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan that the build in this folder was begun with; None if it is new."""
+        """The plan of the build in this folder; None if the folder is new."""
         return _plan(self.paths)
 
     def begin(self, plan: Mapping[str, Any]) -> None:
-        """Forget the build in the folder and start on this plan."""
+        """Discard the build in the folder and start this plan."""
         remove(self.paths.folder / PLAN)
         remove_own(self.paths.folder)
         self.paths.dataset.mkdir()
         write_atomically(self.paths.folder / PLAN, json.dumps(plan))
 
     def committed(self, plan: Mapping[str, Any]) -> bool:
-        """Whether a build of this plan was killed after its dataset was in place, and only had to clean up."""
+        """Whether a build of this plan was killed after its commit, with only the cleanup remaining."""
         return _is_of(self.plan(), plan) and not self.paths.dataset.exists()
 
     def has_finished_shards(self) -> bool:
-        """Whether a shard of the build in this folder is finished."""
+        """Whether the build in this folder has finished at least one shard."""
         return any((self.paths.folder / "notes").glob("*/*.json"))
 
     def join(self, file: Callable[[str, int], Path], split: str, shards: Sequence[int], name: str) -> FileRecord:
-        """Join the shards' lines into one file of the split.
+        """Concatenate the shards' lines into one file of the split.
 
         Args:
             file: ``BuildPaths.samples_file`` or ``BuildPaths.skipped_file``.
@@ -115,7 +115,7 @@ class Staging:
             name: the joined file's name.
 
         Raises:
-            BuildError: if the disk refuses.
+            BuildError: if writing fails.
         """
         joined = self.paths.dataset / split / name
         try:
@@ -127,18 +127,18 @@ class Staging:
             ) from error
 
     def commit(self, manifest: Manifest, *, replaces: str | None) -> None:
-        """Write the manifest, move the dataset to its destination, drop what it replaces and the folder itself.
+        """Write the manifest, move the dataset to its destination, remove the replaced dataset and the working folder.
 
         Args:
             manifest: the new dataset's.
             replaces: :attr:`Manifest.contents` of the dataset at the destination that may be replaced; None: no
-                dataset may.
+                dataset may be replaced.
 
         Raises:
-            BuildError: if the disk refuses, or there is something at the destination that may not be replaced.
+            BuildError: if writing fails, or the destination contains something that may not be replaced.
         """
         try:
-            remove_partials(self.paths.dataset / FILE_NAME)  # of a build that was killed here
+            remove_partials(self.paths.dataset / FILE_NAME)  # leftovers of a build that was killed here
             write_atomically(self.paths.dataset / FILE_NAME, manifest.dumps())
             there = standing(self.out)
             if there is None:
@@ -156,7 +156,7 @@ class Staging:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
 
     def discard(self) -> None:
-        """Drop the folder; the plan goes late, for :meth:`committed`, and the lock last."""
+        """Remove the folder; the plan late, because :meth:`committed` reads it, and the lock last."""
         self._drop_replaced()
         leftovers = [path for path in self.paths.folder.iterdir() if is_leftover(path.name)]
         for path in (*leftovers, self.paths.folder / "workers", self.paths.folder / SWAP):
@@ -164,7 +164,7 @@ class Staging:
         remove_own(self.paths.folder)
         for name in (PLAN, "lock"):
             remove(self.paths.folder / name)
-        with suppress(OSError):  # another build may be waiting in it
+        with suppress(OSError):  # another build may be waiting for its lock
             self.paths.folder.rmdir()
 
     @property
@@ -172,7 +172,7 @@ class Staging:
         return self.paths.folder / "replaced"
 
     def _swap(self) -> None:
-        """Exchange the dataset at the destination for the new one; where that takes two renames, it is absent between.
+        """Exchange the dataset at the destination for the new one; if that takes two renames, it is absent in between.
 
         The folder's lock keeps a report from being recorded in one manifest and written to the other.
         """
@@ -186,7 +186,7 @@ class Staging:
         remove(self.paths.folder / SWAP)
 
     def _drop_replaced(self) -> None:
-        """Remove the old dataset's own files, and move what else is in its folder beside the destination."""
+        """Remove the old dataset's own files, and move all other files in its folder beside the destination."""
         if not self._replaced.is_dir() or remove_dataset(self._replaced):
             return
         number = 1
@@ -196,7 +196,7 @@ class Staging:
         self.left = left
 
     def _hold(self) -> BinaryIO:
-        """Take the lock; again if the build that held it removed the file just then."""
+        """Acquire the lock; retry if the build that held it has removed the file meanwhile."""
         path = self.paths.folder / "lock"
         while True:
             if not os.path.lexists(self.paths.folder):
@@ -227,7 +227,7 @@ class Staging:
             sync(file)
 
     def _await_workers(self) -> None:
-        """Wait until no worker of a build that was killed can still be writing."""
+        """Wait until no worker of a killed build can still be writing."""
         until = time.monotonic() + _WAIT_FOR_WORKERS
         with open_lock(self.paths.folder / "workers") as file:
             while not lock(file):
@@ -236,10 +236,10 @@ class Staging:
                 time.sleep(0.02)
 
     def _recover(self) -> None:
-        """Finish what a build was doing when it was killed during, or just after, the swap of its commit."""
+        """Complete the swap of a build that was killed during its commit, or just after it."""
         dataset, swap = self.paths.dataset, _json(self.paths.folder / SWAP)
         if swap is not None and (dataset / FILE_NAME).is_file() and _digest(dataset) != swap.get("manifest"):
-            dataset.rename(self._replaced)  # they were exchanged: this is the old one
+            dataset.rename(self._replaced)  # already exchanged: this is the old one
         if self._replaced.exists() and not self.out.exists():
             done = (dataset / FILE_NAME).is_file()
             (dataset if done else self._replaced).rename(self.out)
@@ -249,9 +249,9 @@ class Staging:
 
 
 def killed_at_its_end(out: Path, plan: Mapping[str, Any]) -> bool:
-    """Whether the folder beside a destination may be what a kill left in the last steps of this build, or of a repair.
+    """Whether a kill in the last steps of this build, or of a repair, may have left the folder beside a destination.
 
-    Then the destination may be whole, or missing for now, and what is left has to go.
+    Then the destination may be complete, or temporarily missing, and the leftovers must be removed.
     """
     paths = _build_paths(out)
     begun = _plan(paths)
@@ -260,7 +260,7 @@ def killed_at_its_end(out: Path, plan: Mapping[str, Any]) -> bool:
 
 
 def drop_leftovers(out: Path) -> None:
-    """Remove what a kill left of a repair, unless something is at work there, or a build goes on from it."""
+    """Remove the leftovers of a killed repair, unless the folder is in use, or a build can resume from it."""
     if os.path.lexists(staging_folder(out)):
         with suppress(BuildError), Staging(out) as staging:
             if staging.plan() is None:
@@ -268,7 +268,7 @@ def drop_leftovers(out: Path) -> None:
 
 
 def _is_of(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
-    """Whether a build has this recipe and source, built by any versions."""
+    """Whether a build has this recipe and source, regardless of versions."""
     return begun is not None and all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
 
 
@@ -311,8 +311,8 @@ def _join(parts: Sequence[Path], joined: Path) -> FileRecord:
 
 
 def attend(paths: BuildPaths) -> BinaryIO:
-    """A lock that a worker process holds while it lives, so that no other build starts meanwhile."""
+    """A lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
     file = open_lock(paths.folder / "workers")
     while not lock(file, shared=True):
-        time.sleep(0.02)  # a build that is just starting holds it to see whether workers live
+        time.sleep(0.02)  # a starting build holds it to check for live workers
     return file

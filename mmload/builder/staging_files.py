@@ -1,4 +1,4 @@
-"""Which files in a build's working folder are a build's own, and how they are removed. Nothing else ever is."""
+"""Identifies and removes a build's own files in its working folder. Other files are never removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmload.errors import BuildError
 from mmload.runtime.durable_files import is_partial
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
-"""The content of ``lock``, by which a build knows a folder that a build made."""
+"""The content of ``lock``, which identifies a working folder."""
 
 PLAN, SWAP = "plan.json", "swap.json"
 _FILES = ("lock", "workers", PLAN, SWAP)
@@ -29,21 +29,21 @@ _OWN = re.compile(
     r"|dataset/" + _NAME + r"/(samples|skipped)\.jsonl"
     rf"|dataset/dataset\.json{_PARTIAL}"
 )
-"""The names of all files that a build writes in ``notes`` and ``dataset``."""
+"""Pattern of all file names that a build writes in ``notes`` and ``dataset``."""
 
 
 def check_made_by_build(folder: Path, has_plan: bool) -> None:
-    """Refuse a folder that no build made: work in it begins with removing what is there.
+    """Refuse a folder that was not created by a build: work in it begins with removing its content.
 
-    A build made a folder with the mark, or with a plan as builds wrote it before there was a mark, or one in which
-    nothing is, as a kill may come before the mark.
+    A folder was created by a build if it contains the mark, or a plan as older builds wrote it without a mark, or if it
+    is empty, as a build may be killed before it writes the mark.
 
     Args:
         folder: the working folder.
-        has_plan: whether there is a plan of a build in it.
+        has_plan: whether it contains a build's plan.
 
     Raises:
-        BuildError: naming what is in the way.
+        BuildError: naming the unknown files.
     """
     if folder.is_symlink() or not folder.is_dir():
         raise BuildError(f"{folder} is {'a link' if folder.is_symlink() else 'a file'}; {_ADVICE}")
@@ -61,7 +61,7 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
 
 
 def check_only_own(folder: Path) -> None:
-    """Refuse files in ``notes`` and ``dataset`` that no build wrote. The caller holds the lock of the folder.
+    """Refuse files in ``notes`` and ``dataset`` that no build wrote. The caller holds the folder's lock.
 
     Raises:
         BuildError: naming them.
@@ -72,27 +72,27 @@ def check_only_own(folder: Path) -> None:
 
 
 def remove_own(folder: Path) -> None:
-    """Remove a build's own files from ``notes`` and ``dataset``, and the folders that are empty then.
+    """Remove a build's own files from ``notes`` and ``dataset``, and the folders that become empty.
 
     Raises:
-        OSError: if the system refuses.
+        OSError: if a file system operation fails.
     """
     for name, own in _files(folder):
         if own:
             (folder / name).unlink(missing_ok=True)
     for top in ("notes", "dataset"):
         for path, _, _ in os.walk(folder / top, topdown=False):
-            with suppress(OSError):  # something else is in it
+            with suppress(OSError):  # it contains other files
                 os.rmdir(path)
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a kill left this file of writing the plan or the swap."""
+    """Whether this is a temporary file that a killed build left when it wrote the plan or the swap."""
     return any(is_partial(name, of) for of in (PLAN, SWAP))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bool]]:
-    """Every file and link in ``notes`` and ``dataset``, relative to the folder, and whether it is a build's."""
+    """Every file and link in ``notes`` and ``dataset``, relative to the folder, and whether it belongs to a build."""
     for top in ("notes", "dataset"):
         waiting = [top] if os.path.lexists(folder / top) else []
         while waiting:
@@ -108,7 +108,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _is_known(entry: os.DirEntry[str]) -> bool:
-    """Whether a build has an entry of this name and kind."""
+    """Whether a build creates entries with this name and kind."""
     if entry.name in _FOLDERS:
         return entry.is_dir(follow_symlinks=False)
     return (entry.name in _FILES or is_leftover(entry.name)) and entry.is_file(follow_symlinks=False)

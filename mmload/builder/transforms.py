@@ -1,7 +1,7 @@
 """The deterministic steps between decoding and storing: uint8 in, uint8 out.
 
 A step takes a :class:`~mmload.records.Sample` and returns it with images, masks and boxes transformed alike. Names,
-rules and pixels are torchvision v2's, antialiased. Nothing here is random: random steps belong to load time
+rules and pixels are those of torchvision v2 with antialiasing. No step is random: random steps belong to load time
 (:mod:`mmload.augment`).
 """
 
@@ -17,12 +17,12 @@ from mmload.records import Sample
 from mmload.sources.image_windows import Size, Window, is_inside, middle
 from mmload.sources.randomness import is_random_name
 
-_MOST = 65_535  # pixels of a side, as in a JPEG
+_MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
 INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 class Transform(Protocol):
-    """One step. Deterministic, thread-safe, picklable; gives every sample's fields shapes of the step's choosing."""
+    """One step. Deterministic, thread-safe, picklable; the step determines the output shapes of all fields."""
 
     def __call__(self, sample: Sample) -> Sample:
         """The sample after this step."""
@@ -30,11 +30,11 @@ class Transform(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Resize as torchvision's ``Resize(size, antialias=True)``.
+    """Resize like torchvision's ``Resize(size, antialias=True)``.
 
     Attributes:
-        size: pixels of the short side, the aspect ratio kept; or (height, width) exactly.
-        interpolation: "bilinear" or "bicubic" for images; masks always take the nearest pixel.
+        size: pixels of the short side, keeping the aspect ratio; or (height, width) exactly.
+        interpolation: "bilinear" or "bicubic" for images; masks always use the nearest pixel.
     """
 
     size: int | tuple[int, int]
@@ -45,11 +45,11 @@ class Resize:
         _check_interpolation(self)
 
     def __call__(self, sample: Sample) -> Sample:
-        """The sample with its short side (or both sides) at ``size``."""
+        """The sample with its short side (or both sides) resized to ``size``."""
         return resize_sample(sample, self.target(size_of(sample)), self.interpolation)
 
     def target(self, have: Size) -> Size:
-        """The (height, width) that an image of ``have`` gets."""
+        """The output (height, width) for an image of size ``have``."""
         if isinstance(self.size, tuple):
             return self.size
         short, long = sorted(have)
@@ -59,7 +59,7 @@ class Resize:
 
 @dataclass(frozen=True, kw_only=True)
 class CenterCrop:
-    """Cut out the middle as torchvision's ``CenterCrop(size)``; an image that is smaller is padded with ``fill``."""
+    """Crop the center like torchvision's ``CenterCrop(size)``; a smaller image is padded with ``fill``."""
 
     size: int | tuple[int, int]
     fill: int = 0
@@ -69,18 +69,18 @@ class CenterCrop:
         _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
-        """The middle [height, width] of the sample."""
+        """The center [height, width] of the sample."""
         return cut_sample(sample, self.window(size_of(sample)), self.fill)
 
     def window(self, have: Size) -> Window:
-        """Where the middle of an image of ``have`` is."""
+        """The center window in an image of size ``have``."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         return middle(have[0], height), middle(have[1], width), height, width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pad:
-    """Pad as torchvision's ``Pad(padding, fill)``: padding is one number, or (left, top, right, bottom)."""
+    """Pad like torchvision's ``Pad(padding, fill)``: padding is one number, or (left, top, right, bottom)."""
 
     padding: int | tuple[int, int, int, int]
     fill: int = 0
@@ -103,11 +103,11 @@ class Pad:
 
 @dataclass(frozen=True, kw_only=True)
 class Letterbox:
-    """Fit the whole image into ``size``, its aspect ratio kept, and pad the rest evenly with ``fill``.
+    """Fit the whole image into ``size``, keeping the aspect ratio, and pad the rest evenly with ``fill``.
 
     Attributes:
         size: pixels of the square, or (height, width).
-        fill: the border's value; 114 is the habit of detection models.
+        fill: the border's value; 114 is common for detection models.
         interpolation: "bilinear" or "bicubic".
     """
 
@@ -136,7 +136,7 @@ class Letterbox:
 
 @dataclass(frozen=True, kw_only=True)
 class Grayscale:
-    """Convert to gray as torchvision's ``Grayscale``: 0.2989 R + 0.587 G + 0.114 B; 3 channels repeat it."""
+    """Convert to gray like torchvision's ``Grayscale``: 0.2989 R + 0.587 G + 0.114 B; 3 channels repeat it."""
 
     num_output_channels: int = 1
 
@@ -154,7 +154,7 @@ class Grayscale:
 
 @dataclass(frozen=True, kw_only=True)
 class RGB:
-    """Convert to three channels as torchvision's ``RGB``: a gray image is repeated."""
+    """Convert to three channels like torchvision's ``RGB``: a gray image is repeated."""
 
     def __call__(self, sample: Sample) -> Sample:
         """The sample with an image of three channels."""
@@ -163,13 +163,13 @@ class RGB:
 
 
 class TransformChain:
-    """Several steps, one after the other.
+    """Several steps in sequence.
 
     Args:
-        specs: one mapping a step: its ``step`` name and its arguments, as a recipe writes them.
+        specs: one mapping per step: its ``step`` name and its arguments, as in a recipe.
 
     Raises:
-        RecipeError: if a step is unknown, random, or has wrong arguments.
+        RecipeError: if a step is unknown, random, or has invalid arguments.
     """
 
     STEPS: ClassVar[Mapping[str, type[Any]]] = {
@@ -180,7 +180,7 @@ class TransformChain:
         self.steps = _joined([_make(spec) for spec in specs])
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
-        """The sample after every step; its image in ``out``, uint8 [C, H, W], if the last step can make it there."""
+        """The sample after every step; its image is in ``out``, uint8 [C, H, W], if the last step can write to it."""
         for step in self.steps:
             if isinstance(step, _ResizedMiddle) and step is self.steps[-1]:
                 return step(sample, out)
@@ -190,13 +190,13 @@ class TransformChain:
 
 @dataclass(frozen=True, kw_only=True)
 class _ResizedMiddle:
-    """A Resize and the CenterCrop that follows it; computes only the pixels that are kept, with equal bits."""
+    """A Resize followed by a CenterCrop; computes only the pixels that are kept, with identical bits."""
 
     resize: Resize
     crop: CenterCrop
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
-        """The middle of the sample in its new size, its image in ``out`` if that can be."""
+        """The center of the resized sample, with its image in ``out`` if possible."""
         size = self.resize.target(size_of(sample))
         window = self.crop.window(size)
         if not is_inside(window, size):
@@ -205,7 +205,7 @@ class _ResizedMiddle:
 
 
 def _joined(steps: Sequence[Transform]) -> list[Transform]:
-    """The steps, with every Resize and CenterCrop in one."""
+    """The steps, with every Resize and CenterCrop pair fused."""
     joined: list[Transform] = []
     for step in steps:
         if isinstance(step, CenterCrop) and joined and isinstance(joined[-1], Resize):

@@ -1,4 +1,4 @@
-"""What a dataset may ask for when its source is read again: it may come from a stranger, so it runs no code."""
+"""Restricts what a dataset's recipe may do when its source is read again: datasets may be untrusted, so run no code."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import inner_name
 
 FILE_KINDS = ("imagefolder", "voc", "cifar10", "cifar100", "manifest")
-"""The sources that only read files of the folder that they are given."""
+"""The sources that only read files in their own folder."""
 
 _ASKS = {"download": "to download the source", "allow_outside": "to read files outside the source's folder"}
 _SHOWN = 200
 
 
 def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) -> BuildRecipe:
-    """The recipe in a dataset's manifest, to build its source again. Imports nothing that the recipe names.
+    """The recipe in a dataset's manifest, for reading its source again. Imports nothing that the recipe names.
 
     Args:
-        recipe: as the manifest has it.
-        dataset: where it is, for messages.
-        trust: allow all that a recipe of one's own may ask for.
+        recipe: as in the manifest.
+        dataset: the dataset's path, for messages.
+        trust: allow everything that a user's own recipe may do.
 
     Raises:
-        UsageError: if the recipe asks for more than to read the source's files, and ``trust`` is False.
-        DamagedError: if it is no recipe.
+        UsageError: if the recipe does more than read the source's files, and ``trust`` is False.
+        DamagedError: if it is not a valid recipe.
     """
     checked = checked_recipe(recipe, dataset)
     asked = [] if trust else _asked(checked)
@@ -42,10 +42,10 @@ def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) ->
 
 
 def checked_recipe(recipe: Mapping[str, Any], dataset: str | Path) -> BuildRecipe:
-    """The recipe in a dataset's manifest, to look at.
+    """The recipe in a dataset's manifest, for display.
 
     Raises:
-        DamagedError: if it is no recipe.
+        DamagedError: if it is not a valid recipe.
     """
     try:
         read = from_mapping(recipe)
@@ -57,13 +57,13 @@ def checked_recipe(recipe: Mapping[str, Any], dataset: str | Path) -> BuildRecip
 
 
 def _asked(recipe: BuildRecipe) -> list[str]:
-    """What goes beyond reading files of the source's folder, in words."""
+    """The operations beyond reading files in the source's folder, as text."""
     if recipe.kind == "python":
         return [f"to run Python code: {_shown(recipe.options)}"]
     if recipe.kind not in FILE_KINDS:
         return [f"to run the code of the source kind {recipe.kind!r:.60}: {_shown(recipe.options)}"]
     asked = [f"{what} ({key} = {recipe.options[key]!r:.60})" for key, what in _ASKS.items() if recipe.options.get(key)]
-    for key in ("file", "folder"):  # of a list, relative to the source's folder
+    for key in ("file", "folder"):  # the path of a list, relative to the source's folder
         name = recipe.options.get(key) or "."
         if name != "." and (not isinstance(name, str) or inner_name(name) is None):
             asked.append(f"{_ASKS['allow_outside']} ({key} = {name!r:.60})")

@@ -1,7 +1,7 @@
 """Checks a dataset against its manifest and its source.
 
-Takes a dataset's folder and, to compare, the source that it was built from. Returns what is wrong, shard by shard.
-Files are read completely, and nothing is changed: :mod:`mmload.builder.repair` does that.
+Takes a dataset's folder and, to compare, the source that it was built from. Returns the faults of each shard.
+Files are read completely and never changed; :mod:`mmload.builder.repair` repairs them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _BLOCK = 4 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One thing that is wrong.
+    """One fault of a dataset.
 
     Attributes:
         split: the split's name.
         shard: the shard's number; None for the split's lists of samples.
         file: the file, relative to the dataset's folder.
-        reason: what is wrong with it.
+        reason: the fault as text.
     """
 
     split: str
@@ -60,17 +60,17 @@ class Fault:
 
 
 def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]:
-    """Check that every file of a dataset is there and has the size and checksum that its manifest says.
+    """Check that every file of a dataset exists and has the size and checksum of the manifest.
 
     Args:
         path: the dataset's folder.
         progress: called with (bytes done, bytes in all).
 
     Returns:
-        What is wrong, in the order of the files; empty if nothing is.
+        The faults, in the order of the files; empty if there are none.
 
     Raises:
-        StoreError: if there is no manifest that can be read.
+        StoreError: if there is no readable manifest.
     """
     folder = Path(path)
     files = list(_files(read(folder)))
@@ -87,11 +87,11 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]
 
 
 def check_trust(path: str | Path, trust: bool) -> None:
-    """Check that a dataset's recipe asks for no more than it may; :func:`compare` and a repair do so first.
+    """Check that a dataset's recipe requires no further permissions; :func:`compare` and repair check this first.
 
     Raises:
-        UsageError: if the dataset asks for what only ``trust`` allows.
-        StoreError: if there is no manifest that can be read.
+        UsageError: if the dataset requires permissions that only ``trust`` grants.
+        StoreError: if there is no readable manifest.
     """
     recipe_of(read(path).recipe, Path(path), trust=trust)
 
@@ -108,16 +108,16 @@ def compare(
 
     Args:
         path: the dataset's folder.
-        source: the root of what it was built from.
+        source: the root of the source that it was built from.
         trust: let the dataset's own recipe run code, download, or read outside of the source.
         threads: decoding threads; None takes the cores available.
         progress: called with (samples done, samples in all).
 
     Returns:
-        For each shard that differs, the first sample that does; empty if all is equal.
+        For each shard that differs, its first differing sample; empty if all are equal.
 
     Raises:
-        UsageError: if the dataset asks for what only ``trust`` allows.
+        UsageError: if the dataset requires permissions that only ``trust`` grants.
         StoreError: if the dataset cannot be read.
         BuildError: if the source no longer has as many samples as the dataset was built from.
     """
@@ -147,7 +147,7 @@ def compare(
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """A file that has to be there, with its size and checksum."""
+    """A required file, with its size and checksum."""
 
     split: str
     shard: int | None
@@ -155,7 +155,7 @@ class _File:
     record: FileRecord
 
     def check(self, root: Path) -> str | None:
-        """What is wrong with it, if anything."""
+        """The fault of the file, or None."""
         path = root / self.name
         try:
             status = path.stat()
@@ -185,7 +185,7 @@ class _StoredShard:
         self.row = 0
 
     def differs(self, chunk: Chunk) -> str | None:
-        """How the rows of the chunk differ from those stored, if they do."""
+        """How the rows of the chunk differ from the stored ones, or None."""
         first, self.row = self.row, self.row + len(chunk.samples)
         for row, line in enumerate(samples_lines(chunk).splitlines(keepends=True), first):
             if row >= self.rows or line != self.lines[row]:
@@ -203,7 +203,7 @@ class _StoredShard:
         return None
 
     def left_over(self) -> str | None:
-        """Rows that are stored and that the source does not give any more."""
+        """A message if rows are stored that the source no longer has, else None."""
         return f"{counted(self.rows, 'row')} stored, the source gives {self.row}" if self.row < self.rows else None
 
     def _read(self, name: str, first: int, size: int, rows: int) -> np.ndarray:
@@ -235,12 +235,12 @@ def lists_of(split: SplitRecord) -> dict[str, FileRecord]:
 
 
 def recipe_at(manifest: Manifest, path: Path, source: Path, trust: bool) -> BuildRecipe:
-    """The recipe of a dataset, of what may be trusted, with the source's root."""
+    """The recipe of a dataset with the source's root, restricted to trusted operations."""
     return replace(recipe_of(manifest.recipe, path, trust=trust), root=source)
 
 
 def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[ShardJob, list[ShardPlan]]:
-    """The job that built the dataset, over the source as it is now, and its plans.
+    """The job that built the dataset, over the current source, and its plans.
 
     Raises:
         BuildError: if the source no longer has the splits, or as many samples in them.

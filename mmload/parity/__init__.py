@@ -1,6 +1,6 @@
-"""``mmload parity``: proof that nothing changed but the speed.
+"""``mmload parity``: verifies that only the speed has changed.
 
-reference -> store, draws -> load, equal -> verdict -> page, record. The reference is Pillow and torchvision alone:
+reference -> store, draws -> load, equal -> verdict -> page, record. The reference uses only Pillow and torchvision:
 :func:`mmload.interop.torchvision.torchvision_equivalent` of the recipe and of the collate.
 """
 

@@ -1,6 +1,6 @@
 """Aggregates the comparisons of rows with their references into verdicts, by kind of file and reference.
 
-The rows that differ most are returned with their pixels and the known fault that explains them; only theirs are kept.
+The rows with the largest differences are returned with their pixels and a diagnosis; pixels of other rows are dropped.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from mmload.parity.verdict import Verdict, WorstRow
 from mmload.store.dataset import Split
 
 WORST = 8
-"""How many rows are kept with their pixels, and looked at for what is wrong with them."""
+"""Upper bound on the rows that are kept with their pixels, and diagnosed."""
 
 _BOX_LIMIT = 1e-3  # pixels
-_PADDED_BOX_LIMIT = 1.001  # torchvision's CenterCrop moves the boxes of a padded image by up to a pixel more than it
+_PADDED_BOX_LIMIT = 1.001  # torchvision's CenterCrop shifts the boxes of a padded image by up to a pixel too far
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowComparison:
-    """One row beside its reference.
+    """A comparison of one row with its reference.
 
     Attributes:
-        row: its number.
-        sample: its sample's id.
+        row: its index.
+        sample: the id of its sample.
         stored: its fields.
-        reference: None where the sample cannot be read.
+        reference: None if the sample is unreadable.
         reason: why it cannot be compared; empty if it can.
-        tensor: how far the pixels are from torchvision's on tensors; None without an image of that shape.
-        pillow: the same from Pillow's.
-        signatures: of the stored and of the right picture.
-        faults: every other field, and its greatest difference.
+        tensor: the pixel difference from torchvision's tensor result; None without an image of that shape.
+        pillow: the pixel difference from Pillow's result.
+        signatures: of the stored and of the expected image.
+        faults: every other field, and its largest difference.
     """
 
     row: int
@@ -56,7 +56,7 @@ class RowComparison:
 
 @dataclass
 class _Counted:
-    """A further field: rows compared, rows that differ, the greatest difference."""
+    """A further field: rows compared, rows that differ, the largest difference."""
 
     rows: int = 0
     wrong: int = 0
@@ -66,11 +66,11 @@ class _Counted:
 
 @dataclass
 class RowAggregate:
-    """Adds up the comparisons of a split's rows.
+    """Aggregates the comparisons of a split's rows.
 
     Attributes:
-        split: whose rows they are.
-        references: makes the references.
+        split: the split of the rows.
+        references: creates the references.
     """
 
     split: Split
@@ -85,7 +85,7 @@ class RowAggregate:
     signatures: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
 
     def add(self, seen: RowComparison) -> None:
-        """Count one row."""
+        """Add the comparison of one row."""
         reference = seen.reference
         if reference is None:
             self.unread.append(seen.reason)
@@ -115,7 +115,7 @@ class RowAggregate:
             counted.first = counted.first or f"row {seen.row} ({seen.sample})"
 
     def worst(self) -> list[WorstRow]:
-        """The rows that differ most, named; if all are equal to the tensor reference, those farthest from Pillow's."""
+        """The rows with the largest differences from the tensor reference; if all are equal to it, from Pillow's."""
         compared = [seen for *_, seen in sorted(self.heap, reverse=True, key=lambda entry: entry[:3])]
         rows = [row for row, *_ in self.signatures]
         bad = [rows.index(seen.row) for seen in compared if seen.tensor is not None and seen.tensor.greatest]
@@ -147,7 +147,7 @@ class RowAggregate:
         )
 
     def verdicts(self, worst: Sequence[WorstRow]) -> list[Verdict]:
-        """One line for each kind of file and reference, each further field, and what could not be compared."""
+        """One verdict per kind of file and reference, per further field, and for rows that could not be compared."""
         diagnosis = _most_common_diagnosis([row.diagnosis for row in worst if row.greatest])
         lines = [
             self._pixels(kind, name, differences, self._limits(kind, limits), diagnosis)
@@ -168,11 +168,11 @@ class RowAggregate:
         return lines
 
     def _limits(self, kind: str, limits: Limits) -> Limits:
-        """How far pixels of a kind of file may be from a reference: farther, if another decoder made them."""
+        """Upper bounds on pixel differences for a kind of file: looser if another decoder was used."""
         return NVJPEG if self.references.on_cuda and kind in ("jpeg", "jpeg gray") else limits
 
     def _near(self) -> Limits:
-        """How far pixels may be from Pillow's."""
+        """Upper bounds on pixel differences from Pillow's result."""
         modes = [getattr(step, "interpolation", None) for step in self.references.transforms.transforms]
         return PILLOW_BICUBIC if InterpolationMode.BICUBIC in modes else PILLOW
 
@@ -211,14 +211,14 @@ class RowAggregate:
 
 
 def _limit_of(name: str, reference: Reference | None) -> float:
-    """How far a field may be from its reference."""
+    """Upper bound on a field's difference from its reference."""
     if name != "boxes":
         return 0.0
     return _PADDED_BOX_LIMIT if reference is not None and reference.padded else _BOX_LIMIT
 
 
 def _most_common_diagnosis(names: Sequence[str]) -> str:
-    """The most common fault of the worst rows, and how many of them show it."""
+    """The most common diagnosis of the worst rows, and how many of them have it."""
     named = Counter(name for name in names if name)
     if not named:
         return ""

@@ -1,8 +1,8 @@
 """Samples the draws of a collate's step, and those of torchvision's transform with the same settings.
 
-Takes a step, the shape of its input and seeds as the loader makes them, and returns two samples of each property
-(first row, area, whether it flips ...). torchvision's come from its ``make_params`` or, if it has none, from
-its result.
+Takes a step, the shape of its input and seeds as the loader creates them, and returns two samples of each property
+(first row, area, whether it flips ...). torchvision's samples come from its ``make_params`` or, if it has none, from
+its output.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Property:
     """One drawn quantity: the same number of draws by mmload and by torchvision.
 
     Attributes:
-        name: what it is, as ``RandomCrop: first row``.
+        name: such as ``RandomCrop: first row``.
         kind: "integer" for integers, "real" for others, "probability" for 0 and 1; "repeat" for whether a draw is the
-            same an epoch later, 0 and 1 as well.
-        ours: int64 or float64 [N].
-        theirs: the same.
+            same an epoch later, also 0 and 1.
+        ours: int64 or float64 [N], mmload's draws.
+        theirs: int64 or float64 [N], torchvision's draws.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Property:
 
 
 def properties(step: nn.Module, shape: Shape, seeds: Tensor, step_index: int, seed: int) -> list[Property]:
-    """Both samples of everything a step draws; empty for a step that draws nothing that can be compared.
+    """Both samples of everything that a step draws; empty if it draws nothing comparable.
 
     Args:
-        step: of a collate.
-        shape: (C, H, W) of the images that it gets.
-        seeds: int64 [N], of mmload's draws.
+        step: a step of a collate.
+        shape: (C, H, W) of its input images.
+        seeds: int64 [N], for mmload's draws.
         step_index: the index of the step in the collate.
-        seed: of torchvision's draws.
+        seed: for torchvision's draws.
     """
     read = next((read for kind, read in _READERS.items() if isinstance(step, kind)), None)
     if read is None:
@@ -66,14 +66,14 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, step_index: int, se
 
 
 def run_seeds(rows: int, count: int, seed: int) -> Tensor:
-    """Seeds [count] of a training run of so many rows, epoch after epoch, as the loader makes them."""
+    """Seeds [count] of a training run over ``rows`` rows, epoch after epoch, as the loader creates them."""
     ids = torch.arange(rows)
     epochs = [sample_seeds(seed, epoch, ids) for epoch in range(-(-count // rows))]
     return torch.cat(epochs)[:count]
 
 
 def shape_after(step: nn.Module, shape: Shape) -> Shape:
-    """The shape of the images that a step gives, of those that it gets."""
+    """The shape of a step's output images for input images of ``shape``."""
     if not isinstance(step, Step):
         return shape
     plan = step.describe(_blank(1, shape), Draws(torch.zeros(1, dtype=torch.int64), 0))
@@ -109,7 +109,7 @@ def _resized_crop(step: augment.RandomResizedCrop, shape: Shape, draws: Draws, c
 
 
 def _chance(what: str, field: str) -> Callable[[nn.Module, Shape, Draws, int], DrawSamples]:
-    """A reader of steps that only draw whether they apply; ``field`` is the plan's mask of the chosen samples."""
+    """A reader for steps that only draw whether they apply; ``field`` is the plan's mask of the selected samples."""
 
     def read(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
         chosen = getattr(step.describe(_blank(count, shape), draws), field)
@@ -161,15 +161,15 @@ _READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]]
 
 
 def _params(transform: Any, shape: Shape, count: int) -> list[dict[str, Any]]:
-    """Torchvision's own draws."""
+    """Samples of torchvision's own draws."""
     image = torch.empty(shape)
     return [transform.make_params([image]) for _ in range(count)]
 
 
 def _applied(step: nn.Module, count: int) -> Sample:
-    """Whether torchvision's transform of a step with a probability did something, run so many times.
+    """Whether torchvision's transform of a step with a probability was applied, in each of ``count`` runs.
 
-    One that does nothing gives back the very tensor that it got.
+    A transform that is not applied returns its input tensor itself.
     """
     transform, image = equivalent_of(step), torch.zeros(3, 16, 16)
     return np.array([transform(image) is not image for _ in range(count)], dtype=np.int64)

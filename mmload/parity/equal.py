@@ -1,7 +1,7 @@
-"""Checks that the loader's batches are what torchvision makes of the same rows with the same draws.
+"""Checks that the loader's batches are equal to torchvision's result for the same rows with the same draws.
 
 The batches come through the :class:`~mmload.loader.Loader` itself. Its draws are recomputed from the samples' seeds and
-passed to torchvision's own transforms, one step after the other; verdicts cover images, labels, boxes and masks.
+passed to torchvision's own transforms, step by step; verdicts cover images, labels, boxes and masks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
 
 ROWS = 64
-"""Rows that are compared."""
+"""Default number of rows to compare."""
 
 _BATCH = 16
-_ROUNDING = 0.01  # of a level: float32 arithmetic in another order
-_SCATTERED = 0.01  # share of an image's values, or of a warped mask's, that may be off by more
+_ROUNDING = 0.01  # of a level: float32 arithmetic in a different order
+_SCATTERED = 0.01  # share of an image's values, or of a warped mask's, that may exceed the limit
 _BOX_LIMIT = 1e-3  # pixels
 
 
@@ -36,11 +36,11 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
     """Compare batches with torchvision's result for the same draws.
 
     Args:
-        name: the collate's, for the verdicts.
+        name: the collate's name, for the verdicts.
         collate: compared up to the first step that has no torchvision transform for one sample.
-        split: where rows come from.
-        rows: how many at least; a smaller split is gone through for several epochs.
-        seed: the run's; it also chooses the rows.
+        split: the split that rows are read from.
+        rows: lower bound on the rows; a smaller split is repeated for several epochs.
+        seed: the seed of the run; it also selects the rows.
     """
     channels, height, width = split.fields["images"].shape
     steps, left_out = followable(collate, (channels, height, width))
@@ -66,7 +66,7 @@ class _Seen:
     """Aggregates the comparisons of rows.
 
     Args:
-        levels: [C, 1, 1], how many levels of 255 one unit of the output is.
+        levels: [C, 1, 1], the number of levels (of 255) per unit of the output.
     """
 
     def __init__(self, levels: Tensor | float) -> None:
@@ -77,7 +77,7 @@ class _Seen:
         self.looks: list[str] = []
 
     def image(self, got: Tensor, expected: Tensor, allowance: Allowance) -> None:
-        """One image of a batch, torchvision's, and how far they may be apart."""
+        """Compare an image of a batch with torchvision's, within an allowance."""
         self.rows += 1
         limit = allowance.levels + _ROUNDING
         self.limit = max(self.limit, limit)
@@ -95,12 +95,12 @@ class _Seen:
             self.looks.append(_image_looks_like(got, expected))
 
     def field(self, name: str, apart: float, limit: float = 0.0) -> None:
-        """One row's field, how far it is from torchvision's, and how far it may be."""
+        """Add a row's field: its difference from torchvision's, and the upper bound."""
         wrong, greatest = self.wrong.get(name, (0, 0.0))
         self.wrong[name] = wrong + (apart > limit), max(greatest, apart)
 
     def verdicts(self, name: str) -> list[Verdict]:
-        """One line for the images, one for each field."""
+        """One verdict for the images, one per field."""
         right = not self.far
         mean = self.total / max(self.values, 1)
         text = f"{counted(self.rows, 'row')} within {self.greatest:.2g} levels, limit {self.limit:g}"
@@ -125,7 +125,7 @@ class _Seen:
 
 
 def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Collate, seen: _Seen) -> None:
-    """One batch of the loader beside torchvision's result."""
+    """Compare one batch of the loader with torchvision's result."""
     if batch.ids is None or batch.seeds is None:
         raise ValueError("the batch has no ids and seeds")
     stored = split.rows(batch.ids)
@@ -147,12 +147,12 @@ def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Co
 
 
 def _warps(draws: Sequence[Drawn]) -> bool:
-    """Whether masks are warped: a pixel half way between two may become either."""
+    """Whether masks are warped: a pixel half way between two may be rounded to either."""
     return any(plan.program is not None and plan.program.operations & WARPS for plan, _ in draws)
 
 
 def _cut_off(draws: Sequence[Drawn], k: int) -> bool:
-    """Whether a step cut off something of sample ``k``'s image, and not of padding alone."""
+    """Whether a step cut off a part of sample ``k``'s image, other than padding."""
     frame: list[float] | None = None
     for plan, sample_windows in draws:
         window = sample_windows[k]
@@ -174,9 +174,9 @@ def _cut_off(draws: Sequence[Drawn], k: int) -> bool:
 
 
 def _boxes_apart(batch: Batch, k: int, items: Items, stored: Batch, least: float) -> float:
-    """The greatest difference of a box's side in pixels; infinite where other boxes stay.
+    """The largest difference of a box's side in pixels; infinite if different boxes are kept.
 
-    A box whose shorter side is ``least`` up to rounding may stay or not.
+    A box whose shorter side is ``least`` up to rounding may be kept or not.
     """
     if batch.boxes is None or batch.counts is None:
         return float("inf")
@@ -196,7 +196,7 @@ def _boxes_apart(batch: Batch, k: int, items: Items, stored: Batch, least: float
 
 
 def _levels(steps: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | float:
-    """How many levels of 255 one unit of the output is, per channel where they differ."""
+    """The number of levels (of 255) per unit of the output, per channel if they differ."""
     scale: Tensor | float = 1.0 if dtype == torch.uint8 else 255.0
     for step in steps:
         if isinstance(step, augment.Normalize):

@@ -1,6 +1,6 @@
-"""Runs torchvision's own transforms with mmload's draws, one sample and one step after the other.
+"""Runs torchvision's own transforms with mmload's draws, sample by sample and step by step.
 
-Takes the steps of a collate, the samples' seeds and a stored row, and returns what torchvision makes of the row with
+Takes the steps of a collate, the samples' seeds and a stored row, and returns torchvision's result for the row with
 the same windows, flips and factors. It never calls mmload's own rendering.
 """
 
@@ -27,11 +27,11 @@ from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
 
 Drawn = tuple[Plan, list[Window]]
-"""What a step drew for a batch: its description, and each sample's window in it."""
+"""The draws of a step for a batch: its plan, and each sample's window."""
 
 
 def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
-    """The steps up to the first that cannot be replayed in torchvision for images of ``shape``, and that one's name."""
+    """The steps before the first that torchvision cannot replay for images of ``shape``, and the name of that step."""
     steps: list[nn.Module] = []
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
@@ -46,7 +46,7 @@ def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
 
 
 def _mirrors_twice(plan: Plan) -> bool:
-    """Whether padding mirrors the image more than once, which torchvision refuses or fails at."""
+    """Whether padding mirrors the image more than once, which torchvision rejects or computes incorrectly."""
     padding = plan.padding
     if padding is None or padding.mode not in ("reflect", "symmetric"):
         return False
@@ -55,7 +55,7 @@ def _mirrors_twice(plan: Plan) -> bool:
 
 
 def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Drawn]:
-    """What each step drew for the batch."""
+    """The draws of each step for the batch."""
     drawn_by_step: list[Drawn] = []
     for index, step in enumerate(steps):
         draws = Draws(seeds, index)
@@ -70,18 +70,18 @@ def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Drawn
 def result(
     steps: Sequence[nn.Module], draws: Sequence[Drawn], stored: Batch, k: int, dtype: torch.dtype
 ) -> tuple[Items, Allowance]:
-    """What torchvision makes of a stored row.
+    """Torchvision's result for a stored row.
 
     Args:
-        steps: of a collate, each followable.
-        draws: theirs, of :func:`drawn`.
-        stored: rows as they are stored.
-        k: which of them.
-        dtype: the collate's.
+        steps: of a collate, each supported by :func:`followable`.
+        draws: the draws of the steps, from :func:`drawn`.
+        stored: the stored rows.
+        k: the index of the row in the batch.
+        dtype: the dtype of the collate.
 
     Returns:
-        ``images`` in that dtype, and what of ``boxes`` and ``masks`` the row has; and how far mmload's image may be
-        from it.
+        ``images`` in that dtype, and ``boxes`` and ``masks`` if the row has them; and the allowance for the
+        difference of mmload's image.
     """
     row, allowance = _row(stored, k), Allowance()
     to_floats = conversion(Collate(*steps, dtype=dtype))
@@ -101,7 +101,7 @@ def result(
 
 
 def _row(stored: Batch, k: int) -> Items:
-    """Row ``k`` as torchvision takes it."""
+    """Row ``k`` in the format of torchvision."""
     row: Items = {"images": tv_tensors.Image(stored.images[k])}
     size = (int(stored.images.shape[-2]), int(stored.images.shape[-1]))
     if stored.boxes is not None and stored.counts is not None:
@@ -113,7 +113,7 @@ def _row(stored: Batch, k: int) -> Items:
 
 
 def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: int) -> Items:
-    """Sample ``k`` after torchvision's transform of the step, with mmload's draws."""
+    """Apply torchvision's transform of the step to sample ``k``, with mmload's draws."""
     transform = equivalent_of(step)
     if isinstance(step, augment.Normalize):
         return items | {"images": transform.transform(items["images"], {})}
@@ -127,7 +127,7 @@ def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: i
 
 
 def _geometry(step: nn.Module, transform: Any, image: Any, plan: Plan, window: Window, k: int) -> dict[str, Any] | None:
-    """Parameters for torchvision of a step that moves pixels or makes them gray; None where it does nothing."""
+    """Torchvision's parameters for a step that moves pixels or converts to gray; None if the step has no effect."""
     if isinstance(step, augment.RandomCrop):
         params: dict[str, Any] = transform.make_params([image])
         left, top, _, _ = params["padding"]

@@ -1,6 +1,6 @@
-"""Names the fault behind wrong pixels, by comparing them with references that are wrong in one known way.
+"""Diagnoses wrong pixels by comparing them with variants of the reference that each contain one known fault.
 
-A fault is named only where its variant is far nearer than the reference. It is a hint: no verdict depends on it.
+A fault is reported only if its variant is much closer than the reference. It is a hint: no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torchvision.transforms.v2 import functional as F
 from mmload.errors import counted
 from mmload.parity.reference import Reference
 
-_FAR_NEARER = 0.3  # of the reference's mean difference: how near a variant has to be
-_SHIFTS = 3  # pixels in each direction that a crop is looked for
-_SIGNATURE = 8  # pixels of a side by which pictures are told apart
-_SAME_PICTURE = 2.0  # levels that two signatures of one picture may be apart
+_FAR_NEARER = 0.3  # upper bound on a variant's mean difference, as a share of the reference's
+_SHIFTS = 3  # pixels in each direction to search for a shifted crop
+_SIGNATURE = 8  # pixels of a side of a signature, which identifies an image
+_SAME_PICTURE = 2.0  # upper bound in levels on the difference of two signatures of one image
 _RESIZES = (
     ("nearest-neighbor resampling", InterpolationMode.NEAREST, True),
     ("nearest-neighbor resampling", InterpolationMode.NEAREST_EXACT, True),
@@ -37,11 +37,11 @@ _PILLOW_RESIZES = (
 
 
 def looks_like(stored: Tensor, reference: Reference, transforms: v2.Compose) -> str:
-    """The known fault that explains a row best; empty if none does.
+    """The known fault that explains a row best; empty if there is none.
 
     Args:
         stored: uint8 [C, H, W].
-        reference: of the same shape.
+        reference: with an image of the same shape.
         transforms: torchvision's equivalent of the recipe after decoding.
     """
     if reference.images is None or reference.images.shape != stored.shape:
@@ -54,15 +54,15 @@ def looks_like(stored: Tensor, reference: Reference, transforms: v2.Compose) -> 
 
 
 def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Sequence[int]) -> dict[int, int]:
-    """Which other row's picture a bad row holds, by signatures.
+    """Finds bad rows that hold the image of another row, by signatures.
 
     Args:
-        stored: :func:`signature` of every row looked at.
-        references: that of their references.
+        stored: :func:`signature` of every checked row.
+        references: the signatures of their references.
         bad: positions of the rows that differ.
 
     Returns:
-        Position -> position of the row whose reference it holds; only where that is clear.
+        Position -> position of the row whose reference it holds; only unambiguous matches.
     """
     if len(references) < 2 or not bad:
         return {}
@@ -77,13 +77,13 @@ def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Se
 
 
 def signature(images: Tensor) -> Tensor:
-    """A picture in a few numbers: float32 [C, 8, 8] means."""
+    """A short descriptor of an image: float32 [C, 8, 8] means."""
     means: Tensor = torch.nn.functional.adaptive_avg_pool2d(images.to(torch.float32), _SIGNATURE)
     return means
 
 
 def _scores(stored: Tensor, reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, float]]:
-    """Every variant's name and how far the row is from it."""
+    """The name of every variant and its difference from the row."""
     right = reference.images
     if right is None:
         return
@@ -99,7 +99,7 @@ def _scores(stored: Tensor, reference: Reference, transforms: v2.Compose) -> Ite
 
 
 def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, Tensor]]:
-    """The reference with one thing about its making changed."""
+    """Variants of the reference with one setting of the geometry changed."""
     opened = reference.opened
     if opened is None:
         return
@@ -117,7 +117,7 @@ def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[
 
 
 def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A picture with its values or pixels exchanged."""
+    """Variants of an image with its channels, axes or levels changed."""
     if len(pixels) == 3:
         yield "channels swapped (BGR)", pixels.flip(0)
     yield "mirrored left to right", pixels.flip(-1)
@@ -128,7 +128,7 @@ def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _shifted(stored: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
-    """The crop a few pixels elsewhere, compared where both have pixels."""
+    """The crop shifted by a few pixels, compared on the overlap."""
     height, width = stored.shape[-2:]
     if min(height, width) <= 2 * _SHIFTS:
         return
@@ -140,7 +140,7 @@ def _shifted(stored: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
 
 
 def _offset_text(down: int, along: int) -> str:
-    """An offset in words."""
+    """An offset as text."""
     parts = []
     for count, unit, after, before in (
         (down, "row", "too low", "too high"),
@@ -152,7 +152,7 @@ def _offset_text(down: int, along: int) -> str:
 
 
 def _with(transforms: v2.Compose, **settings: Any) -> v2.Compose:
-    """The transforms with other settings in every step that resizes."""
+    """The transforms with different settings in every step that resizes."""
     steps = []
     for step in transforms.transforms:
         if hasattr(step, "interpolation"):
@@ -169,7 +169,7 @@ def _tensor(image: Any) -> Tensor:
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
-    """The mean difference in levels; infinite for other shapes."""
+    """The mean difference in levels; infinite for different shapes."""
     if a.shape != b.shape:
         return float("inf")
     return float((a.to(torch.int16) - b.to(torch.int16)).abs().to(torch.float32).mean())

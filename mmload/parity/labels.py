@@ -1,6 +1,6 @@
 """Checks that the rows are the source's samples in the source's order, with its classes and labels.
 
-It checks every row, as it decodes no image.
+It checks every row, because it does not decode images.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME
 
 
 def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:
-    """Which sample of the source every row is of.
+    """Finds the source's sample of every row.
 
     Returns:
         The verdict, and for each row the sample's index; -1 where the source has no such sample.
@@ -54,7 +54,7 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
 
 
 def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> Verdict:
-    """Class names and their order; of an ImageFolder as torchvision lists them."""
+    """Check class names and their order; for an ImageFolder, against torchvision's list."""
     folder = class_folder(source, recipe)
     listed = source.classes if folder is None else tuple(find_classes(folder)[0])
     by = "the source's" if folder is None else "torchvision's"
@@ -77,19 +77,19 @@ def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]
 def labels_verdict(
     split: Split, source: SourceSplit, recipe: Mapping[str, Any], found: Sequence[int]
 ) -> Verdict | None:
-    """Every row's label, if the source knows it without decoding; None if it does not, or has no row's sample.
+    """Check every row's label, if the source provides labels without decoding and has a row's sample; else None.
 
     Args:
         split: the split as stored.
-        source: the source as it is.
-        recipe: the manifest's.
-        found: each row's sample, of :func:`rows_verdict`.
+        source: the current source.
+        recipe: the recipe in the manifest.
+        found: each row's sample index, from :func:`rows_verdict`.
     """
     listed = listed_labels(source, recipe)
     if listed is None or "targets" not in split.fields:
         return None
     rows = torch.tensor([row for row, index in enumerate(found) if index >= 0], dtype=torch.int64)
-    if not len(rows):  # of none there is nothing to say; the line on rows fails
+    if not len(rows):  # the verdict on rows fails already
         return None
     stored = split.reader.gather("targets", rows)
     right = listed[torch.tensor([index for index in found if index >= 0], dtype=torch.int64)]
@@ -108,12 +108,12 @@ def labels_verdict(
 
 
 def labels_look_like(stored: Tensor, right: Tensor, classes: int) -> str:
-    """The known fault that explains wrong class indices; empty if none does.
+    """The known fault that explains wrong class indices; empty if there is none.
 
     Args:
         stored: int64 [N].
         right: int64 [N].
-        classes: how many there are.
+        classes: number of classes.
     """
     shift = (stored - right) % max(classes, 1)
     if bool((stored - right == stored[0] - right[0]).all()):
@@ -131,7 +131,7 @@ def labels_look_like(stored: Tensor, right: Tensor, classes: int) -> str:
 
 
 def listed_labels(source: SourceSplit, recipe: Mapping[str, Any]) -> Tensor | None:
-    """The label of every sample as far as it is known without decoding; of an ImageFolder by torchvision's rule."""
+    """The label of every sample if known without decoding; for an ImageFolder, by torchvision's rule."""
     folder = class_folder(source, recipe)
     if isinstance(source, ImageFolderSplit) and folder is not None:
         number = find_classes(folder)[1]
@@ -144,7 +144,7 @@ def listed_labels(source: SourceSplit, recipe: Mapping[str, Any]) -> Tensor | No
 
 
 def class_folder(source: SourceSplit, recipe: Mapping[str, Any]) -> Path | None:
-    """The folder of an ImageFolder that holds the class folders of its samples; None for other sources."""
+    """The folder of an ImageFolder that contains the class folders of its samples; None for other sources."""
     if not isinstance(source, ImageFolderSplit):
         return None
     top = source.id(0).split("/")[0]

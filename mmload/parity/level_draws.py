@@ -1,7 +1,7 @@
-"""Samples what steps that change levels, warp or draw other steps draw, and what torchvision's draw.
+"""Samples the draws of steps that change levels, warp, or choose other steps, and torchvision's draws.
 
-Takes a step and its draws and returns pairs of samples, as :mod:`mmload.parity.draws` does. mmload's are read from the
-step's program; a policy of torchvision's is recorded where it applies an operation.
+Takes a step and its draws and returns pairs of samples, like :mod:`mmload.parity.draws`. mmload's draws are read from
+the step's program; the draws of a torchvision policy are recorded when it applies an operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Shape = tuple[int, int, int]
 Sample = npt.NDArray[Any]
 DrawSamples = Iterator[tuple[str, str, Sample, Sample]]
 Event = tuple[str, float]
-"""An operation of a policy by torchvision's name, and its magnitude."""
+"""A policy's operation by torchvision's name, and its magnitude."""
 
 _NAMES = {
     levels.BRIGHTNESS: "Brightness",
@@ -44,7 +44,7 @@ _NAMES = {
 _KINDS = (*_NAMES.values(), "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 _WARPS = _KINDS[-5:]
 _SAME = 1e-3
-"""Magnitudes that are nearer than this are one."""
+"""Magnitudes that differ by less are treated as equal."""
 
 
 def _program(step: LevelStep, shape: Shape, draws: Draws, count: int) -> Program:
@@ -52,13 +52,13 @@ def _program(step: LevelStep, shape: Shape, draws: Draws, count: int) -> Program
 
 
 def with_probability(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """A step that does one thing or nothing."""
+    """Whether a step applies, for steps with a probability."""
     ours = (_program(step, shape, draws, count).codes != levels.NONE).any(1).to(torch.int64).numpy()
     yield "share changed", "probability", ours, _changed_shares(step, shape, count)
 
 
 def blur(step: augment.GaussianBlur, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """Its standard deviation."""
+    """The standard deviation."""
     if step.sigma[0] < step.sigma[1]:
         ours = _program(step, shape, draws, count).numbers[:, 0, 2].to(torch.float64).numpy()
         transform, image = equivalent_of(step), torch.empty(shape)
@@ -66,7 +66,7 @@ def blur(step: augment.GaussianBlur, shape: Shape, draws: Draws, count: int) -> 
 
 
 def distort(step: augment.RandomPhotometricDistort, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """Its probabilities, factors, and where contrast and channels go."""
+    """The probabilities, the factors, the position of contrast, and the permutation of channels."""
     program = _program(step, shape, draws, count)
     transform, image = equivalent_of(step), torch.empty(shape)
     theirs = [transform.make_params([image]) for _ in range(count)]
@@ -95,7 +95,7 @@ def distort(step: augment.RandomPhotometricDistort, shape: Shape, draws: Draws, 
 
 
 def rotation(step: augment.RandomRotation, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """Its angle."""
+    """The angle."""
     if step.degrees[0] < step.degrees[1]:
         transform, image = equivalent_of(step), torch.empty(shape)
         theirs = np.array([transform.make_params([image])["angle"] for _ in range(count)])
@@ -104,7 +104,7 @@ def rotation(step: augment.RandomRotation, shape: Shape, draws: Draws, count: in
 
 
 def affine(step: augment.RandomAffine, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """Its angle, translation, scale and shears; the angle less the shear in y is what a matrix shows."""
+    """The angle, translation, scale and shears; a matrix only determines the angle minus the shear in y."""
     transform, image = equivalent_of(step), torch.empty(shape)
     theirs = [transform.make_params([image]) for _ in range(count)]
     moved, angle, scale, slant, stretch = _parts(_program(step, shape, draws, count), step.center, shape)
@@ -128,7 +128,7 @@ def affine(step: augment.RandomAffine, shape: Shape, draws: Draws, count: int) -
 
 
 def perspective(step: augment.RandomPerspective, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """Whether, and where its corners go."""
+    """Whether the step applies, and the new positions of the corners."""
     program = _program(step, shape, draws, count)
     on = program.codes[:, 0] != levels.NONE
     yield "share distorted", "probability", on.to(torch.int64).numpy(), _changed_shares(step, shape, count)
@@ -142,7 +142,7 @@ def perspective(step: augment.RandomPerspective, shape: Shape, draws: Draws, cou
 
 
 def policy(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """How many operations, the first two of them, and the magnitudes of each kind."""
+    """The number of operations, the first two of them, and the magnitudes of each kind."""
     program = _program(step, shape, draws, count)
     ours = _read_events(program, shape)
     theirs, shares = _recorded(equivalent_of(step), shape, count)
@@ -160,7 +160,7 @@ def policy(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
 
 
 def of_steps(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
-    """Which of its steps run, and in which order."""
+    """Which of the inner steps run, and in which order."""
     marked = copy.copy(step)
     marked._modules = {"transforms": nn.ModuleList(_Mark(place) for place in range(len(step.transforms)))}
     program = _program(marked, shape, draws, count)
@@ -177,7 +177,7 @@ def of_steps(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
 
 
 class _Mark(LevelStep):
-    """Leaves its place in a program."""
+    """Records its index in a program."""
 
     channels = None
 
@@ -191,14 +191,14 @@ class _Mark(LevelStep):
 
 
 class _Seen(v2.Transform):  # type: ignore[misc]  # torchvision has no types
-    """Notes that it ran."""
+    """Records that it ran."""
 
     def __init__(self, place: int, seen: list[int]) -> None:
         super().__init__()
         self.place, self.seen = place, seen
 
     def forward(self, image: Any) -> Any:
-        """The image as it is."""
+        """The image, unchanged."""
         self.seen.append(self.place)
         return image
 
@@ -221,7 +221,7 @@ def _changed_shares(step: nn.Module, shape: Shape, count: int) -> Sample:
 
 
 def _recorded(transform: Any, shape: Shape, count: int) -> tuple[list[list[Event]], Sample]:
-    """The operations that torchvision's policy applies, and AugMix's shares."""
+    """The operations that torchvision's policy applies, and AugMix's weights."""
     events: list[Event] = []
     shares: list[Any] = []
 
@@ -265,7 +265,7 @@ def _read_events(program: Program, shape: Shape) -> list[list[Event]]:
 
 
 def _event(code: int, numbers: Sequence[float], shape: Shape) -> Event | None:
-    """What torchvision would have been told, to make this operation; None: nothing."""
+    """Torchvision's operation and argument that are equivalent to this operation; None if it has no effect."""
     if code in (levels.BRIGHTNESS, levels.CONTRAST, levels.SATURATION, levels.SHARPNESS):
         return _NAMES[code], numbers[0] - 1.0
     if code == levels.SOLARIZE:
@@ -275,7 +275,7 @@ def _event(code: int, numbers: Sequence[float], shape: Shape) -> Event | None:
     a, b, c, d, _, f = numbers[:6]
     if b and d:
         return "Rotate", float(np.degrees(np.arctan2(b, a)))
-    if b:  # around the top left corner, which the offset shows
+    if b:  # around the top left corner, so the offset determines the magnitude
         return "ShearX", 2.0 * c / shape[1]
     if d:
         return "ShearY", 2.0 * f / shape[2]
@@ -297,7 +297,7 @@ def _parts(program: Program, center: Any, shape: Shape) -> tuple[Sample, Sample,
 
 
 def _corners(coefficients: Sample, shape: Shape) -> Sample:
-    """Where perspectives [N, 8] move the image's corners: int64 [N, 2, 4]."""
+    """The positions to which perspectives [N, 8] move the image's corners: int64 [N, 2, 4]."""
     right, bottom = shape[2] - 1.0, shape[1] - 1.0
     corners = np.array([[0, right, right, 0], [0, 0, bottom, bottom], [1, 1, 1, 1]])
     to_input = np.concatenate([coefficients, np.ones((len(coefficients), 1))], 1).reshape(-1, 3, 3)
@@ -306,7 +306,7 @@ def _corners(coefficients: Sample, shape: Shape) -> Sample:
 
 
 def _grouped(ours: Sample, theirs: Sample) -> tuple[Sample, Sample]:
-    """Both as integers: values with no gap between them are one."""
+    """Both samples as integers: values without a gap between them become one integer."""
     values = np.concatenate([ours, theirs])
     order = values.argsort()
     groups = np.empty(len(values), np.int64)
@@ -319,7 +319,7 @@ def _pairs(rows: Sequence[Sequence[Event]]) -> Sample:
 
 
 def _orders(rows: Sequence[Sequence[int]]) -> Sample:
-    """A number for each list of small ones."""
+    """An integer for each list of small integers."""
     return _int([sum(value * 17**place for place, value in enumerate(row[:14])) for row in rows])
 
 
@@ -351,4 +351,4 @@ READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]] 
     **dict.fromkeys((augment.RandAugment, augment.TrivialAugmentWide, augment.AutoAugment, augment.AugMix), policy),
     **dict.fromkeys((augment.RandomApply, augment.RandomChoice, augment.RandomOrder), of_steps),
 }
-"""The samples of each step."""
+"""The function that samples the draws of each step."""

@@ -1,6 +1,6 @@
-"""What torchvision's functionals make of one sample after its row of a :class:`~mmload.render.level_program.Program`.
+"""Applies one sample's row of a :class:`~mmload.render.level_program.Program` with torchvision's functionals.
 
-Flips and warps move boxes and masks along. It never calls mmload's own rendering.
+Flips and warps also transform boxes and masks. It never calls mmload's own rendering.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Items = dict[str, Any]
 
 @dataclass(frozen=True)
 class Allowance:
-    """How far mmload's image may be from the reference.
+    """Upper bounds on the difference between mmload's image and the reference.
 
     Attributes:
-        levels: of 255 that any value may be off.
-        scattered: whether a few values may be off by more: a pixel half way between two, or a level that was off and is
-            magnified by a hue, a threshold or a histogram.
+        levels: upper bound for any value, in levels of 255.
+        scattered: whether a few values may exceed it: a pixel half way between two, or a differing level that is
+            amplified by a hue, a threshold or a histogram.
     """
 
     levels: float = 0.0
@@ -41,13 +41,13 @@ class Allowance:
 
 
 def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tuple[Items, Allowance]:
-    """Sample ``k`` after its operations.
+    """Apply the operations of sample ``k``.
 
     Args:
-        items: before them.
+        items: the input.
         program: of the batch.
-        k: which sample of it.
-        allowance: for the image before them.
+        k: the index of the sample in the batch.
+        allowance: for the input image.
     """
     kept: Tensor | None = None
     mixture: Tensor | None = None
@@ -73,7 +73,7 @@ def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tup
 
 
 def frame_after(frame: list[float], program: Program, k: int, height: int, width: int) -> tuple[list[float], float]:
-    """Where the edges of sample ``k``'s image are after its operations, clipped, and how much of a side was cut off."""
+    """The edges of sample ``k``'s image after its operations, clipped, and how much of a side was cut off."""
     lost = 0.0
     for code, numbers in zip(program.codes[k].tolist(), program.numbers[k].tolist(), strict=True):
         x1, y1, x2, y2 = frame
@@ -91,7 +91,7 @@ def frame_after(frame: list[float], program: Program, k: int, height: int, width
 
 
 def _outputs(numbers: list[float], frame: list[float], center: tuple[float, float]) -> Numbers:
-    """Where a warp around ``center`` moves the corners of a frame: float64 [2, 4], x and y."""
+    """The positions to which a warp around ``center`` moves the corners of a frame: float64 [2, 4], x and y."""
     x1, y1, x2, y2 = frame
     origin = np.array(center)[:, None]
     corners = np.array([[x1, x2, x2, x1], [y1, y1, y2, y2]]) - origin
@@ -106,7 +106,7 @@ def _share(share: float) -> Tensor:
 
 
 def _factor(numbers: list[float]) -> float:
-    """The factor of a blend, of which it and 1 less it were rounded to float32, each by itself."""
+    """The factor of a blend, recovered from float32 roundings of the factor and of 1 minus the factor."""
     factor, rest = (np.float32(number) for number in numbers[:2])
     least = max(_half_way(factor, -np.inf), 1.0 - _half_way(rest, np.inf))
     most = min(_half_way(factor, np.inf), 1.0 - _half_way(rest, -np.inf))
@@ -114,7 +114,7 @@ def _factor(numbers: list[float]) -> float:
 
 
 def _half_way(value: np.float32, towards: float) -> float:
-    """From a float32 to its neighbor."""
+    """The midpoint between a float32 and its neighbor."""
     return 0.5 * (float(value) + float(np.nextafter(value, np.float32(towards))))
 
 
@@ -140,7 +140,7 @@ def _colored(items: Items, code: int, numbers: list[float]) -> Items:
 
 
 def _moved(items: Items, code: int, numbers: list[float], slot: Slot) -> Items:
-    """Image, boxes and mask after a flip or a warp."""
+    """Apply a flip or a warp to image, boxes and mask."""
     if code not in levels.WARPS:
         flip = F.horizontal_flip if code == levels.FLIP_X else F.vertical_flip
         return {name: flip(item) for name, item in items.items()}
@@ -157,7 +157,7 @@ def _perspective(item: Any, numbers: list[float], mode: InterpolationMode, fill:
 
 
 def _affine(item: Any, numbers: list[float], mode: InterpolationMode, fill: Any) -> Any:
-    """By an angle, a translation, a scale and two shears that give the matrix.
+    """An angle, a translation, a scale and two shears that are equivalent to the matrix.
 
     The matrix is the inverse of T(translation) R(angle) S(shear) scale, whose determinant is the square of the scale.
     Its first column has the direction of the angle less the shear in y.
@@ -179,11 +179,11 @@ _BLENDS = frozenset({levels.BRIGHTNESS, levels.CONTRAST, levels.SATURATION, leve
 _AFFINE = frozenset({levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR})
 _NEAREST = frozenset({levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST})
 _ROUNDED = frozenset({levels.BLUR}) | (levels.WARPS - _NEAREST)
-"""Sums of several pixels, in another order than torchvision's."""
+"""Operations that add several pixels, in a different order than torchvision."""
 
 
 def _allowed(allowance: Allowance, code: int, numbers: list[float], image: Tensor) -> Allowance:
-    """After one operation: those that torchvision computes exactly only pass on what was off before."""
+    """The allowance after one operation: those that are exact in torchvision only propagate earlier differences."""
     off = allowance.levels
     if code in _ROUNDED:
         return replace(allowance, levels=off + 1)
@@ -200,7 +200,7 @@ def _allowed(allowance: Allowance, code: int, numbers: list[float], image: Tenso
 
 
 def _stretched(off: float, image: Tensor) -> float:
-    """Levels off after each channel's range became all levels."""
+    """The difference in levels after each channel's range is stretched to all levels."""
     pixels = image.as_subclass(Tensor).flatten(1).to(torch.float64)
     reach = (pixels.amax(1) - pixels.amin(1)).clamp(min=1).min()
     return float(3 * off * 255 / reach) + 1

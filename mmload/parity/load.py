@@ -1,6 +1,6 @@
-"""Checks that what a collate draws has the distribution of what torchvision draws.
+"""Checks that a collate's draws have the same distribution as torchvision's draws.
 
-There is one verdict for each property of each random step. Seeds are fixed, so the same check gives the same numbers.
+There is one verdict per property of each random step. Seeds are fixed, so the same check returns the same numbers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mmload.parity.verdict import Verdict
 from mmload.store.dataset import Split
 
 ALPHA = 1e-4
-"""How likely a right store fails any of the tests of one check; each is held to ``ALPHA`` over their number."""
+"""Probability that a correct store fails any test of a check; each test uses ``ALPHA`` divided by their number."""
 
 DRAWS = 20_000
-"""Draws of each property, by each of the two."""
+"""Draws of each property, for each of the two libraries."""
 
 
-_NEXT = 4_000  # draws that are compared with those of the next epoch
+_NEXT = 4_000  # number of draws that are compared with those of the next epoch
 
 
 def usual_collates(split: Split) -> dict[str, Collate]:
-    """The steps that most training recipes are made of, at the size of a split's images."""
+    """The steps of common training recipes, for the size of a split's images."""
     channels, height, width = split.fields["images"].shape
     size = max(1, height * 7 // 8), max(1, width * 7 // 8)
     margin = [max(1, width // 8), max(1, height // 8)]
@@ -48,11 +48,11 @@ def check_draws(
     """Compare the draws of every random step with torchvision's own.
 
     Args:
-        collates: by name.
-        split: what they are for; its rows' seeds are those of training.
-        seed: the run's.
-        draws: how many of each property.
-        alpha: how likely a right store fails.
+        collates: keyed by name.
+        split: the input of the collates; its rows' seeds are those of training.
+        seed: the seed of the run.
+        draws: number of draws of each property.
+        alpha: probability that a correct store fails.
     """
     found: list[tuple[str, Property, list[Test]]] = []
     notes: list[Verdict] = []
@@ -73,7 +73,7 @@ def check_draws(
 
 
 def _of_step(step: nn.Module, shape: Shape, step_index: int, rows: int, draws: int, seed: int) -> list[Property]:
-    """All that a step draws, and whether it draws again in the next epoch."""
+    """All properties that a step draws, and whether its draws change in the next epoch."""
     seeds = run_seeds(rows, draws, seed)
     here = properties(step, shape, seeds, step_index, seed)
     first = next((at for at, each in enumerate(here) if each.kind != "real"), None)
@@ -89,7 +89,7 @@ def _of_step(step: nn.Module, shape: Shape, step_index: int, rows: int, draws: i
 
 
 def tests_of(each: Property) -> list[Test]:
-    """The tests of one property; of integers also whether both ends are drawn as often as any other."""
+    """The tests of one property; for integers also whether both ends are as frequent as other values."""
     if each.kind == "real":
         return [kolmogorov_smirnov(each.ours, each.theirs)]
     tests = [chi_square(each.ours, each.theirs)]
@@ -128,7 +128,7 @@ def _verdict(name: str, each: Property, tests: Sequence[Test], limit: float) -> 
 
 
 def _spread(each: Property) -> str:
-    """Both samples in a few words."""
+    """A summary of both samples as text."""
     if each.kind in ("probability", "repeat"):
         return f"{each.ours.mean():.4f}, torchvision {each.theirs.mean():.4f}"
     form = "d" if each.kind == "integer" else ".3g"
@@ -143,7 +143,7 @@ def _ends(samples: Sequence[np.ndarray]) -> tuple[float | int, float | int]:
 
 
 def draws_look_like(each: Property) -> str:
-    """The known fault that explains other draws; else in which direction they are off."""
+    """The known fault that explains a different distribution; else the direction of the difference."""
     if each.kind == "repeat":
         return "every epoch draws the same" if each.ours.all() else "draws depend on those of the epoch before"
     if each.kind == "probability":

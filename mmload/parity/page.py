@@ -1,6 +1,6 @@
 """Writes a report as one self-contained HTML page: the verdicts, and the worst rows with their difference.
 
-Every name is escaped, and images are PNGs inside the page. It reads no file.
+All names are escaped, and images are embedded as PNGs. It reads no file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload.parity.verdict import Report, Verdict, WorstRow
 
-_WIDTH = 256  # pixels of a picture on the page at least, so that tiny images can be seen
+_WIDTH = 256  # lower bound on the width of a picture on the page, so that tiny images are visible
 # Contrast with the page, light / dark (WCAG), all at least 4.5: text 15.9 / 13.1, green 7.2 / 8.7, red on its row
 # 6.4 / 6.6, quiet 5.7 / 7.9.
 _STYLE = """
@@ -61,10 +61,10 @@ def page(report: Report) -> str:
 
 
 def amplified(stored: Tensor, reference: Tensor) -> tuple[Tensor, int]:
-    """The difference of two images [C, H, W] around gray, times a factor that makes its greatest value visible.
+    """The difference of two images [C, H, W] around gray, scaled so that its largest value is visible.
 
     Returns:
-        uint8 [C, H, W], 128 where they are equal; and the factor.
+        uint8 [C, H, W], 128 where they are equal; and the scale factor.
     """
     apart = stored.to(torch.int32) - reference.to(torch.int32)
     factor = max(1, 127 // max(int(apart.abs().max()), 1))
@@ -94,7 +94,7 @@ def _figure(row: WorstRow) -> str:
 
 
 def _picture(pixels: Tensor) -> str:
-    """A picture as an ``img`` that carries its own PNG; of other than 1 or 3 channels the first."""
+    """An image as an ``img`` element with an embedded PNG; only the first channel unless there are 1 or 3."""
     image: PIL.Image.Image = F.to_pil_image(pixels if len(pixels) in (1, 3) else pixels[:1])
     file = io.BytesIO()
     image.save(file, format="PNG")

@@ -1,6 +1,6 @@
-"""Measures how far two uint8 images are apart, in levels of 255, and holds that against limits.
+"""Measures the differences of two uint8 images, in levels of 255, and compares them with limits.
 
-Differences are sums, so those of several rows add up.
+Differences are sums, so those of several rows can be added.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from mmload.errors import counted
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Differences of values, summed; two of them add up.
+    """Summed differences of values; two of them can be added.
 
     Attributes:
-        rows: images compared.
-        unequal: of those, how many have any difference.
-        values: values compared.
-        greatest: the greatest difference, in levels.
+        rows: number of images compared.
+        unequal: number of these with any difference.
+        values: number of values compared.
+        greatest: the largest difference, in levels.
         total: the sum of all differences.
         squares: the sum of their squares.
-        over: values that differ by more than one level.
+        over: number of values that differ by more than one level.
     """
 
     rows: int = 0
@@ -39,7 +39,7 @@ class Difference:
 
     @classmethod
     def of(cls, stored: Tensor, reference: Tensor) -> Self:
-        """Of one row: uint8 [C, H, W] both."""
+        """The differences of one row: uint8 [C, H, W] both."""
         apart = (stored.to(torch.int16) - reference.to(torch.int16)).abs().to(torch.int64)
         greatest = int(apart.max()) if apart.numel() else 0
         return cls(
@@ -83,14 +83,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How far pixels may be from a reference: the greatest difference, the share over one level, the mean."""
+    """Upper bounds on pixel differences: the largest difference, the share over one level, the mean."""
 
     greatest: int
     share_over: float
     mean: float
 
     def hold(self, found: Difference) -> bool:
-        """Whether the pixels are near enough."""
+        """Whether the differences are within the limits."""
         near = found.share_over <= self.share_over and found.mean <= self.mean
         return found.greatest <= self.greatest and near
 
@@ -104,20 +104,20 @@ class Limits:
 
 
 EXACT = Limits(greatest=0, share_over=0.0, mean=0.0)
-"""Against torchvision's uint8 tensor kernels, which a store is built with."""
+"""For torchvision's uint8 tensor kernels, which a build uses."""
 
 PILLOW = Limits(greatest=2, share_over=0.01, mean=0.1)
-"""Against Pillow's own bilinear resize: 1 level at most on 88 photographs at 7 sizes, 2 on pure noise."""
+"""For Pillow's own bilinear resize: 1 level at most on 88 photographs at 7 sizes, 2 on pure noise."""
 
 PILLOW_BICUBIC = Limits(greatest=16, share_over=0.02, mean=0.5)
-"""Against its bicubic one: 2 levels at most on the same photographs; on pure noise 2 with Pillow 12, 15 with 13."""
+"""For Pillow's bicubic resize: 2 levels at most on the same photographs; on pure noise 2 with Pillow 12, 15 with 13."""
 
 NVJPEG = Limits(greatest=255, share_over=1.0, mean=2.0)
-"""Of JPEGs that a CUDA device decoded: what torchvision's own tests allow its two decoders to differ by."""
+"""For JPEGs decoded by a CUDA device: the tolerance between its two decoders in torchvision's own tests."""
 
 
 def difference_text(found: Difference, limits: Limits) -> str:
-    """A difference as a verdict's line says it."""
+    """A difference as text for a verdict."""
     if not found.greatest:
         return f"{counted(found.rows, 'row')} equal in every value"
     noise = f"PSNR {found.psnr:.1f} dB"

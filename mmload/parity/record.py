@@ -1,7 +1,7 @@
-"""Keeps a report in the dataset's own card, so that whoever opens it knows what was checked, when, with what.
+"""Stores a report in the dataset's card, so that its users know what was checked, when, and with which versions.
 
-``dataset.json`` gets ``card.parity``, and is replaced as a whole or not at all. Nothing else of it changes but the
-version: one of version 1 is written as version 2, with a checksum.
+``dataset.json`` gets ``card.parity``, and is replaced atomically. Nothing else in it changes except the version: a
+manifest of version 1 is written as version 2, with a checksum.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mmload.store.manifest_text import parse, text_of
 
 
 def record(folder: str | Path, report: Report) -> None:
-    """Write a report into the card of a dataset's manifest, in the place of an earlier one.
+    """Write a report to the card of a dataset's manifest; replaces an earlier report.
 
     Args:
-        folder: the dataset's.
-        report: what to keep: all but the worst rows, whose files say little elsewhere.
+        folder: the dataset's folder.
+        report: stored without the worst rows, whose file names are not useful on other machines.
 
     Raises:
-        StoreError: if there is no finished dataset, it is not the one that was checked, or it cannot be written.
+        StoreError: if there is no finished dataset, it is not the checked one, or it cannot be written.
     """
     folder = Path(folder)
     read(folder)
@@ -37,7 +37,7 @@ def record(folder: str | Path, report: Report) -> None:
             remove_partials(file)
             body = parse(read_regular(file).decode("utf-8"), str(file))
             for split in body["splits"].values():
-                split.setdefault("shard_samples", None)  # version 1 has none
+                split.setdefault("shard_samples", None)  # does not exist in version 1
             body["card"] = {**body.get("card", {}), "parity": content}
             write_atomically(file, _checked(text_of(body), file))
     except OSError as error:
@@ -45,7 +45,7 @@ def record(folder: str | Path, report: Report) -> None:
 
 
 def _checked(text: str, file: Path) -> str:
-    """A manifest's new text, if it can be read again: version 1 may have keys that this version does not."""
+    """Check that a manifest's new text is readable: version 1 may have keys that this version does not support."""
     try:
         loads(text, str(file))
     except DamagedError as error:

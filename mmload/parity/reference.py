@@ -1,7 +1,7 @@
-"""Makes references: samples as Pillow opens and torchvision transforms them, without any code of the build.
+"""Creates references: samples opened by Pillow and transformed by torchvision, without any code of the build.
 
-For one sample of a source it returns the pixels, boxes and masks that the stored row must hold. Only fields that no
-image library knows (labels, box coordinates as annotated) are taken from the source's own reader.
+For one sample of a source it returns the expected pixels, boxes and masks of the stored row. Only fields that image
+libraries do not provide (labels, box coordinates as annotated) come from the source's own reader.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Reference:
     """The expected content of a row.
 
     Attributes:
-        kind: what kind of file, as ``jpeg``, ``jpeg gray`` or ``png alpha``; ``array`` where there is none.
-        file: its path; the sample's id where there is no file.
+        kind: the kind of file, such as ``jpeg``, ``jpeg gray`` or ``png alpha``; ``array`` if there is none.
+        file: its path; the sample's id if there is no file.
         opened: the image before the transforms, in the recipe's mode; None without an image.
-        images: uint8 [C, H, W], torchvision's transforms on the tensor; None without an image.
+        images: uint8 [C, H, W], the result of torchvision's transforms on the tensor; None without an image.
         pillow: the same with Pillow's own resize.
-        differs: whether torchvision's ImageFolder would have given other pixels, and why; empty if not.
-        padded: whether a part of the row lies outside the image.
-        fields: every other field by name; boxes and what belongs to them without padding rows.
+        differs: why torchvision's ImageFolder would return different pixels; empty if it would not.
+        padded: whether a part of the row is outside the image.
+        fields: every other field by name; boxes and their related fields without padding rows.
     """
 
     kind: str
@@ -59,14 +59,14 @@ class Reference:
 
 
 class ReferenceMaker:
-    """Makes references. Thread-safe where the source is.
+    """Creates references. Thread-safe if the source is.
 
     Attributes:
-        on_cuda: whether the rows' JPEGs were decoded by a CUDA device, whose pixels are others.
+        on_cuda: whether the rows' JPEGs were decoded by a CUDA device, which returns different pixels.
 
     Args:
-        split: where samples come from.
-        recipe: the manifest's.
+        split: the source's samples.
+        recipe: the recipe in the manifest.
 
     Raises:
         UsageError: if torchvision has no equivalent of the recipe.
@@ -77,13 +77,13 @@ class ReferenceMaker:
         self.on_cuda = recipe["decode"].get("device") == "cuda"
         decoding, *transforms = torchvision_equivalent(recipe).transforms
         self.decoded = decoding
-        self.transforms = v2.Compose([v2.Identity(), *transforms])  # a Compose of nothing is an error
+        self.transforms = v2.Compose([v2.Identity(), *transforms])  # an empty Compose is an error
 
     def of(self, index: int) -> Reference:
         """The reference of sample ``index``.
 
         Raises:
-            SampleError: if it cannot be read.
+            SampleError: if it is unreadable.
         """
         path = file_of(self.split, index)
         fields: dict[str, Tensor] = {}
@@ -111,7 +111,7 @@ class ReferenceMaker:
         return self._transformed(reference, image, fields)
 
     def _opened(self, path: Path, sample: str) -> tuple[str, PIL.Image.Image, str]:
-        """The file's kind, its image by the recipe's rules, and how that differs from ImageFolder's."""
+        """The file's kind, its image by the recipe's rules, and the difference from ImageFolder's image."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -121,7 +121,7 @@ class ReferenceMaker:
                     return kind, opened, self._differs(image)
         except PIL.UnidentifiedImageError as error:
             raise SampleError(sample, "not an image in any format that mmload reads") from error
-        except Exception as error:  # Pillow's readers raise nearly anything on a broken file
+        except Exception as error:  # Pillow's readers raise nearly any type of exception on a damaged file
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise SampleError(sample, f"Pillow cannot read it ({reason})") from error
 
@@ -147,7 +147,7 @@ class ReferenceMaker:
         )
 
     def _transformed(self, reference: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
-        """The reference with everything that torchvision's transforms make of the tensor."""
+        """The reference with the results of torchvision's transforms on the tensor."""
         size = (int(image.shape[-2]), int(image.shape[-1]))
         items: dict[str, Any] = {"images": image, "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8))}
         if "masks" in fields:
@@ -167,14 +167,14 @@ class ReferenceMaker:
 
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
-    """The file of sample ``index``, if it has its own."""
+    """The file of sample ``index``, or None if it has no file of its own."""
     if isinstance(split, ImageFolderSplit | VocSplit):
         return split.root / split.id(index)
     return split.root / split.items[index].file if isinstance(split, ManifestSplit) else None
 
 
 def kind_of(image: PIL.Image.Image) -> str:
-    """What kind of file an image is from, in a word or two."""
+    """The kind of an image's file, in one or two words."""
     kind = (image.format or "image").lower()
     if image.has_transparency_data:
         return f"{kind} alpha"
@@ -182,12 +182,12 @@ def kind_of(image: PIL.Image.Image) -> str:
 
 
 def _picture(pixels: Tensor) -> PIL.Image.Image | None:
-    """A gray or color tensor as Pillow holds it; None where it cannot."""
+    """A gray or color tensor as a Pillow image; None if Pillow does not support it."""
     return F.to_pil_image(pixels) if len(pixels) in (1, 3) else None
 
 
 def _with_area(boxes: Tensor, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Boxes that still have an area, with what belongs to them."""
+    """Boxes with a positive area, with their related fields."""
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     count = len(boxes)
     rest = {name: fields[name][:count][keep] for name in ("labels", "difficult") if name in fields}

@@ -1,7 +1,7 @@
-"""Runs the whole check: the store against its source, and the loader against torchvision.
+"""Runs the complete check: the store against its source, and the loader against torchvision.
 
-Takes a dataset, the folder that it was built from, and optionally a collate, and returns a report. It never prints, and
-changes nothing.
+Takes a dataset, the folder that it was built from, and optionally a collate, and returns a report. It never prints and
+never writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
 
 DEFAULT_ROWS = 256
-"""Rows of each split that are decoded again, unless another number is asked for."""
+"""Default number of rows of each split to decode again."""
 
 
 def run(
@@ -44,27 +44,27 @@ def run(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Hold a dataset against Pillow and torchvision: what is stored, and what training sees of it.
+    """Compare a dataset with Pillow and torchvision: the stored rows, and the batches for training.
 
     Args:
         dataset: the store, or its folder.
-        source: the root of what it was built from.
+        source: the root of the source that it was built from.
         trust: let the dataset's own recipe run code, download, or read outside of the source.
-        split: only this one; None: all, and the load side of the first with images.
-        rows: rows of each split to decode; None: all. Labels and order are checked of every row either way.
-        seed: which rows, and what the draws are made of.
-        collate: what to check the load side with; None: the usual crops, a flip and Normalize.
-        draws: how many draws of each property.
-        alpha: how likely all tests together fail a right store.
+        split: check only this split; None: all, and the load side with the first that has images.
+        rows: number of rows of each split to decode; None: all. Labels and order are always checked for every row.
+        seed: selects the rows and the draws.
+        collate: the collate for the load side; None: the usual crops, a flip and Normalize.
+        draws: number of draws of each property.
+        alpha: probability that a correct store fails any test.
         threads: decoding threads; None takes the cores available.
-        progress: called with how many rows of a split are done.
+        progress: called with the number of rows of a split that are done.
 
     Returns:
-        A verdict for each property, and the rows that differ most.
+        A verdict per property, and the rows with the largest differences.
 
     Raises:
-        UsageError: if the dataset asks for what only ``trust`` allows, the split does not exist, a number is
-            invalid, or the recipe or collate has no torchvision equivalent.
+        UsageError: if the dataset requires permissions that only ``trust`` grants, the split does not exist, a number
+            is invalid, or the recipe or collate has no torchvision equivalent.
         SourceError: if the source is missing or lacks a split.
         StoreError: if the dataset cannot be read.
     """
@@ -101,9 +101,9 @@ def _store_side(
     threads: int | None,
     progress: Progress | None,
 ) -> tuple[list[Verdict], list[WorstRow]]:
-    """What is stored of each split, and the rows that differ most of all."""
+    """Check the stored rows of each split; returns the verdicts and the rows with the largest differences."""
     resolved = recipe.resolved()
-    decode = {key: value for key, value in resolved["decode"].items() if key != "device"}  # checked without a device
+    decode = {key: value for key, value in resolved["decode"].items() if key != "device"}  # the check needs no device
     sources = splits_of(replace(recipe, root=root, decode=decode))
     verdicts: list[Verdict] = []
     worst: list[WorstRow] = []
@@ -122,7 +122,7 @@ def _store_side(
 
 
 def _load_side(splits: list[Split], collate: Collate | None, *, seed: int, draws: int, alpha: float) -> list[Verdict]:
-    """Draws and equal draws, of the first split that has images."""
+    """Check draws and batches, for the first split that has images."""
     split = next((each for each in splits if len(each) and _has_pictures(each)), None)
     if split is None:
         return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]

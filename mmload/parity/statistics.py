@@ -1,6 +1,6 @@
-"""Two-sample chi-square and Kolmogorov-Smirnov tests, in numpy: do two sets of draws have one distribution?
+"""Two-sample chi-square and Kolmogorov-Smirnov tests in numpy: do two samples have the same distribution?
 
-A test returns its statistic and p-value: how often samples of equal distributions differ as much by chance.
+A test returns its statistic and p-value: the probability of an at least equal difference for equal distributions.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from mmload.errors import counted
 
 Numbers = npt.NDArray[np.float64]
 
-_ENOUGH = 5.0  # expected in every bin, below which the chi-square distribution is a poor approximation (Cochran 1954)
+_ENOUGH = 5.0  # expected count per bin, below which the chi-square distribution is a poor approximation (Cochran 1954)
 _TERMS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A test's result.
+    """The result of a test.
 
     Attributes:
         name: "chi-square" or "KS".
-        statistic: chi-square, or the greatest distance of the two distribution functions.
-        p: how likely equal distributions differ at least as much.
+        statistic: chi-square, or the largest distance between the two distribution functions.
+        p: probability that equal distributions differ at least as much.
         freedom: degrees of freedom of a chi-square; 0 for KS.
     """
 
@@ -38,7 +38,7 @@ class Test:
 
 
 def chi_square(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> Test:
-    """Pearson's test that two samples of integers have one distribution.
+    """Pearson's test that two samples of integers have the same distribution.
 
     The statistic is the sum over the values of (a sqrt(B/A) - b sqrt(A/B))^2 / (a + b), with a and b counted in samples
     of A and B (Press et al., Numerical Recipes, 14.3). Neighboring values are counted together where fewer than 5 are
@@ -62,7 +62,7 @@ def chi_square(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> Te
 
 
 def kolmogorov_smirnov(ours: Numbers, theirs: Numbers) -> Test:
-    """The test that two samples of real numbers have one distribution; ties make p too large, never small.
+    """The test that two samples of real numbers have the same distribution; ties make p too large, never too small.
 
     The p-value is the asymptotic series with Stephens' correction for finite samples (Press et al., Numerical Recipes,
     14.3).
@@ -95,7 +95,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
 def kolmogorov_tail(x: float) -> float:
     """P(K >= x) of Kolmogorov's distribution: 2 sum over k >= 1 of (-1)^(k-1) exp(-2 k^2 x^2).
 
-    Below 0.2 the tail is 1 to 12 digits, and the series converges too slowly to say so.
+    Below 0.2 the tail is 1 to 12 digits, and the series converges too slowly to compute it.
     """
     if x < 0.2:
         return 1.0
@@ -105,7 +105,7 @@ def kolmogorov_tail(x: float) -> float:
 
 
 def _grouped(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64], size: int) -> Numbers:
-    """Counts [2, groups] of values 0 to size - 1, neighbors joined until 5 are expected of the smaller sample."""
+    """Counts [2, groups] of values 0 to size - 1; neighbors are joined until the smaller sample expects 5."""
     counts = np.stack([np.bincount(ours, minlength=size), np.bincount(theirs, minlength=size)]).astype(np.float64)
     least = min(len(ours), len(theirs)) / (len(ours) + len(theirs))
     groups: list[Numbers] = []

@@ -1,7 +1,7 @@
 """Checks the store against its source: for some or all rows, every value against the reference.
 
-It returns verdicts by kind of file, and the rows that differ most with the pixels of both. Several threads decode;
-only the worst rows are kept.
+It returns verdicts by kind of file, and the rows with the largest differences, with the pixels of both. Several threads
+decode; only the worst rows are kept.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mmload.sources import SourceSplit
 from mmload.store.dataset import Split
 
 Progress = Callable[[int, int], None]
-"""Called with (rows done, all of them)."""
+"""Called with (rows done, all rows)."""
 
-_OF_EACH_KIND = 8  # rows at least of every file ending, however few there are
+_OF_EACH_KIND = 8  # lower bound on the checked rows of every file ending
 
 
 def check_store(
@@ -45,11 +45,11 @@ def check_store(
     """Compare a split with its source.
 
     Args:
-        split: as it is stored.
-        source: what it was built from, as it is now.
-        recipe: the manifest's.
-        rows: how many rows to decode; None: all.
-        seed: which.
+        split: the stored split.
+        source: the current source.
+        recipe: the recipe in the manifest.
+        rows: number of rows to decode; None: all.
+        seed: selects the rows.
         threads: decoding threads; None takes the cores available.
         progress: called with the rows done and all rows.
 
@@ -78,7 +78,7 @@ def check_store(
 
 
 def _chosen(known: Sequence[int], endings: Sequence[str], rows: int | None, seed: int) -> list[int]:
-    """Rows drawn at random, and some of every file ending, in row order."""
+    """Rows selected at random, and some rows of every file ending, in row order."""
     if rows is None or rows >= len(known):
         return list(known)
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -99,7 +99,7 @@ def _compared(
     chosen: Sequence[int],
     found: Sequence[int],
 ) -> Iterator[RowComparison]:
-    """Compares rows in the pool, a few ahead, and yields them in order."""
+    """Compare rows in the pool, a few ahead, and yield the comparisons in order."""
     for start in range(0, len(chosen), 4 * size):
         part = chosen[start : start + 4 * size]
         yield from pool.map(lambda row: _compare_row(split, references, row, found[row]), part)
@@ -133,7 +133,7 @@ def _compare_row(split: Split, references: ReferenceMaker, row: int, index: int)
 
 
 def _fields_apart(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float]]:
-    """Every field but the images, and its greatest difference from the reference; infinite for other shapes."""
+    """Every field except the images, and its largest difference from the reference; infinite for different shapes."""
     count = int(stored["counts"]) if "counts" in stored else 0
     boxed = "boxes" in reference.fields
     apart = []

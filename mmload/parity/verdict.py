@@ -1,6 +1,6 @@
-"""What a parity check found: one verdict a line, and the rows that differ most.
+"""The result of a parity check: verdicts, and the rows with the largest differences.
 
-A report is plain objects, which become a table for people or data for JSON. It never prints.
+A report consists of plain objects, which are converted to a table as text or to JSON data. It never prints.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import mmload
 from mmload.errors import one_line
 
 _WIDTH = 100
-_NAME = 42  # columns of a name at most; a longer one has its text below
-_LEAST = 24  # columns of text, however long the names of splits are
+_NAME = 42  # maximum columns of a name; the text of a longer name starts below it
+_LEAST = 24  # minimum columns of text, however long the names of splits are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One line.
+    """The verdict on one property.
 
     Attributes:
-        part: what was looked at: a split's name, or "load".
-        name: which property.
-        state: "pass", "fail", or "note" for what is said and not judged.
-        text: what was found, with the limits it was held against.
-        diagnosis: what a failure looks like, in plain words; empty if that is not known.
-        numbers: the same as numbers, by name.
+        part: the checked part: a split's name, or "load".
+        name: the property.
+        state: "pass", "fail", or "note" for information without a judgment.
+        text: the findings, with the limits.
+        diagnosis: the likely cause of a failure as text; empty if unknown.
+        numbers: the findings as numbers, by name.
     """
 
     part: str
@@ -53,14 +53,14 @@ class WorstRow:
 
     Attributes:
         split: the split's name.
-        row: the row in it.
-        sample: the id of the sample.
-        file: its file, or its id where it has none.
-        kind: what kind of file it is.
-        greatest: the greatest difference of a value from the tensor reference, in levels.
+        row: its index in the split.
+        sample: the id of its sample.
+        file: the sample's file, or its id if it has no file.
+        kind: the kind of the file.
+        greatest: the largest difference of a value from the tensor reference, in levels.
         mean: the mean of all differences.
         psnr: peak signal-to-noise ratio in dB; infinite for equal pixels.
-        diagnosis: what it looks like; empty if that is not known.
+        diagnosis: the likely cause; empty if unknown.
         stored: uint8 [C, H, W].
         reference: uint8 [C, H, W].
     """
@@ -78,20 +78,20 @@ class WorstRow:
     reference: Tensor
 
     def as_json(self) -> dict[str, Any]:
-        """All but the pixels."""
+        """Everything except the pixels as plain data for JSON."""
         return {key: value for key, value in vars(self).items() if key not in ("stored", "reference")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A whole check.
+    """The report of a complete check.
 
     Attributes:
-        settings: what was compared, how much of it, with which seed.
-        verdicts: in the order they were found.
-        worst: the rows that differ most, the worst first.
-        date: when, in UTC, ISO 8601.
-        contents: the :attr:`~mmload.store.manifest.Manifest.contents` of the dataset that was checked.
+        settings: what was compared, how many rows and draws, and the seed.
+        verdicts: in the order of the checks.
+        worst: the rows with the largest differences, in descending order.
+        date: the date of the check in UTC, ISO 8601.
+        contents: the :attr:`~mmload.store.manifest.Manifest.contents` of the checked dataset.
     """
 
     settings: dict[str, Any]
@@ -102,7 +102,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no verdict failed."""
         return not self.failures
 
     @property
@@ -111,7 +111,7 @@ class Report:
         return tuple(verdict for verdict in self.verdicts if verdict.state == "fail")
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but pixels, with date and versions; what is not finite is None."""
+        """Everything except pixels, with date and versions; non-finite numbers become None."""
         body = {
             "passed": self.passed,
             "date": self.date,
@@ -125,7 +125,7 @@ class Report:
 
 
 def versions() -> dict[str, str]:
-    """What the result depends on."""
+    """The versions of the packages that the result depends on."""
     return {
         "mmload": mmload.__version__,
         "torch": torch.__version__,
@@ -136,7 +136,7 @@ def versions() -> dict[str, str]:
 
 
 def table(report: Report) -> str:
-    """The verdicts as lines of 100 columns, failures with what they look like, and a last line that sums up.
+    """The verdicts as lines of 100 columns, failures with their diagnoses, and a summary as the last line.
 
     Line ends and control characters in names are escaped.
     """
@@ -159,7 +159,7 @@ def _printable(verdict: Verdict) -> Verdict:
 
 
 def _lines(verdict: Verdict, part: int, name: int) -> list[str]:
-    """One verdict: its text beside its name, below it where the name is long, and what a failure looks like."""
+    """One verdict: its text next to its name, or below a long name, and the diagnosis of a failure."""
     head = f"{verdict.state:<4}  {verdict.part:<{part}}  {verdict.name:<{name}}  "
     indent = " " * (8 + part + name + 2)
     room = max(_WIDTH - len(indent), _LEAST)
@@ -173,7 +173,7 @@ def _lines(verdict: Verdict, part: int, name: int) -> list[str]:
 
 
 def _about_draws(judged: Sequence[Verdict]) -> list[str]:
-    """What the p-values of the lines are held against, once for all of them."""
+    """The significance level for the p-values of the lines, once for all of them."""
     limits = [verdict.numbers["limit"] for verdict in judged if "p_least" in verdict.numbers]
     if not limits:
         return []
@@ -181,7 +181,7 @@ def _about_draws(judged: Sequence[Verdict]) -> list[str]:
 
 
 def _finite(value: Any) -> Any:
-    """A value as JSON can hold it: None for what is infinite or no number."""
+    """A JSON-compatible value: None for infinities and NaN."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

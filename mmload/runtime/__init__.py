@@ -1,1 +1,1 @@
-"""What any room may use: compiled loops, pooled memory, thread pools, container limits, durable files, the hash."""
+"""Code shared by all packages: compiled loops, pooled memory, thread pools, cgroup limits, durable files, hashing."""

@@ -1,4 +1,4 @@
-"""Numbers of bytes as text for people."""
+"""Formats numbers of bytes as text."""
 
 from __future__ import annotations
 

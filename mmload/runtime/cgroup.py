@@ -1,7 +1,7 @@
-"""What a container may use: the CPU quota and the memory limit of this process's control groups, version 2 or 1.
+"""Resource limits of containers: the CPU quota and the memory limit of this process's cgroups, version 2 or 1.
 
-Read from /proc and /sys; None where there is no limit or the system has no control groups. The limits of all groups
-above this process's own apply too, so all are read.
+Read from /proc and /sys; None if there is no limit or the system has no cgroups. The limits of all ancestor groups
+apply, too, so all are read.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from pathlib import Path
 
 ROOT = Path("/")
 
-_UNLIMITED = 2**60  # version 1 writes "no limit" as a number just below 2**63
+_UNLIMITED = 2**60  # version 1 represents "no limit" as a number just below 2**63
 
 
 def cores() -> float | None:
-    """The most cores that may be used at a time, as 1.5."""
+    """The most cores that may be used at a time, such as 1.5."""
     quotas = []
     for group in _groups("cpu"):
         quota, period = (_words(group / "cpu.max") + ["", ""])[:2]
         if not quota:
             quota = "".join(_words(group / "cpu.cfs_quota_us"))
             period = "".join(_words(group / "cpu.cfs_period_us"))
-        if quota.isdigit() and period.isdigit() and int(period):  # else "max" or -1
+        if quota.isdigit() and period.isdigit() and int(period):  # otherwise "max" or -1
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
 
 
 def free_memory() -> int | None:
-    """Bytes that may still be taken; page cache can be given back and counts as free."""
+    """Bytes that may still be allocated; page cache is reclaimable and counts as free."""
     left = []
     for group in _groups("memory"):
         for limit, used, cache in (
@@ -36,7 +36,7 @@ def free_memory() -> int | None:
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
         ):
             allowed, taken = "".join(_words(group / limit)), "".join(_words(group / used))
-            if allowed.isdigit() and taken.isdigit() and int(allowed) < _UNLIMITED:  # else "max"
+            if allowed.isdigit() and taken.isdigit() and int(allowed) < _UNLIMITED:  # otherwise "max"
                 words = _words(group / "memory.stat")
                 held = dict(zip(words[::2], words[1::2], strict=False)).get(cache, "0")
                 left.append(int(allowed) - int(taken) + int(held))
@@ -44,10 +44,10 @@ def free_memory() -> int | None:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of this process's group and of all above it, for a controller; none twice.
+    """The folders of this process's group and of all its ancestors, for a controller, without duplicates.
 
-    A container often sees its own group as the root, while /proc/self/cgroup tells the host's path of it, which is not
-    there; what is above it is looked at all the same.
+    A container often sees its own group as the root, while /proc/self/cgroup contains the host's path of it, which does
+    not exist there; its ancestors are read nevertheless.
     """
     mounts = ROOT / "sys/fs/cgroup"
     lines = _text(ROOT / "proc/self/cgroup").splitlines() or ["0::/"]

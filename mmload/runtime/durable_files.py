@@ -1,6 +1,6 @@
-"""Changes to files that survive a crash: written whole or not at all, made durable, exchanged, locked.
+"""Crash-safe file operations: atomic writes, durable renames, exchanges, locks.
 
-Knows nothing of datasets. Other processes may do the same at the same time: no two of them share a temporary name.
+Independent of datasets. Other processes may run the same operations concurrently: temporary names are unique.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TOKEN_BYTES = 8
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """A small file that is there whole, on disk, or not at all. Nothing of it is left by anything but a kill.
+    """Write a small file atomically and durably. Only a kill can leave a temporary file.
 
     Raises:
-        OSError: if the system refuses.
+        OSError: if a file system operation fails.
     """
     partial = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}.partial")
     try:
@@ -44,14 +44,14 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def is_partial(name: str, of: str) -> bool:
-    """Whether a file of this name is what a kill left of :func:`write_atomically` of the file ``of``."""
+    """Whether this is the name of a temporary file that a killed :func:`write_atomically` of ``of`` left."""
     return re.fullmatch(rf"{re.escape(of)}(\.[0-9a-f]{{{2 * _TOKEN_BYTES}}})?\.partial", name) is not None
 
 
 def remove_partials(path: Path) -> None:
-    """Remove what kills left of writing this file; the caller holds a lock under which all of its writers write."""
+    """Remove temporary files of killed writers of this file; the caller holds the lock that all writers hold."""
     if os.name != "posix":
-        return  # nothing is held there, see folder_lock
+        return  # no lock is held there, see folder_lock
     for entry in path.parent.iterdir():
         if is_partial(entry.name, path.name) and entry.is_file() and not entry.is_symlink():
             entry.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ def sync(file: BinaryIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder durable, where the system lets a folder be opened."""
+    """Make a rename in this folder durable, if the system can open folders."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -75,9 +75,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a whole folder, if it is there; a link, never what it points to.
+    """Delete a file or a whole folder, if it exists; for a link, never its target.
 
-    For what this program made itself, in a folder of its own. For a dataset:
+    Only for entries created by this program, in a folder of its own. For a dataset:
     :func:`mmload.builder.destination.remove_dataset`.
     """
     if path.is_dir() and not path.is_symlink():
@@ -87,10 +87,10 @@ def remove(path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two files or folders in one step, at every moment of which both names are there.
+    """Exchange two files or folders atomically: both names exist at all times.
 
     Returns:
-        Whether it is done; False where the system or the file system cannot do that. Nothing has changed then.
+        Whether they were exchanged; False, with no change, if the system or the file system does not support it.
     """
     function = _system_exchange()
     return function is not None and function(os.fsencode(one), os.fsencode(other)) == 0
@@ -98,7 +98,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 @cache
 def _system_exchange() -> Callable[[bytes, bytes], int] | None:
-    """``renameat2`` of Linux or ``renamex_np`` of macOS; None where there is neither."""
+    """``renameat2`` of Linux or ``renamex_np`` of macOS; None if neither exists."""
     if os.name != "posix":
         return None
     library = ctypes.CDLL(None)
@@ -115,15 +115,15 @@ def _system_exchange() -> Callable[[bytes, bytes], int] | None:
 
 
 def lock(file: BinaryIO, *, shared: bool = False) -> bool:
-    """Take the lock of an open file for as long as it is open, if it is free; the system drops it with the process."""
+    """Try to lock an open file until it is closed, without blocking; the system releases the lock with the process."""
     try:
         import fcntl
     except ImportError:  # Windows
         import msvcrt
 
         if shared:
-            return True  # it has no shared locks; workers there end with their build
-        file.seek(2**30)  # a locked byte cannot be read by others, so none of the content
+            return True  # Windows has no shared locks; workers there end with their build
+        file.seek(2**30)  # other processes cannot read a locked byte, so lock one beyond the content
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         except OSError:
@@ -138,12 +138,12 @@ def lock(file: BinaryIO, *, shared: bool = False) -> bool:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Wait for the lock of the folder that has this name, and hold it: nobody exchanges it or rewrites its manifest.
+    """Wait for the lock of the folder with this name, and hold it: nobody else exchanges it or writes its manifest.
 
-    Where folders have no locks (Windows, some network file systems) nothing is held.
+    If folders cannot be locked (Windows, some network file systems), no lock is held.
 
     Raises:
-        OSError: if there is no such folder.
+        OSError: if the folder does not exist.
     """
     if os.name != "posix":
         yield
@@ -152,7 +152,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             _wait_for(handle)
-            if os.path.samestat(os.fstat(handle), os.stat(folder)):  # not exchanged while this waited
+            if os.path.samestat(os.fstat(handle), os.stat(folder)):  # not exchanged while waiting
                 yield
                 return
         finally:
@@ -167,10 +167,10 @@ def _wait_for(handle: int) -> None:
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """A file to be locked, made if it is not there. It is never emptied, and a link is not followed.
+    """Open a lock file, and create it if it does not exist. It is never truncated, and links are not followed.
 
     Raises:
-        OSError: if it cannot be made, or is no regular file.
+        OSError: if it cannot be created, or is not a regular file.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     return os.fdopen(open_regular(path, flags), "ab+")

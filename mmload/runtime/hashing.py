@@ -1,4 +1,4 @@
-"""Counter-based random words: splitmix64 on int64 tensors, the same bits in compiled loops and on a device."""
+"""Counter-based random words: splitmix64 on int64 tensors, with the same bits in compiled loops and on a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmload.runtime.splitmix import GOLDEN, mix_tensor, mix_word, shift_right, s
 Words = npt.NDArray[np.uint64]
 
 INCREMENT = signed(GOLDEN)
-"""The increment of splitmix64 as torch holds it."""
+"""The increment of splitmix64 as torch represents it."""
 
 _INCREMENT = np.uint64(GOLDEN)
 _11 = np.uint64(11)
@@ -41,10 +41,10 @@ def unit(bits: Tensor) -> Tensor:
 
 
 def expect_words(value: Tensor) -> None:
-    """Refuses what the compiled functions would read as other numbers, or past its end.
+    """Rejects values that the compiled functions would misinterpret or read past the end of.
 
     Raises:
-        TypeError: if it is no int64 tensor.
+        TypeError: if it is not an int64 tensor.
     """
     if not isinstance(value, Tensor) or value.dtype != torch.int64:
         got = value.dtype if isinstance(value, Tensor) else type(value).__name__
@@ -52,14 +52,14 @@ def expect_words(value: Tensor) -> None:
 
 
 def as_words(value: Tensor) -> Words:
-    """A CPU tensor as unsigned words, flat."""
+    """A CPU tensor as flat unsigned words."""
     expect_words(value)
     words: Words = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint64)
     return words
 
 
-# Compiled, as every torch operation gives up the interpreter lock and has to win it back: with two threads that was 1.9
-# ms for the draws of a batch of 64 where one thread alone took 0.25 ms, and the pixels take 3. So these keep the lock.
+# Compiled, as every torch operation releases the interpreter lock and has to reacquire it: with two threads this took
+# 1.9 ms for the draws of a batch of 64, with one thread 0.25 ms; the pixels take 3. So these functions keep the lock.
 
 
 _mix = inlined(mix_word)
@@ -88,7 +88,7 @@ def _units(words: Words) -> npt.NDArray[np.float64]:
 
 @numba_compiled("uint64[::1](uint64[::1], uint64)", nogil=False)
 def seeded(ids: Words, run: int) -> Words:
-    """A word for each id, given what all of them have in common."""
+    """A word for each id, derived from the id and the run."""
     out = np.empty_like(ids)
     for k in range(len(ids)):
         out[k] = _mix(_mix(ids[k] ^ run) + _INCREMENT)
@@ -116,7 +116,7 @@ def chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
 
 @numba_compiled("int64[:, ::1](uint64[:, ::1], int64[:, ::1])", nogil=False)
 def integers(words: Words, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Words [B, N] as integers from the first to the last of each range: int64 [N, B], for ranges [N, 2]."""
+    """Words [B, N] as integers from the first to the last of each range, inclusive: int64 [N, B], for ranges [N, 2]."""
     out = np.empty((words.shape[1], words.shape[0]), np.int64)
     for number in range(len(out)):
         first, last = ranges[number]

@@ -1,7 +1,7 @@
-"""A property that is computed once, without the lock of ``functools.cached_property`` before Python 3.12.
+"""A property that is computed lazily and once, without the lock of ``functools.cached_property`` before Python 3.12.
 
-That lock is one for all instances of a class: threads wait for each other, and a process that is forked while another
-thread holds it never gets it.
+That lock is shared by all instances of a class: threads wait for each other, and a process that is forked while another
+thread holds it deadlocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class lazy_property(Generic[Value]):  # noqa: N801  # a decorator
-    """Computes a value at its first use and keeps it in the instance. Threads may compute it twice: it must be pure."""
+    """Computes a value on first use and stores it in the instance. Threads may compute it twice: it must be pure."""
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
         self._compute = compute

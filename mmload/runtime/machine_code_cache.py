@@ -1,7 +1,7 @@
-"""Keeps numba's machine code on disk with a checksum, so that what is damaged is compiled again and never run.
+"""Caches numba's machine code on disk with a checksum, so that damaged code is recompiled and never run.
 
-numba itself unpickles and runs whatever its cache holds: a crash, a full disk or a flipped bit there ended in errors of
-any kind, or in a signal. One file holds one signature of one function, written aside and renamed into place.
+numba itself unpickles and runs its cache unchecked: a crash, a full disk or a flipped bit there led to errors of
+any kind, or to a signal. One file holds one signature of one function, written to a temporary file and renamed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numba
 import numpy as np
 from numba.core import caching, config, serialize
 
-_caching: Any = caching  # numba has types in part only
+_caching: Any = caching  # numba is only partially typed
 _config: Any = config
 _serialize: Any = serialize
 
@@ -30,10 +30,10 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def cache_of(function: Any) -> Any:
-    """Numba's cache of one function, over files with checksums.
+    """Numba's cache of one function, stored in files with checksums.
 
     Raises:
-        RuntimeError: if there is nowhere to keep it.
+        RuntimeError: if there is no writable cache folder.
     """
     made = _caching.FunctionCache(function)
     stamp = made._impl.locator.get_source_stamp()
@@ -42,13 +42,13 @@ def cache_of(function: Any) -> Any:
 
 
 class KeptCode:
-    """The files of one function, in place of numba's ``IndexDataCacheFile``.
+    """The files of one function; replaces numba's ``IndexDataCacheFile``.
 
-    A file is: the digest of all that the code was made from, the digest of what follows, and that.
+    A file consists of the digest of the code's origin, the digest of the content, and the content.
 
     Args:
-        folder: where they are.
-        base: what their names begin with.
+        folder: the cache folder.
+        base: the prefix of the file names.
         stamp: of the function's source.
     """
 
@@ -56,7 +56,7 @@ class KeptCode:
         self._folder, self._base, self._stamp = folder, base, stamp
 
     def load(self, key: object) -> Any:
-        """What was saved with this key; None if nothing was, or not from this source, or not all of it is as it was."""
+        """The object saved with this key; None if there is none, its source differs, or it is damaged."""
         try:
             kept = self._path(key).read_bytes()
         except OSError:
@@ -67,13 +67,13 @@ class KeptCode:
         return pickle.loads(payload)
 
     def save(self, key: object, data: object) -> None:
-        """Keeps the code; where there is no room for it, a later process compiles again."""
+        """Saves the code; if the disk is full, later processes compile again."""
         payload: bytes = _serialize.dumps(data)
         with suppress(OSError):
             _write(self._path(key), self._origin(key) + hashlib.sha256(payload).digest() + payload)
 
     def flush(self) -> None:
-        """Nothing to forget: code is found by what it was made from."""
+        """Does nothing: code is looked up by its origin."""
 
     def _path(self, key: object) -> Path:
         settings = _config.BOUNDSCHECK, _config.OPT
@@ -88,13 +88,13 @@ class KeptCode:
 
 @cache
 def _shared_source() -> bytes:
-    """The digest of what all compiled functions may have in them, which their own source's stamp does not cover."""
+    """The digest of sources that any compiled function may inline, which the stamp of its own source does not cover."""
     sources = (pkgutil.get_data("mmload.runtime", name) for name in ("numba_compile.py", "splitmix.py"))
     return hashlib.sha256(b"".join(source or b"" for source in sources)).digest()
 
 
 def _write(path: Path, content: bytes) -> None:
-    """The whole file or none of it, to whoever reads meanwhile."""
+    """Writes a file atomically, as seen by concurrent readers."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}")
     try:
         aside.write_bytes(content)

@@ -1,8 +1,8 @@
-"""Memory for batches, used again as soon as nobody holds the last one.
+"""Memory for batches, reused as soon as no tensor refers to it.
 
 On a CPU a fresh output batch costs more than all the arithmetic in it, since the kernel zeroes every page. So buffers
-come from here, and a buffer returns when the last tensor that views it dies: the pool watches the storage's owner, not
-a counter that the user must respect. A batch that is kept is never overwritten.
+are pooled, and a buffer returns when the last tensor that views it is freed: the pool watches the storage's owner, not
+a counter that the user must respect. A batch that is still referenced is never overwritten.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 SIZES = 8
-"""Sizes of batches whose buffers are kept: an epoch has two, the last batch's being one; more would fill the memory."""
+"""Number of batch sizes whose buffers are kept: an epoch has two, one for its last batch; more would fill memory."""
 
 PAST_CACHES, PAST_CACHES_SAMPLE = 8 * 2**20, 2**16
-"""Bytes of a batch, and of a sample in it, from which on it is written past the processor's caches."""
+"""Lower bounds on the bytes of a batch, and of a sample in it, for streaming stores, which bypass the caches."""
 
 _ALIGN = 64
 
 
 class MemoryPool:
-    """Buffers by size; thread-safe (deques are). A copy of it, or a pickled one, is empty.
+    """Buffers by size; thread-safe (deques are). Copies and pickles of it are empty.
 
     Args:
-        spare: how many unused buffers of one size to keep at most; of the sizes, the last :data:`SIZES`.
+        spare: upper bound on the unused buffers of one size; buffers are kept for the last :data:`SIZES` sizes.
     """
 
     def __init__(self, spare: int) -> None:
@@ -61,7 +61,7 @@ class MemoryPool:
         return flat.view(shape)
 
     def _buffer(self, size: int) -> np.ndarray:
-        """A view over a buffer of the pool; torch keeps the view alive as long as a tensor uses its memory."""
+        """A view of a buffer of the pool; torch keeps the view alive as long as a tensor uses its memory."""
         free = self._free.get(size)
         if free is None:
             free = self._free.setdefault(size, deque(maxlen=self._spare))
@@ -77,12 +77,12 @@ class MemoryPool:
 
 
 def past_caches(count: int, sample: int) -> bool:
-    """Whether a batch of ``count`` samples of so many bytes each is too large to be found in the caches again."""
+    """Whether a batch of ``count`` samples of ``sample`` bytes each is too large to stay in the caches."""
     return sample >= PAST_CACHES_SAMPLE and count * sample >= PAST_CACHES
 
 
 def _aligned(size: int) -> np.ndarray:
-    """Bytes that start on a cache line, so that every buffer is equally fast (and numpy asks for huge pages)."""
+    """Bytes aligned to a cache line, so that every buffer is equally fast (and numpy requests huge pages)."""
     raw = np.empty(size + _ALIGN, dtype=np.uint8)
     start = -raw.ctypes.data % _ALIGN
     return raw[start : start + size]

@@ -1,8 +1,8 @@
-"""Functions compiled by numba when they are first imported, and kept as machine code for every later process.
+"""Functions that numba compiles on first import, and whose machine code is cached for later processes.
 
-The code is kept beside the source, or in the user's cache where that cannot be written to (``NUMBA_CACHE_DIR`` names
-another place); where neither can be, a process compiles for itself, for some seconds.
-:mod:`mmload.runtime.machine_code_cache` has the files.
+The cache is beside the source, or in the user's cache folder if that is not writable (``NUMBA_CACHE_DIR`` overrides
+both); if neither is writable, each process compiles for itself, which takes some seconds.
+:mod:`mmload.runtime.machine_code_cache` handles the files.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from numba.extending import intrinsic
 
 from mmload.runtime.machine_code_cache import cache_of
 
-_config: Any = config  # numba has types in part only
+_config: Any = config  # numba is only partially typed
 _do_boundscheck: Any = cgutils.do_boundscheck
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def numba_compiled(*signatures: str, nogil: bool = True) -> Callable[[F], F]:
-    """Compiles a function for arguments of these types.
+    """Compiles a function for the given signatures.
 
     Args:
         signatures: in numba's notation, such as ``"void(uint8[::1], float32)"``.
-        nogil: whether it runs without the interpreter lock; what takes microseconds had better keep it, as another
-            thread may take its turn before this one has it back.
+        nogil: whether it releases the interpreter lock; functions that take microseconds should keep it, as another
+            thread may acquire it before this one gets it back.
     """
 
     def compile_(function: F) -> F:
         made: Any = njit(nogil=nogil)(function)
         if not _config.DISABLE_JIT:
-            with suppress(RuntimeError):  # there is no place to keep it
+            with suppress(RuntimeError):  # there is no writable cache folder
                 made._cache = cache_of(function)
             with typeinfer.register_dispatcher(made):
                 for signature in signatures:
@@ -49,35 +49,35 @@ def numba_compiled(*signatures: str, nogil: bool = True) -> Callable[[F], F]:
 
 
 def inlined(function: F) -> F:
-    """A function that compiled ones call: it becomes part of them."""
+    """A function that is inlined into compiled ones."""
     made: Any = njit(nogil=True, inline="always")(function)
     part: F = made
     return part
 
 
 def called(function: F) -> F:
-    """A function that compiled ones call: compiled once for all of them, which takes less time where it is long."""
+    """A function that compiled ones call: compiled once for all of them, which saves time for long functions."""
     made: Any = njit(nogil=True)(function)
     part: F = made
     return part
 
 
 def fused(function: F) -> F:
-    """A ``called`` one in which a product and a sum may be rounded as one: for floats that are integers anyway."""
+    """Like ``called``, but a product and a sum may be fused and rounded once: for floats that are exact integers."""
     made: Any = njit(nogil=True, fastmath={"contract"})(function)
     part: F = made
     return part
 
 
 def divides(function: F) -> F:
-    """A ``called`` one whose divisors are not checked for 0, which keeps a loop from being vectorized."""
+    """Like ``called``, but divisors are not checked for 0, as the check prevents vectorization."""
     made: Any = njit(nogil=True, error_model="numpy")(function)
     part: F = made
     return part
 
 
 def _fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """Code for a * b + c, rounded once."""
+    """Generates code for a * b + c, rounded once."""
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
@@ -94,7 +94,7 @@ LINE = 64
 
 
 def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
-    """Code for the first ``count`` values of ``source`` into ``out`` from place ``at`` on."""
+    """Generates code that copies the first ``count`` values of ``source`` to ``out`` from index ``at`` on."""
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         values, sink = (target.make_array(signature.args[n])(target, builder, arguments[n]) for n in range(2))
@@ -116,7 +116,7 @@ def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
 
 
 def _check_ends(target: Any, builder: Any, ends: Any, lanes: int) -> None:
-    """Code that raises IndexError if an end, rounded up to whole cache lines, lies beyond its array."""
+    """Generates code that raises IndexError if an end, rounded up to whole cache lines, is beyond its array."""
     for end, array in ends:
         lines = builder.udiv(builder.add(end, ir.Constant(end.type, lanes - 1)), ir.Constant(end.type, lanes))
         beyond = builder.add(array.nitems, ir.Constant(end.type, 1))
@@ -124,7 +124,7 @@ def _check_ends(target: Any, builder: Any, ends: Any, lanes: int) -> None:
 
 
 def _all_streamed(context: Any) -> Any:
-    """Code after which all that was streamed is there."""
+    """Generates a fence, after which all streamed values are visible."""
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
@@ -134,11 +134,11 @@ def _all_streamed(context: Any) -> Any:
 
 
 stream: Any = intrinsic(_stream)
-"""In compiled functions, ``stream(source, out, at, count)`` copies past the caches.
+"""In compiled functions, ``stream(source, out, at, count)`` copies with stores that bypass the caches.
 
-A store into a cache first reads the memory that it replaces: half of the traffic, where that is too large to be found
-there again. Both arrays are flat and of one dtype; the values are whole cache lines, and so is what lies before them in
-``out``. Other threads see them after ``all_streamed()``.
+A store into a cache first reads the memory that it replaces: half of the traffic, if the output is too large to stay in
+the cache. Both arrays are flat and have the same dtype; the values, and the offset ``at``, are whole cache lines. Other
+threads see the values after ``all_streamed()``.
 """
 
 all_streamed: Any = intrinsic(_all_streamed)

@@ -1,4 +1,4 @@
-"""Keyed permutations of range(n) in O(1) memory and O(1) time an element, for orders of any length."""
+"""Keyed permutations of range(n) in O(1) memory and O(1) time per element, for orders of any length."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from mmload.runtime.splitmix import FACTORS, GOLDEN, mix_integer
 
 MAX_ROWS = 2**61
-"""More rows than this could leave int64 on the way."""
+"""With more rows, intermediate results could overflow int64."""
 
 Words = NDArray[np.uint64]
 
-# As numpy scalars: a Python int costs each of some hundred small operations half a microsecond more.
+# numpy scalars: Python ints would cost half a microsecond more in each of some hundred small operations.
 _WIDE_GOLDEN, _WIDE_1, _WIDE_2, _HALF = (np.uint64(word) for word in (GOLDEN, *FACTORS, 32))
 _SMALL, _FEW_ROUNDS, _MANY_ROUNDS = 1024, 6, 16
 
 
 def key_of(*parts: int) -> int:
-    """64 bits made of integers, in which every one of them counts."""
+    """A 64-bit hash of integers, which depends on all of them."""
     key = 0
     for part in parts:
         key = mix_integer((key ^ part) + GOLDEN)
@@ -30,7 +30,7 @@ def key_of(*parts: int) -> int:
 
 
 def keys_of(numbers: Words, key: int) -> Words:
-    """A key for each number, uint64 of the same shape, from one that they have in common."""
+    """A key for each number, uint64 of the same shape, derived from a common key."""
     keys = (numbers + np.uint64(1)) * _WIDE_GOLDEN ^ np.uint64(key)
     keys = (keys ^ keys >> _HALF) * _WIDE_1
     keys ^= keys >> _HALF
@@ -45,8 +45,8 @@ def _feistel(x: Words, n: int, key: Words | np.uint64) -> Words:
 
     A Feistel network over mixed radix (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"):
     x = left * b + right, and in turn each half is shifted by a hash of the other. About sqrt(n) numbers of
-    the range are not below n, where a power of four would have up to three in four. An even a lets odd
-    permutations out, too. Six rounds pass chi-square tests of lagged differences from 1,000 rows on; fewer
+    the range are n or more, where a power of four would have up to three in four. An even a makes odd
+    permutations possible, too. Six rounds pass chi-square tests of lagged differences from 1,000 rows on; fewer
     rows need 16.
     """
     a = 2 * -(-(math.isqrt(n - 1) + 1) // 2)
@@ -63,7 +63,7 @@ def _feistel(x: Words, n: int, key: Words | np.uint64) -> Words:
         shift *= size  # the upper half of 32 random bits times size is a number below size
         shift >>= _HALF
         shift += halves[moved]
-        halves[moved] = np.minimum(shift, shift - size)  # modulo size: what is below zero wraps to huge
+        halves[moved] = np.minimum(shift, shift - size)  # modulo size: negative values wrap to huge ones
     result: Words = halves[0] * sizes[1] + halves[1]
     return result
 
@@ -80,19 +80,19 @@ def permute_words(x: Words, n: int, key: Words | np.uint64) -> Words:
 
 
 def permute(positions: Tensor, n: int, key: int) -> Tensor:
-    """Where a keyed permutation of range(n) sends each position, in O(1) memory and O(1) time each.
+    """The image of each position under a keyed permutation of range(n), in O(1) memory and O(1) time each.
 
     Args:
         positions: int64 [B] on the CPU, each in [0, n).
-        n: how many numbers are permuted, 1 to 2**61.
-        key: which permutation, 0 to 2**64 - 1; neighboring keys give unrelated permutations.
+        n: the size of the permuted range, 1 to 2**61.
+        key: selects the permutation, 0 to 2**64 - 1; neighboring keys select unrelated permutations.
 
     Returns:
         int64 [B], each in [0, n), distinct where the positions are.
 
     Raises:
         TypeError: if positions is not int64.
-        ValueError: if n, key or a position is out of its range.
+        ValueError: if n, key or a position is out of range.
     """
     check_integer("n", n, 1, MAX_ROWS)
     check_integer("key", key, 0, 2**64 - 1)

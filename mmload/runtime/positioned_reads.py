@@ -1,4 +1,4 @@
-"""Positioned reads of open files: several threads can read one descriptor at once."""
+"""Positioned reads of open files: several threads can read from one descriptor concurrently."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 if hasattr(os, "preadv"):
 
     def read_at(handle: int, out: memoryview, offset: int) -> int:
-        """Bytes of a file from ``offset`` into ``out``; how many, 0 at its end."""
+        """Read a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
         return os.preadv(handle, [out], offset)
 
-else:  # Windows has no positioned read: seek and read have to go together
+else:  # Windows has no positioned read: seek and read must be atomic
     _SEEK_LOCK = threading.Lock()
 
     def read_at(handle: int, out: memoryview, offset: int) -> int:
-        """Bytes of a file from ``offset`` into ``out``; how many, 0 at its end."""
+        """Read a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
         with _SEEK_LOCK:
             os.lseek(handle, offset, os.SEEK_SET)
             data = os.read(handle, len(out))

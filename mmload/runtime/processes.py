@@ -1,4 +1,4 @@
-"""Worker processes: starts one that Ctrl-C does not reach, lets it end with its parent, and says how it died."""
+"""Worker processes: starts them without Ctrl-C handling, ends them with their parent, and reports how they died."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 START_METHOD = "spawn"
-"""A fork would copy torch's threads in mid-step, and memory that it shares would be counted for no process. Tests set
+"""A fork would copy torch's threads in an inconsistent state, and shared memory would count for no process. Tests set
 "forkserver", to import torch once."""
 
-_SECONDS_TO_EXIT = 5.0  # of a process that has closed its pipe
+_SECONDS_TO_EXIT = 5.0  # for a process that has closed its pipe
 
 _LIKELY_CAUSES = {
     getattr(signal, "SIGKILL", 0): ", as when memory runs out",
@@ -27,17 +27,17 @@ _LIKELY_CAUSES = {
 def start_process(
     main: Callable[..., None], *arguments: object, name: str | None = None, daemon: bool
 ) -> tuple[BaseProcess, Connection]:
-    """Start a process that Ctrl-C does not interrupt while it starts.
+    """Start a process that Ctrl-C does not interrupt during its start.
 
     Args:
-        main: called in the process with its end of a pipe and the arguments; a function of a module, which calls
+        main: called in the process with its end of a pipe and the arguments; a module-level function, which calls
             :func:`depend_on_parent` first.
         arguments: picklable.
         name: of the process.
-        daemon: whether Python ends the process at its own exit; such a process cannot have children.
+        daemon: whether Python ends the process on exit; such a process cannot have children.
 
     Returns:
-        The process, and this end of the pipe.
+        The process, and the parent's end of the pipe.
     """
     context: Any = multiprocessing.get_context(START_METHOD)
     here, there = context.Pipe()
@@ -45,7 +45,7 @@ def start_process(
     try:
         with _interrupts_blocked():
             process.start()
-    except BaseException:  # a Ctrl-C is raised after the start: nobody else knows this process
+    except BaseException:  # Ctrl-C is raised after the start, before any other code knows this process
         if process.pid is not None:
             process.kill()
             process.join()
@@ -56,12 +56,12 @@ def start_process(
 
 
 def depend_on_parent(end: Callable[[], None]) -> None:
-    """What a worker does first: leave Ctrl-C to its parent, and end when that is gone.
+    """Called first in a worker: ignore Ctrl-C, which the parent handles, and end when the parent does.
 
     Args:
-        end: called in a thread as soon as the parent has ended, in whatever way; ends this process.
+        end: called in a thread as soon as the parent has ended, for any reason; ends this process.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent itself ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     threading.Thread(target=_await_parent, args=(end,), daemon=True).start()
 
 
@@ -73,7 +73,7 @@ def _await_parent(end: Callable[[], None]) -> None:
 
 
 def cause_of_death(process: BaseProcess) -> str:
-    """How a process ended by itself: ``exit code 3``, or ``signal SIGKILL`` with a likely cause."""
+    """How a process died: ``exit code 3``, or ``signal SIGKILL`` with a likely cause."""
     process.join(_SECONDS_TO_EXIT)
     code = process.exitcode
     if code is None or code >= 0:
@@ -85,13 +85,13 @@ def cause_of_death(process: BaseProcess) -> str:
 def _interrupts_blocked() -> Iterator[None]:
     """Block Ctrl-C for the workers started inside, from their first instruction on: they inherit the signal mask.
 
-    A Ctrl-C meanwhile is raised at the end. The mask holds for this thread alone: if another thread took the signal, it
-    would be raised here, between the start of a worker and the message that the worker waits for.
+    A Ctrl-C inside the block is raised at its end. The mask applies only to this thread: if another thread received the
+    signal, it would be raised here, between the start of a worker and the message that the worker waits for.
     """
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    resource_tracker.ensure_running()  # starting it, as the first worker would, unblocks
+    resource_tracker.ensure_running()  # if the first worker started it, that would unblock the signal
     kept: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

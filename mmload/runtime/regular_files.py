@@ -1,4 +1,4 @@
-"""Opening files by names that others chose: only regular files, never a FIFO, a device or a socket (they may block).
+"""Opens files with untrusted names: only regular files, never a FIFO, a device or a socket (they may block).
 
 ``open(path, opener=open_regular)`` is Python's own ``open`` with that check.
 """
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
-"""Non-blocking: opening a FIFO would wait for its other end. It changes nothing for a regular file."""
+"""Non-blocking: opening a FIFO would wait for its other end. It has no effect on a regular file."""
 
 _KINDS = {
     stat.S_IFIFO: "it is a FIFO, not a regular file",
@@ -27,11 +27,11 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | No
 
     Args:
         path: the file; links are followed.
-        flags: as of ``os.open``.
+        flags: as for ``os.open``.
         dir_fd: the descriptor of the folder that a relative path starts from; None: the working directory.
 
     Raises:
-        OSError: as of ``os.open``, and if the path is a folder or no regular file; ``strerror`` says what it is.
+        OSError: as for ``os.open``, and if the path is not a regular file; ``strerror`` contains its actual type.
     """
     try:
         handle = os.open(path, flags | _FLAGS, 0o666, dir_fd=dir_fd)
@@ -51,16 +51,16 @@ def check_regular(path: str | Path) -> None:
     """Check a file that other code is going to open by name; links are followed.
 
     Raises:
-        OSError: as :func:`open_regular`, but for permissions, which are not checked.
+        OSError: as for :func:`open_regular`, except for permissions, which are not checked.
     """
     _check_mode(os.stat(path).st_mode, path)
 
 
 def read_regular(path: str | Path, *, dir_fd: int | None = None, most: int | None = None) -> bytes:
-    """The content of a regular file, of at most ``most`` bytes.
+    """The content of a regular file of at most ``most`` bytes.
 
     Raises:
-        OSError: as :func:`open_regular`, and if the file is larger: it is not read then.
+        OSError: as for :func:`open_regular`, and if the file is larger; it is not read in this case.
     """
     with open(path, "rb", opener=partial(open_regular, dir_fd=dir_fd)) as file:
         if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
@@ -69,10 +69,10 @@ def read_regular(path: str | Path, *, dir_fd: int | None = None, most: int | Non
 
 
 def read_regular_text(path: str | Path, most: int) -> str | None:
-    """The text of a regular file in UTF-8, None if it has more than ``most`` characters: not all of it is read then.
+    """The UTF-8 text of a regular file; None if it has more than ``most`` characters, without reading all of them.
 
     Raises:
-        OSError: as :func:`open_regular`.
+        OSError: as for :func:`open_regular`.
         UnicodeDecodeError: if it is not UTF-8.
     """
     with open(path, encoding="utf-8", opener=open_regular) as file:

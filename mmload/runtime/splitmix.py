@@ -1,7 +1,7 @@
 """The finalizer of splitmix64 (Steele, Lea and Flood 2014): a bijection of 64-bit words, every output bit random.
 
-Everything random in mmload is made of it: draws (:mod:`mmload.runtime.hashing`) and orders
-(:mod:`mmload.runtime.permutation`). It stands here once for each kind of word. All give the same bits.
+All random numbers in mmload are based on it: draws (:mod:`mmload.runtime.hashing`) and orders
+(:mod:`mmload.runtime.permutation`). There is one version for each type of word; all return the same bits.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def mix_word(word: np.uint64) -> np.uint64:
 
 
 def mix_tensor(words: Tensor) -> Tensor:
-    """The finalizer for int64 tensors of any shape, by torch's operations, which exist on every device."""
+    """The finalizer for int64 tensors of any shape, with torch operations that exist on every device."""
     words = (words ^ shift_right(words, _SHIFTS[0])) * signed(FACTORS[0])
     words = (words ^ shift_right(words, _SHIFTS[1])) * signed(FACTORS[1])
     return words ^ shift_right(words, _SHIFTS[2])
 
 
 def shift_right(words: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's own shift copies the sign bit, the mask takes it off again."""
+    """Logical right shift: torch's own shift copies the sign bit, and the mask removes it."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def signed(number: int) -> int:
-    """Any Python integer as the signed 64-bit integer of the same low bits, as torch holds words."""
+    """The signed 64-bit integer with the low bits of a Python integer, as torch represents words."""
     return (number + 2**63) % 2**64 - 2**63

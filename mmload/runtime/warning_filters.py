@@ -1,8 +1,8 @@
-"""Settings of the whole process, changed in a block, in any number of threads at once: warnings kept quiet.
+"""Suppresses warnings in a block for the whole process; safe with any number of concurrent threads.
 
-``warnings.catch_warnings`` puts back the filters that it found. Blocks of two threads that overlap put them back in the
-wrong order, and what the program had set is lost for good. Here the first to enter sets them and the last to leave
-puts them back.
+``warnings.catch_warnings`` restores the filters that it found. Overlapping blocks of two threads restore them in the
+wrong order, and the program's own filters are lost. Here the first thread to enter sets them and the last to leave
+restores them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from types import TracebackType
 
 
 class Shared:
-    """A context that all threads share: entered by the first of them and left by the last.
+    """A context that all threads share: entered by the first thread and left by the last.
 
     Args:
-        make: makes the context each time that a first thread enters.
+        make: creates the context each time that a first thread enters.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
@@ -50,5 +50,5 @@ def _no_warnings() -> Iterator[None]:
 
 
 warnings_suppressed = Shared(_no_warnings)
-"""``with warnings_suppressed:`` ignores warnings, also those of other threads meanwhile. All of mmload uses this one,
-so its blocks know of each other."""
+"""``with warnings_suppressed:`` ignores warnings, also in other threads meanwhile. All of mmload uses this instance,
+so that overlapping blocks share one state."""

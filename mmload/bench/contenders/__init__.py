@@ -1,8 +1,8 @@
-"""The loaders that a bench compares: each delivers the batches of the same task in its own way, one file a kind.
+"""The loaders that a bench compares: each delivers the batches of the same task in its own way, one file per kind.
 
     entry -> source -> stock, tutorial, ours, ...
 
-Takes a :class:`~mmload.bench.task.Task` and returns entries; each that is not missing can be created in its own
+Takes a :class:`~mmload.bench.task.Task` and returns entries; each entry that is not missing can be created in its own
 process. Never measures anything.
 """
 
@@ -23,10 +23,10 @@ __all__ = ["Contender", "Entry", "entries"]
 
 
 def entries(task: Task) -> list[Entry]:
-    """Every contender, in the order of the table; those that cannot run here say why.
+    """Every contender, in the order of the table; entries that cannot run here contain the reason.
 
     Raises:
-        SourceError: if the task's source is not there, or is not what the store was built from.
+        SourceError: if the task's source does not exist, or is not what the store was built from.
     """
     check_source(task)
     groups = (

@@ -32,7 +32,7 @@ class Dali:
         self._epoch = 0
 
     def _made(self, epoch: int) -> Any:
-        """A new pipeline that begins with an epoch."""
+        """A new pipeline that starts at the beginning of an epoch."""
         from nvidia.dali import pipeline_def
         from nvidia.dali.plugin.base_iterator import LastBatchPolicy
         from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -83,7 +83,7 @@ def dali_entries(task: Task) -> list[Entry]:
 
 
 def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The task as DALI's operators."""
+    """The task as DALI operators."""
     from nvidia.dali import fn, types
 
     images, labels = inputs()
@@ -110,7 +110,7 @@ def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]
 
 
 def _random_window(task: Task) -> dict[str, Any]:
-    """A crop whose every offset is as likely as the others: DALI takes it as a fraction, and rounds."""
+    """A crop with uniformly distributed offsets: DALI takes offsets as fractions, and rounds."""
     from nvidia.dali import fn
 
     window: dict[str, Any] = {"crop_h": task.crop, "crop_w": task.crop}
@@ -130,7 +130,7 @@ def _padded(images: Any, task: Task) -> Any:
 
 
 def _step(images: Any, spec: dict[str, Any]) -> Any:
-    """One of the recipe's transforms as DALI's operator."""
+    """One of the recipe's transforms as a DALI operator."""
     from nvidia.dali import fn, types
 
     size: Any = spec.get("size")
@@ -145,7 +145,7 @@ def _step(images: Any, spec: dict[str, Any]) -> Any:
 
 
 def _files(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
-    """Files read and decoded by DALI, all of them in a new order each epoch."""
+    """Files read and decoded by DALI, in a new order each epoch."""
     from nvidia.dali import fn, types
 
     samples = list(source.samples) * task.repeats
@@ -155,7 +155,7 @@ def _files(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
             files=[path for path, _ in samples],
             labels=[target for _, target in samples],
             shuffle_after_epoch=True,
-            pad_last_batch=True,  # else the last batch takes some of the next epoch
+            pad_last_batch=True,  # otherwise the last batch contains samples of the next epoch
             name=_READER,
         )
         device = "mixed" if task.device == "cuda" else "cpu"
@@ -165,7 +165,7 @@ def _files(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
 
 
 def _rows(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
-    """Rows that torchvision has in memory, a batch at a time, in a new order each epoch."""
+    """Rows that torchvision holds in memory, a batch at a time, in a new order each epoch."""
     from nvidia.dali import fn
 
     pixels, targets = np.ascontiguousarray(source.data), np.array(source.targets, dtype=np.int32)[:, None]

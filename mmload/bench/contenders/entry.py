@@ -1,6 +1,6 @@
-"""The :class:`Contender` contract, and :class:`Entry`: what the bench knows of a contender before it runs.
+"""The :class:`Contender` contract, and :class:`Entry`: the description of a contender before it runs.
 
-Also what several contenders share: copies to the device, and one conversion of a store to another library's format.
+Also contains the code that contenders share: copies to the device, and the conversion of a store to another format.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.manifest import FILE_NAME
 
 ROOM_SHARE = 1 / 8
-"""The most of the free space that one conversion may take: there are five of them."""
+"""Upper bound on the share of free space for one conversion: there are five of them."""
 
 
 class Contender(Protocol):
-    """One way to load, made and used in a process of its own."""
+    """One way to load, created and used in its own process."""
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Images [B, C, H, W] and int64 labels [B] of each batch, on the task's device, of one epoch in a new order.
 
-        A batch is ready to use, and need not stay valid once the next one is asked for.
+        A batch is ready to use, and may become invalid when the next one is requested.
         """
 
     def close(self) -> None:
-        """End its threads and processes."""
+        """Stop its threads and processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ class Entry:
     Attributes:
         name: the row's name, at most 38 characters.
         group: "stock", "peer" or "mmload".
-        differs: what is not equal to the task, "" if all is.
-        missing: why it cannot run here and what to do about that, "" if it can.
-        need: how early it is started where the time budget is short. Those of 0 are started in any case: the verdict is
-            of them.
-        ceiling: the limit of its rate: "" for the usual one of the device, or "device" where the images are
+        differs: how it deviates from the task, "" if it does not.
+        missing: why it cannot run here and how to fix that, "" if it can run.
+        need: start order under a short time budget, lowest first. Entries with 0 are always started, because the
+            verdict needs them.
+        ceiling: the limit of its rate: "" for the default of the device, or "device" if the images are
             on the device before the epoch begins.
-        make: a module-level class or function that makes the contender of a task; the path is a folder for what it has
-            to convert first, which is never timed and used again if it is there.
+        make: a module-level class or function that creates the contender of a task; the path is a folder for
+            conversions, which are never timed and reused if they exist.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Entry:
 
 
 class Batches:
-    """A contender over anything that gives (images, labels) batches each time it is iterated.
+    """A contender over any iterable of (images, labels) batches.
 
     Args:
-        loader: such as a DataLoader; it is let go of on closing, which ends its workers.
-        device: where batches have to arrive; from pinned memory the copy runs beside the next batch.
+        loader: for example a DataLoader; closing releases it, which ends its workers.
+        device: the device of the delivered batches; from pinned memory the copy overlaps with the next batch.
     """
 
     def __init__(self, loader: Iterable[tuple[Tensor, Tensor]], device: str) -> None:
@@ -87,21 +87,21 @@ class Batches:
 
 
 def not_installed(module: str, advice: str) -> str:
-    """Why a package cannot be used, "" if it is there; it is not imported."""
+    """Why a package cannot be used, "" if it is installed; it is not imported."""
     try:
         found = find_spec(module) is not None
-    except ModuleNotFoundError:  # the package around it is not there
+    except ModuleNotFoundError:  # its parent package is not installed
         found = False
     return "" if found else f"{module} is not installed: {advice}"
 
 
 def unlabeled(task: Task) -> str:
-    """Why a peer that wants a class for each image cannot run, "" if it can."""
+    """Why a peer that requires a class for each image cannot run, "" if it can."""
     return "" if task.labeled else f"split {task.split!r} does not have one class for each image"
 
 
 def no_room(task: Task) -> str:
-    """Why the task's rows cannot be written once more in a peer's format, "" if they can."""
+    """Why the task's rows cannot be stored again in a peer's format, "" if they can."""
     need = task.rows.fields["images"].row_bytes * task.epoch_images
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if need <= ROOM_SHARE * free:
@@ -113,13 +113,14 @@ def no_room(task: Task) -> str:
 
 
 def converted(task: Task, scratch: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """A folder that ``write`` has filled from the task's split, now or in an earlier run over the same store.
+    """A folder that ``write`` filled from the task's split, now or in an earlier run over the same store.
 
     Args:
-        task: whose split; the folder is named by its manifest, split and repeats, so that another store gets another.
-        scratch: where.
-        name: of the format and all settings that its bytes depend on.
-        write: is given an empty folder to fill.
+        task: defines the split; the folder's name is derived from manifest, split and repeats, so it is unique per
+            store.
+        scratch: the parent folder.
+        name: the name of the format and all settings that its bytes depend on.
+        write: called with an empty folder to fill.
     """
     manifest = (task.dataset / FILE_NAME).read_bytes()
     key = hashlib.sha256(manifest + json.dumps([task.split, task.repeats]).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """FFCV over the stored rows, raw and as JPEG: https://ffcv.io.
 
-Its file of the rows is written first; its Loader then runs numba-compiled pipelines. The package is imported when a
-contender is created: it takes seconds and needs OpenCV's libraries.
+The rows are first converted to FFCV's file; its Loader then runs numba-compiled pipelines. The package is imported when
+a contender is created: this takes seconds and needs OpenCV's libraries.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mmload.bench.task import Task
 from mmload.errors import counted
 
 QUALITY = 90
-"""Of the JPEGs, FFCV's own number."""
+"""JPEG quality, FFCV's default."""
 _INSTALL = "needs a C++ compiler, libopencv-dev, libturbojpeg0-dev and pkg-config, then pip install ffcv"
 _FILE = "rows.beton"
 
 
 class Ffcv:
-    """FFCV's Loader, shuffled, its file in the page cache."""
+    """FFCV's Loader, shuffled, with its file in the page cache."""
 
     def __init__(self, task: Task, scratch: Path, *, mode: str) -> None:
         from ffcv.loader import Loader, OrderOption
@@ -45,7 +45,7 @@ class Ffcv:
         )
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`~mmload.bench.contenders.entry.Contender`; a batch's memory is used again a few batches later."""
+        """See :class:`~mmload.bench.contenders.entry.Contender`; a batch's memory is reused a few batches later."""
         batches = iter(self._loader)
         try:
             for images, labels in batches:
@@ -76,7 +76,7 @@ def ffcv_entries(task: Task) -> list[Entry]:
 
 
 def write_rows(task: Task, mode: str, folder: Path) -> None:
-    """The stored rows as FFCV's file."""
+    """Write the stored rows to FFCV's file."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
@@ -85,7 +85,7 @@ def write_rows(task: Task, mode: str, folder: Path) -> None:
 
 
 class _Rows:
-    """The stored rows as FFCV's writer takes them: uint8 [H, W, C] and a class index."""
+    """The stored rows in the format of FFCV's writer: uint8 [H, W, C] and a class index."""
 
     def __init__(self, task: Task) -> None:
         self._rows = task.rows
@@ -94,7 +94,7 @@ class _Rows:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        # numpy, not torch: FFCV forks its writers, and torch's intra-op threads hang in a fork once they were used.
+        # numpy, not torch: FFCV forks its writers, and torch's intra-op threads hang in a fork after their first use.
         row = self._rows[index]
         return np.ascontiguousarray(row.images.numpy().transpose(1, 2, 0)), int(row.targets)
 
@@ -112,7 +112,7 @@ def _image_pipeline(task: Task) -> list[Any]:
     if task.device == "cpu":
         scaled = transforms.NormalizeImage(mean, std, np.dtype(np.float32))
         return [*steps, scaled, transforms.ToTensor(), transforms.ToTorchImage()]
-    from torchvision.transforms import Normalize  # FFCV's own needs CuPy on a GPU
+    from torchvision.transforms import Normalize  # FFCV's own Normalize needs CuPy on a GPU
 
     to_float = [transforms.ToTorchImage(), transforms.Convert(torch.float32), Normalize(mean, std)]
     return [*steps, transforms.ToTensor(), *_moved(task), *to_float]
@@ -132,7 +132,7 @@ def _moved(task: Task) -> list[Any]:
 
 
 def _decoder(task: Task) -> Any:
-    """FFCV's decoder that comes nearest to the task's crop."""
+    """FFCV's decoder that is most similar to the task's crop."""
     from ffcv.fields import rgb_image
 
     if task.augment == "none" or _translates(task):
@@ -144,7 +144,7 @@ def _decoder(task: Task) -> Any:
 
 
 def _translates(task: Task) -> bool:
-    """Whether FFCV's RandomTranslate does what a padded crop does: it keeps the size."""
+    """Whether FFCV's RandomTranslate is equivalent to the padded crop: only if the size stays the same."""
     height, width = task.rows.fields["images"].shape[1:]
     return task.augment == "crop" and task.padding > 0 and task.crop == height == width
 
@@ -156,7 +156,7 @@ def _crop_differs(task: Task) -> str:
 
 
 def _not_color(task: Task) -> str:
-    """Why FFCV cannot hold the rows, "" if it can."""
+    """Why FFCV cannot store the rows, "" if it can."""
     channels = task.rows.fields["images"].shape[0]
     return "" if channels == 3 else f"FFCV stores color images only, the rows have {counted(channels, 'channel')}"
 

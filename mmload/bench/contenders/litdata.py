@@ -1,6 +1,6 @@
 """LitData over the stored rows as uint8 tensors: https://github.com/Lightning-AI/litData.
 
-Its chunks are written first and read from the local disk, where LitData maps them in place. torchvision transforms the
+The rows are first converted to chunks, which LitData maps in place from the local disk. torchvision transforms the
 images in worker processes.
 """
 
@@ -47,7 +47,7 @@ class LitData(Batches):
 
 
 def litdata_entries(task: Task) -> list[Entry]:
-    """The one way, with a worker for each thread that others get."""
+    """The single LitData entry, with one worker for each thread of other contenders."""
     return [
         Entry(
             name=f"LitData, uint8 rows, {counted(task.threads, 'worker')}",
@@ -61,7 +61,7 @@ def litdata_entries(task: Task) -> list[Entry]:
 
 
 def write_chunks(task: Task, folder: Path) -> None:
-    """The task's repeats of the stored rows as LitData's chunks, by its writer in this process."""
+    """Write the task's repeats of the stored rows as LitData chunks, with its writer in this process."""
     from litdata.streaming.cache import Cache
 
     rows, targets = task.rows, task.targets

@@ -1,7 +1,7 @@
 """mmload itself: its Loader from each tier, and its dataset under an ordinary DataLoader.
 
-The processes of other contenders import this module too, so modules that import numba are imported inside functions:
-numba would add to their memory, and seconds of compilation where machine code cannot be cached.
+The processes of other contenders import this module, too, so modules that import numba are imported inside functions:
+numba would increase their memory, and add seconds of compilation if machine code cannot be cached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Mmload:
-    """The loader of this package, reading from one tier."""
+    """This package's loader, reading from one tier."""
 
     def __init__(self, task: Task, scratch: Path, *, tier: str) -> None:
         from mmload.loader import Loader
@@ -69,7 +69,7 @@ class MapStyle(Batches):
 
 
 def own_entries(task: Task) -> list[Entry]:
-    """The loader from every tier that the device has, and the dataset under a DataLoader."""
+    """The loader for every tier that the device has, and the dataset under a DataLoader."""
     tiers = ("disk", "memory", "device") if task.device == "cuda" else ("disk", "memory")
     loaders = [
         Entry(
@@ -85,7 +85,7 @@ def own_entries(task: Task) -> list[Entry]:
 
 
 def collate_of(task: Task) -> Collate | None:
-    """The task's augmentation as this package has it; None: the rows as they are stored."""
+    """The task's augmentation as mmload steps; None: the rows unchanged."""
     if task.augment == "none":
         return None
     from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
@@ -97,7 +97,7 @@ def collate_of(task: Task) -> Collate | None:
 
 
 def labels_of(batch: Batch) -> Tensor:
-    """The batch's labels; the rows' numbers in a store without any."""
+    """The batch's labels; the row indices if the store has no labels."""
     return batch.targets if batch.targets is not None else torch.as_tensor(batch.ids)
 
 
@@ -113,7 +113,7 @@ def _repeated(task: Task) -> list[int]:
 
 
 class _Rows(torch.utils.data.Dataset[Batch]):
-    """A split as DataLoader takes it: whole batches by ``__getitems__``."""
+    """A split as a dataset for DataLoader: whole batches by ``__getitems__``."""
 
     def __init__(self, split: Split) -> None:
         self._split = split

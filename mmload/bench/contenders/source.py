@@ -47,14 +47,14 @@ def no_source(task: Task) -> str:
 def check_source(task: Task) -> None:
     """Compare a source that torchvision can read with the store, and check that its images are regular files.
 
-    The contenders open them by name, which waits where one is a FIFO, and never ends where one is a device.
+    The contenders open images by name, which blocks on a FIFO, and never ends on a device.
 
     Raises:
-        SourceError: if it is not there, or is not what the store was built from, or an image is not a regular file.
+        SourceError: if it does not exist, or is not what the store was built from, or an image is not a regular file.
     """
     if no_source(task):
         return
-    for path, _ in getattr(source_dataset(task), "samples", ()):  # CIFAR has none: its files are read as they are found
+    for path, _ in getattr(source_dataset(task), "samples", ()):  # CIFAR has no such list: its files are read as is
         check_image(path)
 
 
@@ -74,11 +74,11 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
     """Torchvision's dataset of the source; item ``i`` is (image, class index) of row ``i``.
 
     Args:
-        task: what :func:`no_source` has nothing against.
+        task: a task for which :func:`no_source` returns "".
         transform: takes a PIL image.
 
     Raises:
-        SourceError: if the source is not there, or is not what the store was built from.
+        SourceError: if the source does not exist, or is not what the store was built from.
     """
     if task.source is None or not task.source.is_dir():
         raise SourceError(f"no such folder: {task.source}; give the folder that the dataset was built from")
@@ -87,7 +87,7 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
 
 
 def sample_ids(task: Task) -> list[str]:
-    """What each row is called in its source."""
+    """The id of each row's sample in the source."""
     with open(task.dataset / task.split / SAMPLES_NAME, encoding="utf-8", opener=open_regular) as lines:
         return [json.loads(line)["id"] for line in lines]
 
@@ -106,7 +106,7 @@ def recipe_steps(task: Task) -> list[Any]:
 
 
 def random_steps(task: Task) -> list[Any]:
-    """The task's crop and flip as torchvision v2's, none for augment "none"."""
+    """The task's crop and flip as torchvision v2's; empty for augment "none"."""
     if task.augment == "none":
         return []
     crop = v2.RandomResizedCrop(task.crop) if task.augment == "resized-crop" else v2.RandomCrop(task.crop, task.padding)
@@ -114,19 +114,19 @@ def random_steps(task: Task) -> list[Any]:
 
 
 def float_steps(task: Task) -> list[Any]:
-    """uint8 tensors to the task's normalized floats as torchvision v2's, none for augment "none"."""
+    """uint8 tensors to the task's normalized floats as torchvision v2's; empty for augment "none"."""
     if task.augment == "none":
         return []
     return [v2.ToDtype(torch.float32, scale=True), v2.Normalize(task.mean, task.std)]
 
 
 def composed(steps: list[Any]) -> Any:
-    """The steps as one; of none, which torchvision's ``Compose`` refuses, the identity."""
+    """The steps as one transform; the identity for no steps, which torchvision's ``Compose`` rejects."""
     return v2.Compose(steps) if steps else v2.Identity()
 
 
 class _AnyPickles:
-    """torchvision's CIFAR without its checksums: which files they are is not what is measured."""
+    """torchvision's CIFAR without its checksums: any files in its format are accepted."""
 
     def _check_integrity(self) -> bool:
         return True
@@ -155,10 +155,10 @@ def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any
 
 
 def _refuse_code(source: Path | None, official: Any) -> None:
-    """Look through the pickles that torchvision is going to run: only plain data and arrays may be in them.
+    """Scan the pickles that torchvision is going to load: they may contain only plain data and arrays.
 
     Raises:
-        SourceError: if there is anything else in one.
+        SourceError: if a pickle contains anything else.
     """
     folder = Path(source or ".") / official.base_folder
     names = [name for name, _ in (*official.train_list, *official.test_list)]
@@ -172,7 +172,7 @@ def _refuse_code(source: Path | None, official: Any) -> None:
 
 
 def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> Any:
-    """An ImageFolder narrowed to the stored samples, in the rows' order."""
+    """An ImageFolder restricted to the stored samples, in the rows' order."""
     inner = root / task.split
     try:
         made = datasets.ImageFolder(str(inner if inner.is_dir() else root), transform, allow_empty=True)

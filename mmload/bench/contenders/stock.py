@@ -1,6 +1,6 @@
-"""torchvision under ``torch.utils.data.DataLoader``, as most people train, and well tuned.
+"""torchvision under ``torch.utils.data.DataLoader``: the common way to train, and well tuned.
 
-Images are PIL images as in torchvision's examples, or uint8 tensors as its documentation advises for speed. Worker
+Images are PIL images as in torchvision's examples, or uint8 tensors as its documentation recommends for speed. Worker
 processes persist; with CUDA, batches are pinned.
 """
 
@@ -22,7 +22,7 @@ from mmload.bench.task import Task
 from mmload.errors import counted
 
 PREFETCH = 2
-"""Batches ahead of each worker, DataLoader's own number. Measured on 2 cores with 2 workers, 4 and 8 are no faster."""
+"""Prefetched batches per worker, DataLoader's default. Measured on 2 cores with 2 workers, 4 and 8 are no faster."""
 
 
 class Stock(Batches):
@@ -42,10 +42,10 @@ class OnTensors(Batches):
 
 
 def stock_entries(task: Task) -> list[Entry]:
-    """Both ways, each with every number of workers."""
+    """Both variants, each with every number of workers."""
     likely = min(
         task.workers, key=lambda workers: abs(workers - task.threads)
-    )  # a worker a core is rarely beaten by far
+    )  # one worker per core is rarely much slower than the best number
     ways = (("torchvision", Stock), ("v2 on tensors", OnTensors))
     return [
         Entry(

@@ -1,7 +1,7 @@
 """The loader of tensordict's tutorial "Batched data loading with tensorclasses", including its mistakes.
 
-A DataLoader without workers indexes batches out of a memory-mapped tensorclass; its collate function normalizes, crops
-and flips whole batches. The modules compute what the tutorial's compute, in its order:
+A DataLoader without workers indexes batches of a memory-mapped tensorclass; its collate function normalizes, crops
+and flips whole batches. The modules compute the same as the tutorial's, in the same order:
 https://docs.pytorch.org/tensordict/stable/tutorials/tensorclass_imagenet.html
 """
 
@@ -32,14 +32,14 @@ class ImageNetData:
 
 
 class InvAffine(nn.Module):
-    """(x - loc) / scale; its constants stay where they were made."""
+    """(x - loc) / scale; its constants stay on the device where they were created."""
 
     def __init__(self, loc: Tensor, scale: Tensor) -> None:
         super().__init__()
         self.loc, self.scale = loc, scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Float images of uint8 ones, before they are cropped."""
+        """uint8 images to float images, before the crop."""
         return (x - self.loc) / self.scale
 
 
@@ -64,7 +64,7 @@ class RandomHFlip(nn.Module):
     """Two masked copies, one of them flipped, and their sum."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W], about half of them mirrored."""
+        """[B, C, H, W], about half of the images mirrored."""
         flip = torch.zeros(len(x), 1, 1, 1, device=x.device, dtype=torch.bool).bernoulli_().expand_as(x)
         return x.masked_fill(flip, 0.0) + x.masked_fill(~flip, 0.0).flip(-1)
 
@@ -100,7 +100,7 @@ class Tutorial(Batches):
 
 
 def tutorial_entries(task: Task) -> list[Entry]:
-    """The one way of the tutorial."""
+    """The single tutorial entry."""
     differs = "shuffled (it does not)" if task.augment == "none" else _FAULTS
     return [
         Entry(
@@ -115,7 +115,7 @@ def tutorial_entries(task: Task) -> list[Entry]:
 
 
 def write_maps(task: Task, folder: Path) -> None:
-    """The stored rows as files to map. The tutorial names none, so that its own are in /dev/shm, whatever the size."""
+    """Write the stored rows as files to map. The tutorial sets no path, so its maps are in /dev/shm, at any size."""
     split = task.rows
     images, _ = _maps(task, folder, create=True)
     for rows in torch.arange(len(split)).split(_AT_ONCE):  # type: ignore[no-untyped-call]  # torch has none
@@ -123,7 +123,7 @@ def write_maps(task: Task, folder: Path) -> None:
 
 
 def _maps(task: Task, folder: Path, *, create: bool = False) -> tuple[Any, Any]:
-    """Images and targets as memory-mapped tensors in a folder; the targets are written as the files are created."""
+    """Images and targets as memory-mapped tensors in a folder; targets are written when the files are created."""
     shape = (len(task.rows), *task.rows.fields["images"].shape)
     images, targets = str(folder / "images.memmap"), str(folder / "targets.memmap")
     if create:
@@ -142,7 +142,7 @@ def _opened(task: Task, folder: Path) -> Any:
 
 
 def _transform(task: Task) -> nn.Module | None:
-    """The tutorial's three modules in its order: whole images become floats, then they are cropped."""
+    """The tutorial's three modules in its order: it converts whole images to floats before the crop."""
     if task.augment == "none":
         return None
     loc, scale = (torch.tensor(values, device=task.device).view(-1, 1, 1) * 255 for values in (task.mean, task.std))
@@ -150,7 +150,7 @@ def _transform(task: Task) -> nn.Module | None:
 
 
 def _cannot(task: Task) -> str:
-    """What the tutorial's modules cannot do of the task, "" if they can do it all."""
+    """Which parts of the task the tutorial's modules do not support, "" if they support it completely."""
     if task.augment == "none":
         return ""
     if task.augment == "resized-crop":

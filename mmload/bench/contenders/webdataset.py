@@ -1,7 +1,7 @@
 """WebDataset over tar shards of the original files: https://github.com/webdataset/webdataset.
 
-The shards are written first, from the source's own bytes (CIFAR's rows as PNGs). Worker processes decode with Pillow
-and transform with torchvision.
+The shards are written first, from the source's original bytes (CIFAR's rows as PNGs). Worker processes decode with
+Pillow and transform with torchvision.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mmload.errors import counted
 from mmload.runtime.regular_files import read_regular
 
 BUFFER = 1000
-"""Samples that are shuffled among each other, the number of WebDataset's own examples."""
+"""Size of the shuffle buffer in samples, as in WebDataset's own examples."""
 SHARD_BYTES = 64 * 2**20
 _SHARDS_A_WORKER = 4
-_IMAGE = "jpg"  # any name that WebDataset takes for an image's; Pillow goes by the bytes
+_IMAGE = "jpg"  # any extension that WebDataset accepts for an image; Pillow detects the format from the bytes
 
 
 class Tars(Batches):
-    """WebDataset's own pipeline: shuffled shards, a shuffle buffer, batches made in the workers."""
+    """WebDataset's own pipeline: shuffled shards, a shuffle buffer, batches assembled in the workers."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
         import webdataset
@@ -52,7 +52,7 @@ class Tars(Batches):
 
 
 def webdataset_entries(task: Task) -> list[Entry]:
-    """The one way, with a worker for each thread that others get."""
+    """The single WebDataset entry, with one worker for each thread of other contenders."""
     return [
         Entry(
             name=f"WebDataset, tars, {counted(task.threads, 'worker')}",
@@ -66,7 +66,7 @@ def webdataset_entries(task: Task) -> list[Entry]:
 
 
 def write_tars(task: Task, shards: int, folder: Path) -> None:
-    """The task's repeats of the source as tar shards of equal numbers of samples, in the rows' order."""
+    """Write the task's repeats of the source as tar shards of equally many samples, in the rows' order."""
     import webdataset
 
     source = source_dataset(task)
@@ -81,7 +81,7 @@ def write_tars(task: Task, shards: int, folder: Path) -> None:
 
 
 def _encoded(source: Any) -> Callable[[int], bytes]:
-    """What gives the bytes of an image file for each item of a torchvision dataset."""
+    """A function that returns the bytes of an image file for each item of a torchvision dataset."""
 
     def png(index: int) -> bytes:
         stream = io.BytesIO()
