@@ -99,7 +99,7 @@ class RandomRotation(_Warp):
         super().__init__(interpolation, fill, mask_fill)
         self.degrees = _angles("degrees", degrees)
         if flag("expand", expand):
-            raise ValueError("expand is True: images of a batch keep one size; Pad before the rotation instead")
+            raise ValueError("expand is True, expected False: images of a batch keep one size")
         self.center = _center(center)
 
     def program(self, plan: Plan, draws: Draws) -> Program:

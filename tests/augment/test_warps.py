@@ -244,7 +244,7 @@ def test_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: 
 
 
 def test_what_warps_cannot_do_is_told() -> None:
-    with pytest.raises(ValueError, match="expand is True: images of a batch keep one size"):
+    with pytest.raises(ValueError, match="expand is True, expected False"):
         RandomRotation(10, expand=True)
     with pytest.raises(ValueError, match="interpolation is 'bicubic', expected one of nearest, bilinear"):
         RandomAffine(10, interpolation="bicubic")
