@@ -118,7 +118,7 @@ def test_it_compiles_for_gpus_and_writes_whole_words(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     kernel = importlib.import_module(NAME)._crop
-    types = dict.fromkeys(("images", "fill"), "*u8") | dict.fromkeys(("places", "tops", "lefts"), "*i64")
+    types = dict.fromkeys(("images", "fill"), "*u8") | dict.fromkeys(("indices", "tops", "lefts"), "*i64")
     types |= dict.fromkeys(("flips_x", "flips_y", "grays"), "*i1") | dict.fromkeys(("shift", "scale"), "*fp32")
     constants = {"CHANNELS": 3, "ROWS": 256, "COLS": 256, "HEIGHT": 224, "WIDTH": 224, "OVER": 16, "ACROSS": 256}
     constants |= {"INTERLEAVED": interleaved, "MODE": mode} | ({} if gray else {"grays": None})
