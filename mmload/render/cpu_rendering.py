@@ -29,6 +29,9 @@ from mmload.runtime.numba_compile import LINE
 CHUNK_ELEMENTS = 200_000
 """Elements that are rendered as levels or float32 before they are changed or converted: what stays in cache."""
 
+CHANGED_BYTES = 700_000
+"""Bytes of levels that are held while operations change them: what stays in cache."""
+
 RESIZED_BYTES = 700_000
 """Bytes of resized windows that are held before they are colored: what stays in cache."""
 
@@ -74,8 +77,8 @@ class Operations(NamedTuple):
             np.ascontiguousarray(program.codes.numpy()), numbers, np.array(fills, np.int64).reshape(-1, channels)
         )
 
-    def run(self, samples: slice, levels: Bytes) -> None:
-        """Changes the levels [b, C, H, W] of some samples in place."""
+    def run(self, samples: slice, levels: Bytes, flips: Bytes) -> None:
+        """Changes the levels [b, C, H, W] of some samples in place; flips [b] that are still to be done stay set."""
         from mmload.render import level_kernels  # compiled only by those who have such steps
 
         _, channels, height, width = levels.shape
@@ -83,7 +86,7 @@ class Operations(NamedTuple):
         spare, floats = scratch("spare", (size,), torch.uint8), scratch("floats", (size,), torch.float32)
         packed = scratch("packed", (framed,), torch.int32).numpy().view(np.uint32)
         codes, numbers = self.codes[samples], self.numbers[samples]
-        level_kernels.run(levels, codes, numbers, self.fills, spare.numpy(), floats.numpy(), packed)
+        level_kernels.run(levels, flips, codes, numbers, self.fills, spare.numpy(), floats.numpy(), packed)
 
 
 class CpuRendering:
@@ -149,20 +152,34 @@ class CpuRendering:
             else:
                 for index, window, target in zip(indices[part], self._windows[here], full, strict=True):
                     target.copy_(resized(images[index], window, how, self._plan.padding))
-            self._crop(here, full.numpy(), np.arange(len(full)), out[part])
+            if self._operations is not None and self._keeps_all(how):
+                self._change(here, full.numpy(), out[part])
+            else:
+                self._crop(here, full.numpy(), np.arange(len(full)), out[part])
+
+    def _keeps_all(self, how: Resampling) -> bool:
+        """Whether nothing is cropped after a resize, so that levels change where they lie."""
+        return how.top is None and how.left is None and (how.height, how.width) == self._plan.shape[2:]
 
     def _crop(self, samples: slice, images: Bytes, indices: Numbers, out: Tensor) -> None:
         """Cuts frames out of images and colors them, by way of their levels where these change."""
-        frames, streamed = self._frames.of(samples), self._streams(out)
+        frames = self._frames.of(samples)
         if self._operations is None:
-            self._cut(images, indices, frames, self._color_map, out, streamed)
+            self._cut(images, indices, frames, self._color_map, out, self._streams(out))
             return
-        for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
-            levels = scratch("levels", out[part].shape, torch.uint8)
-            self._cut(images, indices[part], frames.of(part), self._no_colors, levels)
-            self._operations.run(slice(samples.start + part.start, samples.start + part.stop), levels.numpy())
-            count = len(levels)
-            self._cut(levels.numpy(), np.arange(count), Frames.whole(count), self._color_map, out[part], streamed)
+        for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
+            levels = scratch("levels", (part.stop - part.start, *self._plan.shape[1:]), torch.uint8)
+            unflipped = frames.of(part)._replace(flips=np.zeros(len(levels), np.uint8))
+            self._cut(images, indices[part], unflipped, self._no_colors, levels)
+            self._change(slice(samples.start + part.start, samples.start + part.stop), levels.numpy(), out[part])
+
+    def _change(self, samples: slice, levels: Bytes, out: Tensor) -> None:
+        """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
+        operations, count = self._operations, len(levels)
+        if operations is not None:
+            frames = Frames.whole(count)._replace(flips=self._frames.flips[samples].copy())
+            operations.run(samples, levels, frames.flips)
+            self._cut(levels, np.arange(count), frames, self._color_map, out, self._streams(out))
 
     def _streams(self, out: Tensor) -> bool:
         """Whether a batch is written past the caches: it, and each sample, is too large to be found there again."""

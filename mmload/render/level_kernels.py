@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from mmload.render.cpu_kernels import FLIPPED_X, FLIPPED_Y
 from mmload.render.level_program import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
@@ -298,16 +299,43 @@ def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, floats: Float
         warp_bilinear(image, numbers, code == PERSPECTIVE_BILINEAR, fill, packed)
 
 
+@called
+def _warps(codes: Numbers) -> bool:
+    """Whether a sample is warped: of a flip and a warp the order counts."""
+    found = False
+    for code in codes:
+        found |= AFFINE_NEAREST <= code <= PERSPECTIVE_BILINEAR
+    return found
+
+
+@called
+def _flip(image: Bytes, flips: int) -> None:
+    if flips & FLIPPED_X:
+        _mirror(image)
+    if flips & FLIPPED_Y:
+        _upside_down(image)
+
+
 @numba_compiled(
-    "void(uint8[:, :, :, ::1], int64[:, ::1], float32[:, :, ::1], int64[:, ::1], uint8[::1], float32[::1], uint32[::1])"
+    "void(uint8[:, :, :, ::1], uint8[::1], int64[:, ::1], float32[:, :, ::1], int64[:, ::1], uint8[::1], float32[::1], "
+    "uint32[::1])"
 )
 def run(
-    images: Bytes, codes: Numbers, numbers: Floats, fills: Numbers, spare: Bytes, floats: Floats, packed: Words
+    images: Bytes,
+    flips: Bytes,
+    codes: Numbers,
+    numbers: Floats,
+    fills: Numbers,
+    spare: Bytes,
+    floats: Floats,
+    packed: Words,
 ) -> None:
     """Runs each sample's operations on it.
 
     Args:
         images: uint8 [B, C, H, W]; changed in place.
+        flips: uint8 [B], the bits of :data:`~mmload.render.cpu_kernels.FLIPPED_X` and ``FLIPPED_Y``, due before the
+            operations. Those that give the same after the operations stay, for the caller.
         codes: int64 [B, K], the operations.
         numbers: float32 [B, K, 8], theirs.
         fills: int64 [K, C], what lies outside of a warped image; -1: nothing.
@@ -320,6 +348,9 @@ def run(
     for k in range(_U(count)):
         image = images[k]
         levels, planes = image.reshape(size), image.reshape(channels, height * width)
+        if flips[k] and _warps(codes[k]):
+            _flip(image, flips[k])
+            flips[k] = 0
         for place in range(_U(codes.shape[1])):
             code, own = codes[k, place], numbers[k, place]
             if code == NONE:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from level_runs import ran as all_ran
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from mmload.render import level_program as levels
-from mmload.render.level_kernels import run
 from mmload.render.level_program import MOST_NUMBERS
 
 Made = tuple[int, tuple[float, ...], Callable[[Tensor], Tensor]]
@@ -58,15 +58,10 @@ BLURS = [(1, 1, 0.5), (3, 3, 0.1), (9, 9, 2.0), (23, 23, 0.1), (23, 23, 0.7), (2
 
 def ran(image: Tensor, operation: int, *numbers: float, fill: tuple[int, ...] | None = None) -> Tensor:
     """One operation on one image by the kernels."""
-    images = image.clone().unsqueeze(0)
     values = np.zeros((1, 1, MOST_NUMBERS), np.float32)
     values[0, 0, : len(numbers)] = numbers
-    size = image.numel()
-    fills = np.array([(-1,) * len(image) if fill is None else fill[: len(image)]])
-    spare, floats = np.zeros(size, np.uint8), np.zeros(size, np.float32)
-    packed = np.zeros(((image.shape[1] + 2) * (image.shape[2] + 2)), np.uint32)
-    run(images.numpy(), np.array([[operation]]), values, fills, spare, floats, packed)
-    return images[0]
+    fills = (-1,) * len(image) if fill is None else fill[: len(image)]
+    return all_ran(image.unsqueeze(0), [[operation]], values, fills)[0][0]
 
 
 def pictures() -> dict[str, Tensor]:
@@ -108,6 +103,25 @@ def test_a_blur_is_within_a_level_of_torchvision(wide: int, high: int, sigma: fl
             apart = blurred.int() - F.gaussian_blur(image, [wide, high], [sigma, sigma]).int()
             assert apart.abs().max() <= 1
             assert (apart != 0).float().mean() < 0.01  # its sums have another order
+
+
+@pytest.mark.parametrize("flips", [1, 2, 3])
+@pytest.mark.parametrize("name", [*EXACT, "blur", "affine", "perspective"])
+def test_flips_wait_for_the_end_only_where_that_gives_the_same(name: str, flips: int) -> None:
+    image = pictures()["smooth"]
+    extra = {
+        "blur": (levels.BLUR, (9.0, 5.0, 1.3)),
+        "affine": (levels.AFFINE_BILINEAR, (0.9, -0.2, 3.1, 0.1, 1.1, -4.3)),
+        "perspective": (levels.PERSPECTIVE_NEAREST, (1.05, 0.1, -3.0, 0.02, 0.97, 2.0, 0.001, -0.0005)),
+    }
+    operation, numbers, *_ = EXACT.get(name) or extra[name]
+    flipped = image.flip([axis for bit, axis in ((1, 2), (2, 1)) if flips & bit]).contiguous()
+    values = np.zeros((1, 1, MOST_NUMBERS), np.float32)
+    values[0, 0, : len(numbers)] = numbers
+    (changed,), (left,) = all_ran(image.unsqueeze(0), [[operation]], values, (9, 8, 7), [flips])
+    assert left == (0 if operation in levels.WARPS else flips)
+    changed = changed.flip([axis for bit, axis in ((1, 2), (2, 1)) if left & bit])
+    assert torch.equal(changed, ran(flipped, operation, *numbers, fill=(9, 8, 7)))
 
 
 def test_channels_change_places() -> None:
@@ -156,7 +170,6 @@ def test_a_perspective_warp_is_torchvisions(mode: str) -> None:
 
 def test_chains_are_mixed_as_augmix_mixes_them() -> None:
     image = pictures()["noise"]
-    images = image.clone().unsqueeze(0)
     program = [
         (levels.MIX_BEGIN, 0.3),
         (levels.INVERT, 0.0),
@@ -167,11 +180,8 @@ def test_chains_are_mixed_as_augmix_mixes_them() -> None:
     ]
     values = np.zeros((1, len(program), MOST_NUMBERS), np.float32)
     values[0, :, 0] = [number for _, number in program]
-    size = image.numel()
-    spare, floats = np.zeros(size, np.uint8), np.zeros(size, np.float32)
-    packed = np.zeros(((image.shape[1] + 2) * (image.shape[2] + 2)), np.uint32)
     fills = np.zeros((len(program), 3), np.int64)
-    run(images.numpy(), np.array([[code for code, _ in program]]), values, fills, spare, floats, packed)
+    images, _ = all_ran(image.unsqueeze(0), [[code for code, _ in program]], values, fills)
     mixed = 0.3 * image + 0.5 * F.invert(image) + 0.2 * F.posterize(image, 2)
     assert (images[0].int() - mixed.to(torch.uint8).int()).abs().max() <= 1
 

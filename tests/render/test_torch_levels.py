@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
+from level_runs import ran
 from test_level_kernels import EXACT, pictures
 
 from mmload.render import level_program as levels
 from mmload.render import torch_levels
-from mmload.render.level_kernels import run
 from mmload.render.level_program import Program, Slot, chain, one_of
 
 COUNT = 6
@@ -20,14 +19,11 @@ BENT = (1.05, 0.1, -3.0, 0.02, 0.97, 2.0, 0.001, -0.0005)
 
 def compiled(program: Program, images: torch.Tensor) -> torch.Tensor:
     """The images after a program, by the kernels."""
-    out, channels = images.clone(), images.shape[1]
+    channels = images.shape[1]
     rows = [
         (-1,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in program.slots
     ]
-    size = images[0].numel()
-    spare, floats = np.zeros(size, np.uint8), np.zeros(size, np.float32)
-    packed = np.zeros(((images.shape[2] + 2) * (images.shape[3] + 2)), np.uint32)
-    run(out.numpy(), program.codes.numpy(), program.numbers.numpy(), np.array(rows, np.int64), spare, floats, packed)
+    out, _ = ran(images, program.codes.numpy(), program.numbers.numpy(), rows)
     return out
 
 
