@@ -68,6 +68,10 @@ class Batch(TensorClass):
         return list(self.images.unbind(0)), targets
 
 
+Made = Batch | tuple[Batch, ...]
+"""What a collate makes of rows: a batch, or one batch per view."""
+
+
 def make_batch(
     fields: Mapping[str, Tensor], size: int | None, device: torch.device | None = None, **more: Any
 ) -> Batch:

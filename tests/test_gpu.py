@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from mmload import parity
 from mmload.augment import ColorJitter, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-from mmload.augment.collate import Collate, TwoViews
+from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.mix import CutMix
+from mmload.augment.views import TwoViews
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.loader import Loader

@@ -26,6 +26,7 @@ from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAug
 from mmload.augment.random_steps import RandomApply, RandomChoice, RandomOrder
 from mmload.augment.resize import RandomResizedCrop, Resize
 from mmload.augment.step import AfterStep, Step
+from mmload.augment.views import TwoViews, Views
 from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
@@ -63,6 +64,8 @@ __all__ = [
     "Resize",
     "Step",
     "TrivialAugmentWide",
+    "TwoViews",
+    "Views",
     "sample_seeds",
     "view_seeds",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mmload.augment.arguments import refusal, shown
 from mmload.augment.boxes import BoxRule, Trail, followed, judged
 from mmload.augment.checks import refuse_batch, refuse_changed, refuse_fields, refuse_steps, refuse_values
-from mmload.augment.draws import Draws, fresh_seeds, view_seeds
+from mmload.augment.draws import Draws, fresh_seeds
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
 from mmload.errors import counted
@@ -96,7 +96,7 @@ class Collate(nn.Module):
             if batch.dim() != 4:
                 raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
             return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
-        stacked = _stacked(batch)
+        stacked = stacked_rows(batch)
         if self.device is not None:
             stacked = stacked.to(self.device)
         return self.render(stacked, stacked.images, generator=generator)
@@ -108,6 +108,7 @@ class Collate(nn.Module):
         indices: Tensor | None = None,
         *,
         generator: torch.Generator | None = None,
+        memory: MemoryPool | None = None,
     ) -> Batch:
         """Renders a batch from images that lie somewhere else, such as a whole split on a device.
 
@@ -116,6 +117,7 @@ class Collate(nn.Module):
             images: uint8 [N, C, H, W], where the batch is to be.
             indices: int64 [B], which of the images each sample is; None: they are the samples.
             generator: where seeds come from if the batch has none; None: torch's default generator.
+            memory: where the output is taken from on a CPU; None: the collate's own.
 
         Returns:
             The batch with images in the collate's dtype and memory format.
@@ -129,7 +131,7 @@ class Collate(nn.Module):
         prepared = self.prepare(batch, shape, device=images.device, source=images.dtype, generator=generator)
         shape_out, dtype, memory_format = prepared.shape, prepared.dtype, prepared.memory_format
         if images.device.type == "cpu":
-            out = self._memory.empty(shape_out, dtype, memory_format)
+            out = (memory or self._memory).empty(shape_out, dtype, memory_format)
         else:
             out = torch.empty(shape_out, dtype=dtype, device=images.device, memory_format=memory_format)
         prepared.render_batch(images, out, indices)
@@ -295,7 +297,7 @@ def _device(device: object) -> torch.device:
         raise refusal("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error
 
 
-def _stacked(batch: Batch | Sequence[Batch]) -> Batch:
+def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
     """A list of rows as one batch."""
     if isinstance(batch, Batch):
         return batch
@@ -307,35 +309,3 @@ def _stacked(batch: Batch | Sequence[Batch]) -> Batch:
     stacked: Any = torch.stack(rows)
     whole: Batch = stacked
     return whole
-
-
-class TwoViews(nn.Module):
-    """Two independently drawn views of every sample, for self-supervised training.
-
-    Args:
-        first: renders the first view, with the samples' own seeds.
-        second: renders the other; None: ``first`` again, with other draws.
-    """
-
-    def __init__(self, first: Collate, second: Collate | None = None) -> None:
-        super().__init__()
-        for name, one in (("first", first), ("second", first if second is None else second)):
-            if not isinstance(one, Collate):
-                raise TypeError(f"{name} is {shown(one)}, expected a Collate")
-        self.first = first
-        self.second = first if second is None else second
-
-    def forward(
-        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor] | tuple[Batch, Batch]:
-        """Both views of a batch, each as :class:`Collate` gives it.
-
-        Args:
-            batch: what :class:`Collate` takes; its images are read twice and not changed.
-            generator: where seeds come from if the batch has none; None: torch's default generator.
-        """
-        if isinstance(batch, Tensor):
-            return self.first(batch, generator), self.second(batch, generator)
-        whole = _stacked(batch)
-        other = whole if whole.seeds is None else whole.replace(seeds=view_seeds(whole.seeds, 1))
-        return self.first(whole, generator), self.second(other, generator)

@@ -22,6 +22,7 @@ from torchvision.transforms.v2 import functional as F
 from mmload import augment
 from mmload.augment.collate import Collate
 from mmload.augment.step import AfterStep, Step
+from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
 from mmload.sources.voc_tasks import VOID
@@ -45,7 +46,7 @@ def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -
 
     Raises:
         UsageError: if a step or setting has no counterpart in torchvision.
-        TypeError: if it is something else.
+        TypeError: if it is something else, such as a Views: its collates have an equivalent each.
     """
     if isinstance(meaning, Collate):
         return v2.Compose(_of_collate(meaning))
@@ -53,7 +54,17 @@ def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -
         return v2.Compose(_of_recipe(meaning.decode, meaning.transforms))
     if isinstance(meaning, Mapping):
         return v2.Compose(_of_recipe(meaning["decode"], meaning["transforms"]))
-    raise TypeError(f"got {type(meaning).__name__}, expected a Collate, a BuildRecipe or a manifest's recipe")
+    raise _not_one(meaning)
+
+
+def _not_one(meaning: object) -> TypeError:
+    """The error for what has no equivalent, or several."""
+    if isinstance(meaning, Views):
+        return TypeError(
+            f"got {type(meaning).__name__} of {len(meaning.views)}: a Compose makes one image of one, so give the "
+            "collates one by one: [torchvision_equivalent(collate) for collate in views.collates]"
+        )
+    return TypeError(f"got {type(meaning).__name__}, expected a Collate, a BuildRecipe or a manifest's recipe")
 
 
 def conversion(collate: Collate) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mmload.augment.collate import Collate
+from mmload.augment.views import Views
 from mmload.errors import UsageError, choices
 from mmload.loader.order import Order
 from mmload.loader.sampler_order import SamplerOrder
@@ -52,7 +53,7 @@ def device_for(device: torch.device | str | None, collate: object) -> torch.devi
     """The given device, else the collate's, else the CPU."""
     if device is not None:
         return torch.device(device)
-    collate_device = collate.device if isinstance(collate, Collate) else None
+    collate_device = collate.device if isinstance(collate, Collate | Views) else None
     return collate_device or torch.device("cpu")
 
 

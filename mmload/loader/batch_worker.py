@@ -17,7 +17,8 @@ from mmload.augment.checks import refuse_fields
 from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import sample_seeds
 from mmload.augment.per_sample import PerSample
-from mmload.batch import Batch, make_batch
+from mmload.augment.views import Views, collates_of
+from mmload.batch import Batch, Made, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.device_batches import DeviceBatches
 from mmload.loader.device_transfer import CudaPort
@@ -33,7 +34,7 @@ PART_BYTES = 768 * 2**10
 class Delivery(Protocol):
     """A batch as a worker thread leaves it."""
 
-    def receive(self) -> Batch:
+    def receive(self) -> Made:
         """The finished batch. Called once, in the training thread."""
 
 
@@ -59,7 +60,7 @@ class BatchWorker:
         self,
         split: Rows,
         fields: Sequence[str],
-        collate: Callable[[Batch], Batch] | None,
+        collate: Callable[[Batch], Made] | None,
         *,
         device: torch.device,
         tier: str,
@@ -68,14 +69,16 @@ class BatchWorker:
         slots: int,
     ) -> None:
         self._split, self._collate, self._seed = split, collate, seed
-        if isinstance(collate, Collate):  # before the first row is read
-            refuse_fields(collate.steps, boxes="boxes" in fields, masks="masks" in fields)
+        views = collates_of(collate)
+        for view in views:  # before the first row is read
+            refuse_fields(view.steps, boxes="boxes" in fields, masks="masks" in fields)
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = isinstance(collate, nn.Module) and any(
             isinstance(module, PerSample) for module in collate.modules()
         )
         self._others = [name for name in fields if name != "images"]
         self._memory = MemoryPool(spare=slots)
+        self._view_memories = [MemoryPool(spare=slots) for _ in views]
         self._tier = make(tier, split, device) if "images" in fields else None
         self._spec = split.fields["images"] if self._tier else None
         self._scratch = threading.local()
@@ -141,12 +144,13 @@ class BatchWorker:
         batch = make_batch(fields, len(rows), ids=rows, seeds=seeds)
         if self._spec is None:
             return HostBatch(self, self._collate, batch)
-        if not isinstance(self._collate, Collate):
+        if not isinstance(self._collate, Collate | Views):
             batch.images = self._gathered(rows)
             return HostBatch(self, self._collate, batch)
         channels, height, width = self._spec.shape
         prepared = self._collate.prepare(batch, (channels, height, width), source=self._spec.torch_dtype)
-        return HostBatch(self, self._collate, batch, prepared, self._rendered(prepared, rows))
+        views = prepared if isinstance(prepared, tuple) else (prepared,)
+        return HostBatch(self, self._collate, batch, list(zip(views, self._rendered(views, rows), strict=True)))
 
     def _gathered(self, rows: Tensor) -> Tensor:
         """The rows' images as they are stored, in pooled memory."""
@@ -158,27 +162,37 @@ class BatchWorker:
         self.add_seconds(read=perf_counter() - began)
         return images
 
-    def _rendered(self, prepared: PreparedBatch, rows: Tensor) -> Tensor:
-        """The images after the steps that compose, in pooled memory; uint8 rows a few at a time, to stay in cache."""
+    def _rendered(self, views: Sequence[PreparedBatch], rows: Tensor) -> list[Tensor]:
+        """Each view's images after the steps that compose, in pooled memory.
+
+        Rows are read once. If they are uint8, a few at a time are rendered for all views, while they are in cache.
+        """
         if self._tier is None or self._spec is None:
             raise RuntimeError("no images are read")
-        out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
+        outs = [
+            memory.empty(view.shape, view.dtype, view.memory_format)
+            for view, memory in zip(views, self._view_memories, strict=True)
+        ]
         if self._spec.torch_dtype != torch.uint8:
             images = self._gathered(rows)
             began = perf_counter()
-            prepared.render_batch(images, out)
+            for view, out in zip(views, outs, strict=True):
+                view.render_batch(images, out)
             self.add_seconds(render=perf_counter() - began)
-            return out
+            return outs
         began = perf_counter()
         if not hasattr(self._scratch, "rows"):
             count = max(1, PART_BYTES // self._spec.row_bytes)
             self._scratch.rows = torch.empty((count, *self._spec.shape), dtype=torch.uint8)
         first = 0
         for images, indices in self._tier.parts(rows, self._scratch.rows):
-            prepared.render_rows(first, images, indices, out[first : first + len(indices)])
+            # All rows of a part at once for a view: the memory tier's part is the whole batch, and splitting it to keep
+            # rows in cache between views made DINO's ten crops 4 to 8 % slower, as every call has a cost of its own.
+            for view, out in zip(views, outs, strict=True):
+                view.render_rows(first, images, indices, out[first : first + len(indices)])
             first += len(indices)
         self.add_seconds(render=perf_counter() - began)
-        return out
+        return outs
 
     def _fill(self, name: str, rows: Tensor, buffer: Tensor) -> None:
         """Rows of one field into a pinned buffer."""
@@ -196,35 +210,35 @@ class HostBatch:
     Args:
         worker: counts the time.
         collate: makes the batch.
-        batch: its rows; without images where ``prepared`` is given.
-        prepared: the batch as a Collate has drawn it.
-        rendered: the images that ``prepared`` finishes.
+        batch: its rows; without images where ``views`` are given.
+        views: the batch as a Collate, or each of a Views, has drawn it, and the images to finish.
     """
 
     def __init__(
         self,
         worker: BatchWorker,
-        collate: Callable[[Batch], Batch] | None,
+        collate: Callable[[Batch], Made] | None,
         batch: Batch,
-        prepared: PreparedBatch | None = None,
-        rendered: Tensor | None = None,
+        views: Sequence[tuple[PreparedBatch, Tensor]] = (),
     ) -> None:
-        self._worker, self._collate, self._batch = worker, collate, batch
-        self._prepared, self._rendered = prepared, rendered
+        self._worker, self._collate = worker, collate
+        self._made: Made = batch
+        self._batch, self._views = batch, views
         self._is_finished = False
 
     def finish(self) -> None:
         """Run the remaining steps."""
-        if self._prepared is not None and self._rendered is not None:
+        if self._views:
             began = perf_counter()
-            self._batch = self._prepared.finish(self._rendered)
+            made = tuple(prepared.finish(rendered) for prepared, rendered in self._views)
+            self._made = made if isinstance(self._collate, Views) else made[0]
             self._worker.add_seconds(render=perf_counter() - began)
         elif self._collate is not None:
-            self._batch = self._collate(self._batch)
+            self._made = self._collate(self._batch)
         self._is_finished = True
 
-    def receive(self) -> Batch:
+    def receive(self) -> Made:
         """See :class:`Delivery`."""
         if not self._is_finished:
             self.finish()
-        return self._batch
+        return self._made

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate
-from mmload.batch import Batch, make_batch
+from mmload.augment.views import Views
+from mmload.batch import Batch, Made, make_batch
 from mmload.loader.device_transfer import Port, Ring, Shipped
 from mmload.loader.tiers import OnDevice, Tier
 from mmload.records import FieldSpec
@@ -36,7 +37,7 @@ class DeviceBatches:
         fields: Mapping[str, FieldSpec],
         *,
         tier: Tier | None,
-        collate: Callable[[Batch], Batch] | None,
+        collate: Callable[[Batch], Made] | None,
         batch_size: int,
         slots: int,
     ) -> None:
@@ -67,19 +68,19 @@ class ArrivingBatch:
 
     port: Port
     resident: OnDevice | None
-    collate: Callable[[Batch], Batch] | None
+    collate: Callable[[Batch], Made] | None
     ids: Shipped
     seeds: Shipped
     fields: Mapping[str, Shipped]
 
-    def receive(self) -> Batch:
+    def receive(self) -> Made:
         """Make the caller's stream wait for the copies, and render there."""
         ids = self.ids.arrive(self.port)
         fields = {name: shipped.arrive(self.port) for name, shipped in self.fields.items()}
         batch = make_batch(fields, len(ids), ids=ids, seeds=self.seeds.arrive(self.port), device=ids.device)
         if self.resident is not None:
             [(images, indices)] = self.resident.parts(ids, scratch=self.resident.rows)  # one part with all
-            if isinstance(self.collate, Collate):
+            if isinstance(self.collate, Collate | Views):
                 return self.collate.render(batch, images, indices)
             batch.images = images[indices]
         return batch if self.collate is None else self.collate(batch)

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from torch import Tensor
 
-from mmload.batch import Batch
+from mmload.batch import Made
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import Delivery
 from mmload.loader.worker_pool import WorkerPool
@@ -100,7 +100,7 @@ class EpochIterator:
     def __iter__(self) -> EpochIterator:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Made:
         """The next batch.
 
         Raises:
@@ -135,7 +135,7 @@ class EpochIterator:
             if pending.future is None:
                 pending.future = self._pool.submit(pending.rows, self._position.epoch)
 
-    def _received(self, pending: _Pending) -> Batch:
+    def _received(self, pending: _Pending) -> Made:
         """Wait for the batch; after an error it has to be submitted again."""
         if pending.future is None:
             raise RuntimeError("the batch was not submitted")

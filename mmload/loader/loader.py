@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
 from mmload.augment.collate import Collate
-from mmload.batch import Batch
+from mmload.batch import Batch, Made
 from mmload.loader.arguments import (
     device_for,
     fields_named,
@@ -75,8 +75,8 @@ class Loader:
         shuffle: True for a new random order each epoch, False for the stored order, "block" for a random order that
             reads neighbors together: for data larger than memory on disks that like long reads.
         seed: 0 to 2**64 - 1; decides order and draws.
-        collate: usually a :class:`Collate`; any callable that takes a Batch of uint8 rows and returns a batch.
-            None: the rows as they are stored.
+        collate: usually a :class:`Collate`, or a :class:`~mmload.augment.views.Views`, whose batches are tuples of a
+            Batch per view; any callable that takes a Batch of uint8 rows. None: the rows as they are stored.
         device: where batches go; None: the collate's device, else the CPU.
         tier: where images are read from: "disk", "memory", "device", or "auto" by size and free memory.
         threads: how many threads read and render; None: one per available core.
@@ -105,7 +105,7 @@ class Loader:
         batch_size: int = 64,
         shuffle: bool | str = False,
         seed: int = 0,
-        collate: Callable[[Batch], Batch] | None = None,
+        collate: Callable[[Batch], Made] | None = None,
         device: torch.device | str | None = None,
         tier: str = "auto",
         threads: int | None = None,
@@ -232,7 +232,9 @@ class Loader:
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
             self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
             self._position, self._announced = Position(epoch, offset), (None, 0)
-            return EpochIterator(pool, rows, self._position, self._counts, ahead=self.threads + self.prefetch)
+            ahead = self.threads + self.prefetch
+            batches: Any = EpochIterator(pool, rows, self._position, self._counts, ahead=ahead)  # tuples from a Views
+            return batches  # type: ignore[no-any-return]  # typed for a Collate, the usual case
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the threads: a copy starts its own."""

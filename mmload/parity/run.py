@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.augment.collate import Collate
+from mmload.augment.views import Views
 from mmload.builder.pipeline import splits_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.trust import recipe_of
@@ -38,7 +39,7 @@ def run(
     split: str | None = None,
     rows: int | None = DEFAULT_ROWS,
     seed: int = 0,
-    collate: Collate | None = None,
+    collate: Collate | Views | None = None,
     draws: int = DRAWS,
     alpha: float = ALPHA,
     threads: int | None = None,
@@ -53,7 +54,7 @@ def run(
         split: check only this split; None: all, and the load side with the first that has images.
         rows: number of rows of each split to decode; None: all. Labels and order are always checked for every row.
         seed: selects the rows and the draws.
-        collate: the collate for the load side; None: the usual crops, a flip and Normalize.
+        collate: the collate for the load side, or several as views; None: the usual crops, a flip and Normalize.
         draws: number of draws of each property.
         alpha: probability that a correct store fails any test.
         threads: decoding threads; None takes the cores available.
@@ -121,16 +122,28 @@ def _store_side(
     return verdicts, worst[:WORST]
 
 
-def _load_side(splits: list[Split], collate: Collate | None, *, seed: int, draws: int, alpha: float) -> list[Verdict]:
+def _load_side(
+    splits: list[Split], collate: Collate | Views | None, *, seed: int, draws: int, alpha: float
+) -> list[Verdict]:
     """Check draws and batches, for the first split that has images."""
     split = next((each for each in splits if len(each) and _has_pictures(each)), None)
     if split is None:
         return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]
-    collates = usual_collates(split) if collate is None else {"collate": collate}
+    collates = usual_collates(split) if collate is None else _named(collate)
     verdicts = check_draws(collates, split, seed=seed, draws=draws, alpha=alpha)
     for name, each in collates.items():
         verdicts += check_equal(name, each, split, rows=ROWS, seed=seed)
     return verdicts
+
+
+def _named(collate: Collate | Views) -> dict[str, Collate]:
+    """Each collate by its name; one that makes several views by the first of them."""
+    if isinstance(collate, Collate):
+        return {"collate": collate}
+    names: dict[Collate, str] = {}
+    for number, view in enumerate(collate.collates):
+        names.setdefault(view, f"view {number}")
+    return {name: view for view, name in names.items()}
 
 
 def _has_pictures(split: Split) -> bool:

@@ -11,7 +11,8 @@ import torch
 
 from mmload import augment
 from mmload.augment import BoxRule, CutMix, MixUp, Normalize, RandomCrop, RandomErasing, RandomResizedCrop, Resize
-from mmload.augment.collate import Collate, TwoViews
+from mmload.augment.collate import Collate
+from mmload.augment.views import TwoViews
 
 NAN, INF = math.nan, math.inf
 SIZED = ("RandomCrop", "CenterCrop", "RandomResizedCrop", "Resize")
@@ -39,6 +40,9 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     *[(Resize, {"size": 8, "max_size": most}) for most in (8, NAN, 9.5)],
     *[(Resize, {"size": None, "max_size": most}) for most in (0, True)],
     (Collate, {"box_rule": 1.0}),
+    (augment.Views, {}),
+    *[(lambda *, view: augment.Views(Collate(), view), {"view": view}) for view in (3, augment.Views(Collate()))],
+    (lambda *, device: augment.Views(Collate(), Collate(device=device)), {"device": "cpu"}),
     (TwoViews, {"first": None}),
     (TwoViews, {"first": Collate(), "second": 3}),
 ]

@@ -22,7 +22,7 @@ from mmload.augment import (
     RandomResizedCrop,
     sample_seeds,
 )
-from mmload.augment.collate import Collate, TwoViews
+from mmload.augment.collate import Collate
 from mmload.batch import Batch
 
 LARGE, TINY = (3, 96, 100), (3, 32, 32)
@@ -218,22 +218,6 @@ def test_inference_mode_leaves_nothing_behind() -> None:
     with torch.inference_mode():
         expected = collate(batch).images.clone()
     assert torch.equal(collate(batch).images, expected)
-
-
-def test_two_views_are_drawn_apart_and_fixed() -> None:
-    batch = batch_of(6, LARGE, targets=torch.arange(6))
-    collate = Collate(*train_steps(LARGE))
-    views = TwoViews(collate)
-    first, second = views(batch)
-    assert torch.equal(first.images, collate(batch).images)
-    assert not torch.equal(first.images, second.images)
-    assert torch.equal(second.targets, batch.targets)
-    again = views([batch[k] for k in range(6)])
-    assert torch.equal(again[0].images, first.images)
-    assert torch.equal(again[1].images, second.images)
-    assert torch.equal(views(batch[3:4])[1].images, second.images[3:4])
-    plain, other = TwoViews(collate, Collate())(batch.images)
-    assert plain.shape != other.shape
 
 
 class Counting:

@@ -12,10 +12,11 @@ from level_expected import batch_of, by_torchvision, exact_steps, level_steps
 from torch import Tensor, nn
 
 from mmload import augment
-from mmload.augment.collate import Collate, TwoViews
+from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, view_seeds
 from mmload.augment.level_step import LevelStep
 from mmload.augment.step import plan_for
+from mmload.augment.views import TwoViews
 from mmload.batch import Batch
 from mmload.render.level_program import Program
 

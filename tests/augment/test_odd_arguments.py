@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mmload import augment
 from mmload.augment import BoxRule
-from mmload.augment.collate import Collate, TwoViews
+from mmload.augment.collate import Collate
+from mmload.augment.views import TwoViews
 from mmload.batch import Batch
 
 ODD: list[Any] = [

@@ -24,8 +24,9 @@ from mmload.augment import (
     RandomHorizontalFlip,
     sample_seeds,
 )
-from mmload.augment.collate import Collate, TwoViews
+from mmload.augment.collate import Collate
 from mmload.augment.foreign_modules import COUNTERPARTS
+from mmload.augment.views import TwoViews
 from mmload.batch import Batch
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.store.dataset import Dataset

@@ -53,9 +53,11 @@ def sample_seeds(seed: int, epoch: int, rows: Sequence[int]) -> Tensor:
     return torch.tensor([word - (word >> 63 << 64) for word in words], dtype=torch.int64)
 
 
-def other_view(seeds: Tensor) -> Tensor:
-    """The seeds of the second of two views, hash(hash(seed), view), int64 [B]."""
-    words = [_mix(_mix(seed) ^ GOLDEN) for seed in seeds.tolist()]
+def seeds_of_view(seeds: Tensor, view: int) -> Tensor:
+    """The seeds of a view: the first has the samples' own, another hash(hash(seed), view); int64 [B]."""
+    if view == 0:
+        return seeds
+    words = [_mix(_mix(seed) ^ GOLDEN * view) for seed in seeds.tolist()]
     return torch.tensor([word - (word >> 63 << 64) for word in words], dtype=torch.int64)
 
 

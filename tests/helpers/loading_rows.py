@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from loading_expected import Expected, Fields, differences
 from loading_options import collates, numbers_of, orders, row_likes, row_lists
-from loading_reference import batched, collated, dealt, other_view, sample_seeds, stored
+from loading_reference import batched, collated, dealt, sample_seeds, seeds_of_view, stored
 from loading_stores import ROWS
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import mmload
-from mmload.augment.collate import Collate, TwoViews
+from mmload.augment.collate import Collate
+from mmload.augment.views import Views
 from mmload.batch import Batch
+from mmload.loader import Loader
 from mmload.records import FIELD_NAMES
 
 STORES: dict[str, Path] = {}
@@ -113,19 +115,44 @@ class Rows(RuleBasedStateMachine):
         else:
             self.compare({"images": made}, collated(collate, {"images": rows["images"]}, seeds), repr(collate))
 
-    @rule(data=st.data(), seed=st.integers(0, 2**40))
-    def two_views(self, data: Any, seed: int) -> None:
-        """Two views of a batch, by one collate or two."""
-        STEPS["two_views"] += 1
-        first, second = data.draw(collates(self.kind)), data.draw(collates(self.kind))
-        if first is None:
+    @rule(data=st.data(), seed=st.integers(0, 2**40), many=st.integers(1, 3))
+    def views(self, data: Any, seed: int, many: int) -> None:
+        """Views of a batch, each by its collate."""
+        STEPS["views"] += 1
+        views = [collate for _ in range(many) if (collate := data.draw(collates(self.kind))) is not None]
+        if not views:
             return
         numbers = data.draw(row_lists(self.rows, negative=False))
         seeds = sample_seeds(seed, 1, numbers)
-        made = TwoViews(first, second)(self.split[numbers].replace(seeds=seeds))
+        self.compare_views(Views(*views)(self.split[numbers].replace(seeds=seeds)), views, numbers, seeds)
+
+    @rule(data=st.data(), epoch=st.integers(0, 3), many=st.integers(2, 4), tier=st.sampled_from(["disk", "memory"]))
+    def views_of_a_loader(self, data: Any, epoch: int, many: int, tier: str) -> None:
+        """Views of all batches of an epoch, one collate among them twice."""
+        STEPS["views_of_a_loader"] += 1
+        views = [collate for _ in range(many) if (collate := data.draw(collates(self.kind))) is not None]
+        if not views:
+            return
+        views.append(views[0])
+        size, threads = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 3))
+        with Loader(
+            self.split, batch_size=size, shuffle=True, seed=5, collate=Views(*views), tier=tier, threads=threads
+        ) as loader:
+            loader.set_epoch(epoch)
+            seen: list[int] = []
+            for batches in loader:
+                numbers = batches[0].ids.tolist()
+                self.compare_views(batches, views, numbers, sample_seeds(5, epoch, numbers))
+                seen += numbers
+        assert sorted(seen) == list(range(self.rows))
+
+    def compare_views(self, made: Any, views: list[Collate], numbers: list[int], seeds: torch.Tensor) -> None:
+        """Each view must be what its collate makes of the rows with the view's seeds."""
+        assert type(made) is tuple
         rows = {name: value[numbers] for name, value in self.files.items()} | {"ids": torch.tensor(numbers)}
-        for view, collate, own in zip(made, (first, second or first), (seeds, other_view(seeds)), strict=True):
-            self.compare(fields_of(view), collated(collate, rows | {"seeds": own}, own), f"a view of {collate!r}")
+        for place, (view, collate) in enumerate(zip(made, views, strict=True)):
+            own = seeds_of_view(seeds, place)
+            self.compare(fields_of(view), collated(collate, rows | {"seeds": own}, own), f"view {place}, {collate!r}")
 
     @rule(data=st.data(), epoch=st.integers(0, 3))
     def order(self, data: Any, epoch: int) -> None:

@@ -26,6 +26,7 @@ from mmload.augment import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    Views,
 )
 from mmload.augment.collate import Collate
 from mmload.builder.recipe import BuildRecipe, square
@@ -244,3 +245,13 @@ def test_every_kind_of_file_is_decoded_as_it_is_stored(tmp_path: Path, decode: d
         stored = Decoder(**decode)(file.read_bytes())  # type: ignore[arg-type]  # its own keywords
         expected = stored[0] if len(stored) == 1 else stored.permute(1, 2, 0)
         assert np.array_equal(pixels, expected.numpy()), file.name
+
+
+def test_views_are_asked_for_one_by_one() -> None:
+    views = Views(Collate(CenterCrop(5)), Collate(CenterCrop(3)))
+    with pytest.raises(TypeError, match=r"got Views of 2: .* give the collates one by one"):
+        torchvision_equivalent(views)
+    assert [tuple(torchvision_equivalent(view)(pictures()[0]).shape) for view in views.collates] == [
+        (3, 5, 5),
+        (3, 3, 3),
+    ]

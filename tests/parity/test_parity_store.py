@@ -12,6 +12,8 @@ from parity_stores import SIZE, built, check, failed, make_photos, rewrite
 from PIL import Image
 
 from mmload import parity
+from mmload.augment import CenterCrop, Views
+from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import SourceError, UsageError
@@ -28,6 +30,14 @@ def test_a_right_store_passes(photos: Path, tmp_path: Path) -> None:
         assert exact.numbers["greatest"] == 0
         assert near.numbers["greatest"] <= 2
         assert near.numbers["share_over_1"] <= 0.01
+
+
+def test_the_collates_of_views_are_checked_once_each(photos: Path, tmp_path: Path) -> None:
+    small = Collate(CenterCrop(9))
+    report = check(built(photos, tmp_path / "out"), photos, rows=3, collate=Views(Collate(), small, small))
+    assert report.passed, parity.table(report)
+    names = {verdict.name.split(",")[0] for verdict in report.verdicts if verdict.name.startswith("view")}
+    assert names == {"view 0", "view 1"}
 
 
 @pytest.mark.parametrize("options", [{"shuffle_seed": 3}, {"shard_bytes": 4 * (3 * SIZE * SIZE + 8)}])

@@ -1,0 +1,142 @@
+"""Several views of every sample, each by a collate of its own: batches for self-supervised training.
+
+It takes what :class:`~mmload.augment.collate.Collate` takes and returns a tuple of what that returns, one per view. It
+never reads files: a :class:`mmload.loader.Loader` reads each row once and renders all its views while it is in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+from torch import Tensor, nn
+
+from mmload.augment.arguments import shown
+from mmload.augment.collate import Collate, PreparedBatch, stacked_rows
+from mmload.augment.draws import view_seeds
+from mmload.batch import Batch
+from mmload.runtime.memory_pool import MemoryPool
+
+
+class Views(nn.Module):
+    """Independently drawn views of every sample, of any sizes.
+
+    Each view is the batch that its collate makes of the same samples. The first is drawn with the samples' own seeds,
+    view ``k`` with ``view_seeds(seeds, k)``, so a collate may be given several times: ``Views(a, b, *[c] * 8)`` makes
+    the ten crops of DINO.
+
+    Args:
+        views: the collate of each view.
+
+    Raises:
+        TypeError: if a view is no Collate.
+        ValueError: if there are none, or they go to different devices.
+    """
+
+    def __init__(self, *views: Collate) -> None:
+        super().__init__()
+        for number, view in enumerate(views):
+            _expect_collate(f"view {number}", view)
+        if not views:
+            raise ValueError("the number of views is 0, expected a Collate for each view")
+        devices = dict.fromkeys(view.device for view in views)
+        if len(devices) > 1:
+            first, second, *_ = devices
+            raise ValueError(f"the device of one view is {first}, of another {second}: give all views the same")
+        self.views = nn.ModuleList(views)
+        self._memories = [MemoryPool(spare=2) for _ in views]  # a collate given eight times has eight batches alive
+
+    @property
+    def collates(self) -> tuple[Collate, ...]:
+        """The collate of each view."""
+        return tuple(view for view in self.views if isinstance(view, Collate))
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where batches are moved before the first step; None: they stay where they are."""
+        return self.collates[0].device
+
+    @overload
+    def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, ...]: ...
+
+    @overload
+    def forward(
+        self, batch: Batch | Sequence[Batch], generator: torch.Generator | None = None
+    ) -> tuple[Batch, ...]: ...
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
+    def forward(
+        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
+    ) -> tuple[Tensor, ...] | tuple[Batch, ...]:
+        """All views of a batch, each as :class:`Collate` gives it.
+
+        Args:
+            batch: what :class:`Collate` takes; its images are read once a view and not changed.
+            generator: where seeds come from if the batch has none, for each view anew; None: torch's default generator.
+        """
+        if isinstance(batch, Tensor):
+            if batch.dim() != 4:
+                raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
+            rows = Batch(images=batch, batch_size=[len(batch)])
+            return tuple(view.images for view in self.forward(rows, generator))
+        stacked = stacked_rows(batch)
+        if self.device is not None:
+            stacked = stacked.to(self.device)
+        return self.render(stacked, stacked.images, generator=generator)
+
+    def render(
+        self,
+        batch: Batch,
+        images: Tensor,
+        indices: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Batch, ...]:
+        """All views of images that lie somewhere else: see :meth:`Collate.render`."""
+        return tuple(
+            view.render(seen, images, indices, generator=generator, memory=memory)
+            for view, seen, memory in zip(self.collates, self._seen(batch), self._memories, strict=True)
+        )
+
+    def prepare(
+        self, batch: Batch, shape: tuple[int, int, int], *, source: torch.dtype = torch.uint8
+    ) -> tuple[PreparedBatch, ...]:
+        """Every view of a batch whose images are yet to be read: see :meth:`Collate.prepare`."""
+        return tuple(
+            view.prepare(seen, shape, source=source)
+            for view, seen in zip(self.collates, self._seen(batch), strict=True)
+        )
+
+    def _seen(self, batch: Batch) -> list[Batch]:
+        """The batch with the seeds of each view."""
+        if batch.seeds is None:
+            return [batch] * len(self.views)
+        others = range(1, len(self.views))
+        return [batch, *(batch.replace(seeds=view_seeds(batch.seeds, number)) for number in others)]
+
+
+class TwoViews(Views):
+    """Two independently drawn views of every sample, for contrastive training.
+
+    Args:
+        first: renders the first view, with the samples' own seeds.
+        second: renders the other; None: ``first`` again, with other draws.
+    """
+
+    def __init__(self, first: Collate, second: Collate | None = None) -> None:
+        _expect_collate("first", first)
+        _expect_collate("second", first if second is None else second)
+        super().__init__(first, first if second is None else second)
+
+
+def collates_of(collate: object) -> tuple[Collate, ...]:
+    """The collate of each view, of a Collate itself; none of anything else."""
+    if isinstance(collate, Views):
+        return collate.collates
+    return (collate,) if isinstance(collate, Collate) else ()
+
+
+def _expect_collate(name: str, view: object) -> None:
+    if not isinstance(view, Collate):
+        raise TypeError(f"{name} is {shown(view)}, expected a Collate")
