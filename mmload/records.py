@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-DTYPES: Mapping[str, torch.dtype] = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.bool,
-    )
+DTYPES: Mapping[str, int] = {
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "bool": 1,
 }
-"""The dtypes a store may hold, by the name that the manifest uses."""
+"""The dtypes a store may hold, by their names in torch and in the manifest, and the bytes of a value.
+
+No torch here: to show what is in a dataset takes a tenth of the time without it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,10 @@ class FieldSpec:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype as torch knows it."""
-        return DTYPES[self.dtype]
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
     @property
     def row_bytes(self) -> int:
@@ -54,7 +59,13 @@ class FieldSpec:
         count = 1
         for size in self.shape:
             count *= size
-        return count * self.torch_dtype.itemsize
+        return count * DTYPES[self.dtype]
+
+
+def dtype_name(dtype: torch.dtype) -> str | None:
+    """A dtype's key in :data:`DTYPES`; None if a store does not hold it."""
+    name = str(dtype).removeprefix("torch.")
+    return name if name in DTYPES else None
 
 
 @dataclass(frozen=True)

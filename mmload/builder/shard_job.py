@@ -22,7 +22,7 @@ from mmload.builder.sample_geometry import Pixels
 from mmload.builder.staging import attend
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
-from mmload.records import DTYPES, FieldSpec, Sample
+from mmload.records import FieldSpec, Sample, dtype_name
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.runtime.permutation import permute
 from mmload.sources import ReadsBlocks, SourceSplit, Splittable
@@ -246,7 +246,6 @@ def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str
         BuildError: if no sample is readable.
         RecipeError: if a store does not support a field.
     """
-    names = {dtype: name for name, dtype in DTYPES.items()}
     for index in range(len(split)):
         try:
             sample = finished(split, index, chain)
@@ -256,9 +255,10 @@ def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str
             continue
         fields = {}
         for name, tensor in sample.fields.items():
-            if tensor.dtype not in names:
+            dtype = dtype_name(tensor.dtype)
+            if dtype is None:
                 raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a store cannot hold")
-            fields[name] = FieldSpec(dtype=names[tensor.dtype], shape=tuple(tensor.shape))
+            fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
         return fields
     raise BuildError("not one sample can be read; run without --on-error skip to see why")
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.records import DTYPES
+from mmload.records import DTYPES, dtype_name
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.columns import Bytes
 from mmload.sources.decode import Decoder
@@ -96,7 +96,7 @@ def read_tensor(root: Path, name: str, sample: str) -> Tensor:
         raise SampleError(sample, f"{name} holds a {type(tensor).__name__}, expected one dense tensor")
     if tensor.device.type != "cpu":
         raise SampleError(sample, f"{name} holds a tensor of the device {tensor.device}, without its numbers")
-    if tensor.dtype not in DTYPES.values():
+    if dtype_name(tensor.dtype) is None:
         raise SampleError(sample, f"{name} is of dtype {tensor.dtype}; a store holds {', '.join(DTYPES)}")
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
         raise SampleError(sample, f"{name} claims {tensor.numel():,} elements and has far fewer")

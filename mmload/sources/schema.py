@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.records import DTYPES, FIELD_NAMES
+from mmload.records import DTYPES, FIELD_NAMES, dtype_name
 from mmload.sources.decode import Decoder
 from mmload.sources.ragged import Ragged, as_text, same_length
 from mmload.sources.values import Key, is_sequence, values_of
@@ -244,7 +244,7 @@ def _plain(name: str, value: Any) -> Tensor:
         raise ValueError(
             f"{name} is of type {type(value).__name__}, which cannot be stored; say what to store in fields"
         )
-    if tensor.dtype not in DTYPES.values() or tensor.layout != torch.strided:
+    if dtype_name(tensor.dtype) is None or tensor.layout != torch.strided:
         raise ValueError(f"{name} is {tensor.layout} of {tensor.dtype}; a store holds dense {', '.join(DTYPES)}")
     return tensor
 

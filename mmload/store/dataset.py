@@ -6,7 +6,6 @@ neither the source nor Pillow.
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -16,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, choices, counted
+from mmload.errors import MmloadError, UsageError, choices, counted
 from mmload.records import FieldSpec
-from mmload.store.dataset_folder import Folder, Revision, revision_of
-from mmload.store.manifest import Manifest, SplitRecord, shard_name
+from mmload.store.dataset_folder import Folder
+from mmload.store.manifest import SplitRecord
 from mmload.store.memory_map import OpenFile, joinable, mapped
+from mmload.store.opening import opened
 from mmload.store.row_numbers import is_single_row, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import Samples, Source
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Rows = Sequence[int] | Sequence[bool] | slice | Tensor | npt.NDArray[Any]
 """What selects several rows."""
 
-_TRIES = 10
 _SMALL_SHARE = 0.01
 """``data`` reads a field that cannot be mapped into memory if it takes at most this share of the split's bytes."""
 
@@ -54,7 +53,7 @@ class Dataset(Mapping[str, "Split"]):
     """The splits of a dataset by name. See :func:`open`."""
 
     def __init__(self, path: Path) -> None:
-        folder, self.manifest = _checked(path)
+        folder, self.manifest = opened(path)
         self.path = folder.path
         self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}
 
@@ -270,46 +269,3 @@ class Split:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in self.fields.items())
         return f"Split({self.name!r} of {str(self.path)!r}: {counted(len(self), 'row')} of {shown})"
-
-
-def _checked(path: Path) -> tuple[Folder, Manifest]:
-    """A dataset's folder and manifest, checked against its files; consistent even while the dataset is replaced."""
-    for _ in range(_TRIES):
-        folder = Folder(path)
-        try:
-            manifest = folder.read()
-            for name, record in manifest.splits.items():
-                _check_files(folder, name, record)
-        except StoreError:
-            if folder.is_current() or not path.exists():
-                raise
-            continue
-        if folder.is_current():
-            return folder, manifest
-    raise StoreError(f"the dataset {path} is being replaced again and again; open it when that has ended")
-
-
-def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
-    """Compare the files' sizes with the manifest, and remember their revisions: O(shards), not O(rows)."""
-    advice = f"run: mmload repair {folder.path} --source ROOT"
-    seen: dict[str, list[Revision]] = {name: [] for name in record.fields}
-    for index, shard in enumerate(record.shards):
-        for name, expected in shard.files.items():
-            file = f"{split}/{shard_name(index)}/{name}.memmap"
-            try:
-                status = folder.stat(file)
-            except FileNotFoundError as error:
-                raise DamagedError(f"{folder.name(file)} is missing; {advice}") from error
-            except OSError as error:
-                raise DamagedError(f"{folder.name(file)} cannot be read ({error.strerror})") from error
-            if not stat.S_ISREG(status.st_mode):
-                raise DamagedError(f"{folder.name(file)} is not a file; {advice}")
-            if status.st_size != expected.bytes:
-                what = "was truncated" if status.st_size < expected.bytes else "was written to"
-                raise DamagedError(
-                    f"{folder.name(file)} has {status.st_size:,} bytes, the manifest says {expected.bytes:,}: "
-                    f"it {what}; {advice}"
-                )
-            seen[name].append(revision_of(status))
-    for name, revisions in seen.items():
-        folder.remember(split, name, revisions)

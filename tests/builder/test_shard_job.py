@@ -166,8 +166,10 @@ def rows_of(split: Featured) -> torch.Tensor:
     return torch.cat([chunk.fields["features"] for chunk in chunks])
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values())
-def test_fields_of_every_dtype(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", DTYPES)
+def test_fields_of_every_dtype(name: str) -> None:
+    dtype = getattr(torch, name)
+    assert DTYPES[name] == dtype.itemsize
     split = Featured(dtype)
     rows = rows_of(split)
     assert rows.dtype == dtype
@@ -178,7 +180,7 @@ def test_fields_of_every_dtype(dtype: torch.dtype) -> None:
 def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
     message = rf"4.png: field features is {other} \[3, 2\], the first sample's is {dtype} \[3, 2\]"
     with pytest.raises(RecipeError, match=message):
-        rows_of(Featured(DTYPES[dtype], getattr(torch, other)))
+        rows_of(Featured(getattr(torch, dtype), getattr(torch, other)))
 
 
 def test_what_is_flushed_behind_is_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
