@@ -25,6 +25,7 @@ ROOMS = (
     "interop",
     "bench",
     "parity",
+    "inspection",
     "cli",
     "__main__",
 )

@@ -24,6 +24,7 @@ from mmload.cli.parity import parity
 from mmload.cli.repair import repair
 from mmload.cli.terminal import last_resort, show
 from mmload.cli.verify import verify
+from mmload.cli.where import where
 from mmload.errors import UsageError
 
 
@@ -89,7 +90,7 @@ def _root(
     """Shown by --help."""
 
 
-for command in (build, verify, repair, info, parity, bench):
+for command in (build, verify, repair, info, where, parity, bench):
     app.command()(command)
 app.command("bench build")(bench_build)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mmload.bench import Options, Record
+
+_RAW = ("samples", "training")
 
 
 def bench(
@@ -38,6 +41,7 @@ def bench(
     quick: given.Quick = False,
     json_file: given.JsonFile = None,
     plot: given.Plot = None,
+    keep: given.KeepRecord = False,
 ) -> None:
     """Measure the stored dataset against stock and other loaders, like for like, and say where the limit is.
 
@@ -50,10 +54,13 @@ def bench(
         raise UsageError("bench needs a DATASET and its --source ROOT, or --source ROOT alone; see mmload bench --help")
     if dataset is not None and size is not None:
         raise UsageError(f"--size is {size}, and {dataset} has its size already; leave one of them out")
+    if keep and dataset is None:
+        raise UsageError("--record keeps the results in a dataset, and none is given; name one, or write --json FILE")
     _check_outputs(json_file, plot, dataset, source)
     began = time.monotonic()  # of the time budget: the imports are part of it
     from mmload.bench import Options, table
     from mmload.bench.options import check_count
+    from mmload.store.manifest import read
 
     check_count("--size", size)
     options = Options(
@@ -72,9 +79,13 @@ def bench(
         time_budget=time_budget,
         quick=quick,
     )
+    contents = read(dataset).contents if keep and dataset is not None else ""  # so that no other dataset gets it
     with interruptible("nothing was changed"), status_line() as progress:
         record = _measure(dataset, source, size, options, progress, began)
     written = _write(record, json_file, plot)  # first: what took minutes to measure is not lost to a full stdout
+    if keep and dataset is not None:
+        _keep(dataset, record, contents)
+        written.append(f"recorded in the card of {dataset}")
     show(*table(record).split("\n"), *written)
     if not any(row.rate for row in record.contenders):
         fail(_all_failed(record), 1)
@@ -128,6 +139,16 @@ def _write(record: Record, json_file: Path | None, plot: Path | None) -> list[st
         draw(record, plot)
         lines.append(f"chart: {plot}")
     return lines
+
+
+def _keep(dataset: Path, record: Record, contents: str) -> None:
+    """Keep the record in the dataset's card, without the raw data of each turn."""
+    from mmload.store.card import write_card
+
+    body = record.as_json()
+    results = [{key: value for key, value in row.items() if key not in _RAW} for row in body["results"]]
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    write_card(dataset, "bench", {**body, "date": date, "results": results}, contents)
 
 
 def _check_outputs(json_file: Path | None, plot: Path | None, *inputs: Path | None) -> None:

@@ -58,4 +58,5 @@ Quick = Annotated[bool, typer.Option("--quick", help="Fewer images, one epoch: a
 # Where results go.
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")]
+KeepRecord = Annotated[bool, typer.Option("--record", help="Keep the results in the dataset's own card.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a chart; needs matplotlib.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mmload.builder import recipe as recipes
 from mmload.cli import build_options as given
-from mmload.cli.info import show_dataset
+from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import DecodingThreads
 from mmload.cli.terminal import progress_bar, show
@@ -139,12 +139,11 @@ def _with_options(
 
 def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     from mmload.cli import summary
-    from mmload.store.dataset import open as open_dataset
 
     show(summary.of_build(report))
     if report.left is not None:
         show(f"{report.left} has what was in the replaced dataset's folder and was not its own: look, and remove it")
-    show_dataset(open_dataset(report.out))
+    show_splits(report.out)
     show("next:")
     if recipe.kind == "imagefolder":
         show(f"  mmload bench {report.out} --source {recipe.root}")

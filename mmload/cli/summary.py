@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmload.errors import counted
+from mmload.errors import counted, one_line
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.manifest import SKIPPED_NAME, Manifest
 
@@ -13,13 +14,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mmload.builder.pipeline import BuildReport
-    from mmload.store.dataset import Dataset, Split
 
 MOST_LEFT_OUT = 0.1
 """The share of a split's samples that may be left out without a warning."""
 
+_WIDTH = 80
 _REASONS = 3
 _CLASSES = 6
+_NAME = 40
 
 
 def of_build(report: BuildReport) -> str:
@@ -34,9 +36,25 @@ def of_build(report: BuildReport) -> str:
     return f"built {report.out}: {rate}{left_out}" + (f", {earlier:,} from an earlier run" if earlier else "")
 
 
-def of_dataset(dataset: Dataset) -> list[str]:
+def of_dataset(facts: Mapping[str, Any]) -> list[str]:
+    """The whole page of ``mmload info``, 80 columns wide but for paths: where it is from, its splits, its checks."""
+    splits = counted(len(facts["splits"]), "split")
+    lines = [f"{facts['path']}: {counted(facts['rows'], 'row')} in {splits}, {bytes_text(facts['bytes'])}"]
+    recipe = facts["recipe"]
+    lines += _labeled("source", f"{_options(recipe.get('source'), 'kind')}; fingerprint {facts['fingerprint'][:16]}")
+    lines += _labeled("decoded", ", ".join(f"{key} {value}" for key, value in _items(recipe.get("decode"))))
+    steps = recipe.get("transforms")
+    steps = steps if isinstance(steps, list) else []
+    lines += _labeled("transforms", ", ".join(_options(step, "step") for step in steps) or "none")
+    lines += of_splits(facts)
+    for name, result in facts["checks"].items():
+        lines += _labeled(name, _CHECKS[name](result) if isinstance(result, dict) else "not recorded (--record)")
+    return lines
+
+
+def of_splits(facts: Mapping[str, Any]) -> list[str]:
     """Rows, fields, statistics, classes, what was left out, and what the build had to say, split by split."""
-    return [line for name, split in dataset.items() for line in _of_split(dataset, name, split)]
+    return [line for name, split in facts["splits"].items() for line in _of_split(name, split)]
 
 
 def of_whole(path: Path, manifest: Manifest, source: Path | None) -> str:
@@ -59,41 +77,96 @@ def warnings(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _of_split(dataset: Dataset, name: str, split: Split) -> Iterator[str]:
-    record = split.record
-    size = f"{bytes_text(record.bytes)} in {counted(len(record.shards), 'shard')}"
-    classes = counted(len(split.classes), "class", "classes")
-    yield f"  {name}: {counted(len(split), 'row')}, {classes}, {size}"
-    for field, spec in split.fields.items():
-        yield f"    {field:<10} {spec.dtype} {list(spec.shape)}"
-    if split.mean:
-        yield f"    mean {_decimals(split.mean)}   std {_decimals(split.std)}"
-    if split.classes:
-        more = ", ..." if len(split.classes) > _CLASSES else ""
-        yield f"    classes    {', '.join(split.classes[:_CLASSES])}{more}"
-    if record.skipped_count:
-        yield f"    left out   {_left_out(dataset.path, dataset.manifest, name)}"
-        yield from (f"               {sample}: {reason}" for sample, reason in record.skipped[:_REASONS])
-        if record.skipped_count > _REASONS:
-            yield f"               and {record.skipped_count - _REASONS:,} more"
-    for note in _notes(dataset.manifest.card, name):
+def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
+    size = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
+    yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
+    for field, spec in split["fields"].items():
+        yield f"    {field:<10} {spec['dtype']} {spec['shape']}"
+    yield f"    stored     {split['layout']}, {split['encoding']}"
+    if split["mean"]:
+        yield f"    mean {_decimals(split['mean'])}   std {_decimals(split['std'])}"
+    yield from _classes(split["classes"])
+    skipped = split["skipped"]
+    if skipped["count"]:
+        yield f"    left out   {_skipped_text(skipped['count'], split['rows'], skipped['file'])}"
+        yield from (f"               {one['id']}: {one['reason']}" for one in skipped["first"][:_REASONS])
+        if skipped["count"] > _REASONS:
+            yield f"               and {skipped['count'] - _REASONS:,} more"
+    for note in split["notes"]:
         yield f"  note on {name}: {note}"
+
+
+def _classes(classes: list[dict[str, Any]]) -> list[str]:
+    """The first classes with their rows, and how unequal all of them are."""
+    if not classes:
+        return []
+    counts = [one["rows"] or 0 for one in classes]
+    rows_known = any(counts)  # boxes and masks have classes of which no row is counted
+    shown = [_cut(one["name"]) + (f" {one['rows'] or 0:,}" if rows_known else "") for one in classes[:_CLASSES]]
+    more = f", ... ({len(classes) - _CLASSES:,} more; all with --json)" if len(classes) > _CLASSES else ""
+    spread = f"{min(counts):,} to {max(counts):,} rows a class: " if rows_known and len(counts) > _CLASSES else ""
+    return _labeled("classes", spread + ", ".join(shown) + more, indent=4)
+
+
+def _of_verify(result: Mapping[str, Any]) -> str:
+    faults = result.get("faults")
+    if type(faults) is not int:
+        return "not readable"
+    compared = ", and equal to its source" if result.get("compared") else ""
+    return f"{_date(result)}: " + (f"{counted(faults, 'fault')}" if faults else f"whole{compared}")
+
+
+def _of_parity(result: Mapping[str, Any]) -> str:
+    verdicts = result.get("verdicts")
+    states = [one.get("state") for one in verdicts if isinstance(one, dict)] if isinstance(verdicts, list) else []
+    failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
+    return f"{_date(result)}: " + (f"{failed} of {judged} checks fail" if failed else f"all {judged} checks hold")
+
+
+def _of_bench(result: Mapping[str, Any]) -> str:
+    return f"{_date(result)}: {result.get('verdict') or 'no verdict'}"
+
+
+_CHECKS = {"verify": _of_verify, "parity": _of_parity, "bench": _of_bench}
+
+
+def _date(result: Mapping[str, Any]) -> str:
+    return str(result.get("date"))[:10]
+
+
+def _labeled(label: str, text: str, indent: int = 2) -> list[str]:
+    """A label and its text, wrapped to 80 columns under each other."""
+    first = " " * indent + f"{label:<10} "
+    wrapper = textwrap.TextWrapper(width=_WIDTH, break_long_words=False, break_on_hyphens=False)
+    wrapper.initial_indent, wrapper.subsequent_indent = first, " " * len(first)
+    return wrapper.wrap(one_line(text))
+
+
+def _options(body: object, name: str) -> str:
+    """``Resize(size=64)`` of a step, ``imagefolder`` of a source; a recipe of another version may contain anything."""
+    arguments = ", ".join(f"{key}={value}" for key, value in _items(body) if key != name)
+    called = body.get(name) if isinstance(body, dict) else body
+    return f"{called}({arguments})" if arguments else str(called)
+
+
+def _items(body: object) -> list[tuple[str, Any]]:
+    return list(body.items()) if isinstance(body, dict) else []
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+
+
+def _skipped_text(count: int, rows: int, file: str) -> str:
+    return f"{count:,} of {counted(rows + count, 'sample')}, listed in {file}"
 
 
 def _left_out(path: Path, manifest: Manifest, name: str) -> str:
     split = manifest.splits[name]
     if not split.skipped_count:
         return ""
-    samples = counted(split.rows + split.skipped_count, "sample")
-    return f"{split.skipped_count:,} of {samples}, listed in {path / name / SKIPPED_NAME}"
+    return _skipped_text(split.skipped_count, split.rows, str(path / name / SKIPPED_NAME))
 
 
-def _notes(card: Mapping[str, Any], split: str) -> list[str]:
-    """The notes of a build on a split; a card is for people and may contain anything."""
-    notes = card.get("notes")
-    of_split = notes.get(split) if isinstance(notes, dict) else None
-    return [str(note) for note in of_split] if isinstance(of_split, list) else []
-
-
-def _decimals(values: tuple[float, ...]) -> str:
+def _decimals(values: list[float]) -> str:
     return " ".join(f"{value:.4f}" for value in values)

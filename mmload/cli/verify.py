@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.terminal import progress_bar, show, warn
 from mmload.errors import counted
+
+if TYPE_CHECKING:
+    from mmload.store.manifest import Manifest
 
 
 def verify(
@@ -20,10 +24,14 @@ def verify(
     ] = None,
     trust: options.Trust = False,
     threads: options.DecodingThreads = None,
+    record: Annotated[bool, typer.Option("--record", help="Keep the result in the dataset's own card.")] = False,
 ) -> None:
     """Check every file of a dataset against its checksum, and with --source every pixel against its image."""
     from mmload.builder import verify as checks
+    from mmload.cli import summary
+    from mmload.store.manifest import read
 
+    manifest = read(dataset)
     if source is not None:
         checks.check_trust(dataset, trust)  # before minutes of reading
     with interruptible("nothing was changed"), progress_bar("verify", "B") as progress:
@@ -33,12 +41,24 @@ def verify(
             faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=progress)
     for fault in faults:
         show(f"bad: {fault}")
+    if record:
+        _record(dataset, manifest, compared=source is not None, faults=len(faults))
     if faults:
         again = "repair what can be repaired" if source is None else "see which side changed, or repair"
         fail(f"{dataset}: {counted(len(faults), 'fault')}; to {again}: mmload repair {dataset} --source ROOT", 1)
-    from mmload.cli import summary
-    from mmload.store.manifest import read
-
-    manifest = read(dataset)
     show(summary.of_whole(dataset, manifest, source))
     warn(summary.warnings(manifest))
+
+
+def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:
+    from mmload import __version__
+    from mmload.store.card import write_card
+
+    content = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"mmload": __version__},
+        "compared": compared,
+        "faults": faults,
+    }
+    write_card(dataset, "verify", content, manifest.contents)
+    show(f"recorded in the card of {dataset}")

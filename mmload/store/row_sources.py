@@ -71,10 +71,7 @@ class Samples:
             UsageError: if no row was made from it, or several were.
             DamagedError, StoreError: as :meth:`source`.
         """
-        hashes, rows = self._by_hash()
-        key = hash(name)
-        first, last = np.searchsorted(hashes, key, "left"), np.searchsorted(hashes, key, "right")
-        found = sorted(row for row in map(int, rows[first:last]) if self.source(row).id == name)
+        found = self.rows_of(name)
         if len(found) == 1:
             return found[0]
         what = f"split {self._split!r} of {self._folder.path}"
@@ -83,6 +80,17 @@ class Samples:
                 f"{name!r} is in {counted(len(found), 'row')} of {what}: {', '.join(map(str, found[:5]))}; use rows"
             )
         raise UsageError(f"no row of {what} was made of {name!r}; ids are as in {self._folder.name(self._file)}")
+
+    def rows_of(self, name: str) -> list[int]:
+        """All rows that were made from a sample, in ascending order.
+
+        Raises:
+            DamagedError, StoreError: as :meth:`source`.
+        """
+        hashes, rows = self._by_hash()
+        key = hash(name)
+        first, last = np.searchsorted(hashes, key, "left"), np.searchsorted(hashes, key, "right")
+        return sorted(row for row in map(int, rows[first:last]) if self.source(row).id == name)
 
     def _ends(self) -> NDArray[np.int64]:
         """The offset at which each row's line ends, from one pass that also verifies the file."""

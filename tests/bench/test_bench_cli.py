@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from mmload.bench import Record, read_record, usage
 from mmload.bench.record import Row
 from mmload.errors import UsageError
 from mmload.store.dataset import Dataset
+from mmload.store.manifest import read
 
 TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--device", "cpu", "--time-budget", 3]
 
@@ -29,11 +31,12 @@ TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--devi
 def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
     """One whole bench, trained and cold, with its record and its chart."""
     out = tmp_path_factory.mktemp("bench")
-    words: list[object] = ["--cold", "--epochs", 1, "--train", "squeezenet1_1", "--json", out / "a.json"]
+    copy = shutil.copytree(dataset.path, out / "copy")
+    words: list[object] = ["--record", "--cold", "--epochs", 1, "--train", "squeezenet1_1", "--json", out / "a.json"]
     words += ["--time-budget", 120]  # a busy machine has to have room for training
     if find_spec("matplotlib") is not None:
         words += ["--plot", out / "a.png"]
-    return mmload("bench", dataset.path, "--source", folder, *TINY, *words), out
+    return mmload("bench", copy, "--source", folder, *TINY, *words), out
 
 
 def test_a_whole_bench_measures_all_that_is_there(done: tuple[Done, Path]) -> None:
@@ -95,6 +98,15 @@ def test_its_chart_is_drawn(done: tuple[Done, Path]) -> None:
         pytest.skip("matplotlib is not installed")
     assert (done[1] / "a.png").read_bytes().startswith(b"\x89PNG")
     assert f"chart: {done[1] / 'a.png'}" in done[0].stdout
+
+
+def test_it_is_kept_in_the_card_of_its_dataset(done: tuple[Done, Path]) -> None:
+    command, copy = done[0], done[1] / "copy"
+    assert command.stdout.endswith(f"recorded in the card of {copy}\n")
+    kept = read(copy).card["bench"]
+    assert kept["verdict"] in " ".join(command.stdout.split())
+    assert all("samples" not in row for row in kept["results"])
+    assert f"  bench      {kept['date'][:10]}: " in mmload("info", copy).stdout
 
 
 def test_its_record_is_compared_with_itself(done: tuple[Done, Path]) -> None:
@@ -163,6 +175,7 @@ def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: 
         (["nowhere", "--time-budget", "-1"], 2, "--time-budget is -1"),
         (["nowhere", "--json", "no/such/a.json"], 2, "there is no folder no/such"),
         (["nowhere", "--json", "."], 2, "is a folder"),
+        (["--source", "nowhere", "--record"], 2, "--record keeps the results in a dataset, and none is given"),
         (["--compare", "a.json", "b.json"], 2, "cannot read the record a.json"),
         (["nowhere", "--compare", "a.json", "b.json"], 2, "measures nothing; leave the other arguments out"),
     ],

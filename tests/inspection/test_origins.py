@@ -1,0 +1,65 @@
+"""``mmload where``: from rows to files and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import complaint, make_folder, mmload
+
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+
+
+@pytest.fixture(scope="module")
+def two_splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of two splits in which one sample was left out, beside its source ``photos``."""
+    place = tmp_path_factory.mktemp("where")
+    for number, split in enumerate(("train", "val")):
+        make_folder(place / "photos" / split, 3, ("ant", "bee"), seed=number)
+    (place / "photos" / "val" / "bee" / "01.png").write_bytes(b"nothing")
+    words = ("build", "imagefolder", place / "photos", place / "out", "--size", 16, "--on-error", "skip")
+    assert mmload(*words).returncode == 0
+    return place / "out"
+
+
+def test_every_row_and_its_file_name_each_other(two_splits: Path) -> None:
+    for name, split in open_dataset(two_splits).items():
+        for row in range(len(split)):
+            source = split.source(row)
+            assert source.size is not None
+            line = f"{name} {row}: {source.id}, {source.size[1]} x {source.size[0]} pixels\n"
+            assert mmload("where", two_splits, row, "--split", name).stdout == line
+            for file in (source.id, two_splits.parent / "photos" / source.id, f"./photos/{source.id}"):
+                assert mmload("where", two_splits, "--file", file).stdout == line
+    several = mmload("where", two_splits, 2, 0, "--split", "val").stdout.splitlines()
+    assert [line.split(":")[0] for line in several] == ["val 2", "val 0"]
+
+
+def test_one_split_needs_no_name(dataset: Dataset) -> None:
+    assert mmload("where", dataset.path, 7).stdout.startswith("train 7: bee/01.png, ")
+
+
+def test_what_is_not_there_is_one_line(two_splits: Path, dataset: Dataset) -> None:
+    assert "has the splits train, val; say which with --split" in complaint(mmload("where", two_splits, 0), 2)
+    assert "there is no split 'test'; there are train, val" in complaint(
+        mmload("where", two_splits, 0, "--split", "test"), 2
+    )
+    assert "row 18 is not in split train" in complaint(mmload("where", dataset.path, 18), 2)
+    assert "give rows or --file PATH" in complaint(mmload("where", dataset.path), 2)
+    assert "give rows or --file PATH" in complaint(mmload("where", dataset.path, 1, "--file", "x"), 2)
+    nothing = complaint(mmload("where", two_splits, "--file", "photos/none.png"), 2)
+    assert "was made of 'photos/none.png'; its files are named as in 'train/ant/00.png'" in nothing
+    left_out = complaint(mmload("where", two_splits, "--file", "photos/val/bee/01.png"), 2)
+    assert "val/bee/01.png was left out of split val: not an image" in left_out
+    assert "row is 'x'; give integers from 0" in complaint(mmload("where", dataset.path, "x"), 2)
+
+
+def test_a_damaged_list_of_what_was_left_out_is_one_line(two_splits: Path) -> None:
+    listed = two_splits / "val" / "skipped.jsonl"
+    text = listed.read_text()
+    try:
+        listed.write_text("{")
+        assert "cannot be read" in complaint(mmload("where", two_splits, "--file", "val/bee/01.png"), 1)
+    finally:
+        listed.write_text(text)
