@@ -7,8 +7,15 @@ The names, arguments and defaults are those of ``torchvision.transforms.v2``. A 
 from mmload.augment.boxes import BoxRule
 from mmload.augment.color import Normalize, RandomGrayscale
 from mmload.augment.draws import sample_seeds, view_seeds
+from mmload.augment.epoch_sizes import ProgressiveSize
 from mmload.augment.erase import RandomErasing
-from mmload.augment.geometry import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
+from mmload.augment.geometry import (
+    AlternatingHorizontalFlip,
+    CenterCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+)
 from mmload.augment.jitter import ColorJitter
 from mmload.augment.levels import (
     GaussianBlur,
@@ -31,6 +38,7 @@ from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "AfterStep",
+    "AlternatingHorizontalFlip",
     "AugMix",
     "AutoAugment",
     "BoxRule",
@@ -41,6 +49,7 @@ __all__ = [
     "MixUp",
     "Normalize",
     "PerSample",
+    "ProgressiveSize",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",

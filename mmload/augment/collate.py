@@ -12,10 +12,11 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import refusal, shown
+from mmload.augment.arguments import integer, refusal, shown
 from mmload.augment.boxes import BoxRule, Trail, followed, judged
 from mmload.augment.checks import refuse_batch, refuse_changed, refuse_fields, refuse_steps, refuse_values
 from mmload.augment.draws import Draws, fresh_seeds
+from mmload.augment.epochs import SharedEpoch, epoch_of_loader
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
 from mmload.errors import counted
@@ -70,6 +71,24 @@ class Collate(nn.Module):
             raise TypeError(f"box_rule is {shown(box_rule)}, expected a BoxRule or None")
         self.box_rule = box_rule or BoxRule()
         self._memory = MemoryPool(spare=2)
+        self._epoch = SharedEpoch()
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch whose batches are made: of the loader that calls in this thread, else as set; None: not known."""
+        of_loader = epoch_of_loader()
+        return self._epoch.get() if of_loader is None else of_loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch the next batches are of, for steps that depend on it; an mmload Loader needs no such call.
+
+        With a ``DataLoader``, call it before each epoch, the first included; its worker processes see it, persistent
+        ones too.
+
+        Raises:
+            ValueError: if it is no integer from 0.
+        """
+        self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1, expected="an integer from 0"))
 
     @overload
     def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
@@ -186,6 +205,7 @@ class PreparedBatch:
         self._collate = collate
         self._batch = batch
         self._seeds = seeds
+        self._epoch = collate.epoch
         self._trail: Trail | None = None
         self._rendering, self._next = self._described(0, shape, source)
         self.shape = self._rendering.plan.shape
@@ -224,7 +244,7 @@ class PreparedBatch:
                 if sees_fields(step):
                     self._judge()
                 rendered = self._batch.replace(images=images)
-                self._batch = step.changed(rendered, Draws(self._seeds, at), self._collate.box_rule)
+                self._batch = step.changed(rendered, self._draws(at), self._collate.box_rule)
                 images = self._batch.images
             else:
                 images = step(images)
@@ -266,9 +286,13 @@ class PreparedBatch:
             step = steps[at]
             if not isinstance(step, Step) or not step.fits(plan):
                 break
-            plan = step.describe(plan, Draws(self._seeds, at))
+            plan = step.describe(plan, self._draws(at))
             at += 1
         return Rendering(plan, self._dtype_before(at, plan, source)), at
+
+    def _draws(self, at: int) -> Draws:
+        """The draws of step ``at``."""
+        return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids)
 
     def _dtype_before(self, at: int, plan: Plan, source: torch.dtype) -> torch.dtype:
         """What a pass that ends before step ``at`` renders to: uint8 until something needs floats."""

@@ -81,16 +81,48 @@ class Draws:
     Args:
         seeds: int64 [B], one per sample.
         step: the step's place in its list.
+        epoch: the batch's; None: it is not known.
+        ids: int64 [B], the samples' ids, which are the same in every epoch; None: they have none.
     """
 
-    def __init__(self, seeds: Tensor, step: int) -> None:
+    def __init__(self, seeds: Tensor, step: int, *, epoch: int | None = None, ids: Tensor | None = None) -> None:
         expect_words(seeds)
         if seeds.dim() != 1:
             raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected [B]")
-        self._seeds = seeds
+        self._seeds, self._epoch, self._ids = seeds, epoch, ids
         self._place = step
         self._step = signed(STEP * (step + 1))
         self._used = 0
+
+    def epoch(self, what: str) -> int:
+        """The batch's epoch, for ``what`` follows it.
+
+        Raises:
+            ValueError: if it is not known.
+        """
+        if self._epoch is None:
+            raise ValueError(
+                f"{what} follows the epoch, which is not known: use the step in a Collate, and give that to a Loader, "
+                "or call its set_epoch(epoch) before each epoch"
+            )
+        return self._epoch
+
+    def ids(self, what: str) -> Tensor:
+        """The samples' ids [B], for ``what`` depends on them.
+
+        Raises:
+            TypeError: if they are no int64.
+            ValueError: if there are none, or not one a sample.
+        """
+        if self._ids is None:
+            raise ValueError(
+                f"{what} depends on the rows' ids, and the batch has none: use the step in a Collate, and give that "
+                "batches or rows of a split, or a Batch with ids"
+            )
+        expect_words(self._ids)
+        if self._ids.shape != self._seeds.shape:
+            raise ValueError(f"ids have the shape {tuple(self._ids.shape)}, expected {tuple(self._seeds.shape)}")
+        return self._ids.to(self._seeds.device)
 
     def bits(self, count: int) -> Tensor:
         """The next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
@@ -128,7 +160,7 @@ class Draws:
 
     def branch(self, number: int) -> Draws:
         """Draws of their own for part ``number`` of the step, whatever it and the other parts draw."""
-        return Draws(view_seeds(self._seeds, number + 1), self._place)
+        return Draws(view_seeds(self._seeds, number + 1), self._place, epoch=self._epoch, ids=self._ids)
 
     def normal(self, count: int) -> Tensor:
         """``count`` standard normal draws per sample: float64 [B, count], by Box and Muller."""

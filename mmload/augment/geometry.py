@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from mmload.augment.arguments import borders, chance, choice, flag, integer, pair, per_channel
-from mmload.augment.draws import Draws
+from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.step import Step
 from mmload.render.plan import PADDING_MODES, Padding, Plan
 
@@ -152,6 +152,38 @@ class RandomVerticalFlip(_RandomFlip):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One draw per sample."""
         return plan.flipped(y=draws.chance(self.p))
+
+
+class AlternatingHorizontalFlip(Step):
+    """Mirrored left to right every other epoch, as in KellerJordan/cifar10-airbench: two epochs show both sides once.
+
+    A hash of the row's id decides whether a row is mirrored in the even epochs or in the odd ones. It needs the epoch
+    (see :meth:`mmload.augment.collate.Collate.set_epoch`) and the rows' ids; both views of a row show the same side.
+
+    Args:
+        seed: any integer; another one chooses other rows to be mirrored first.
+
+    Raises:
+        ValueError: if ``seed`` is no integer, or (when run) epoch or ids are not known.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = integer("seed", seed)
+
+    def fits(self, plan: Plan) -> bool:
+        """A flip fits before holes."""
+        return plan.fits_flip()
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """No draw: the last bit of hash + epoch."""
+        name = type(self).__name__
+        epoch, ids = draws.epoch(name), draws.ids(name)
+        return plan.flipped(x=((sample_seeds(self.seed, 0, ids) + epoch % 2) & 1).to(torch.bool))
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"seed={self.seed}"
 
 
 def _center(length: int, size: int) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import LONGEST_SIDE, choice, elements, flag, integer, pair, ratios, shares
+from mmload.augment.arguments import LONGEST_SIDE, choice, elements, flag, integer, pair, ratios, refusal, shares
 from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.epoch_sizes import Size, SizeOfEpoch
 from mmload.augment.step import Step
 from mmload.render.plan import Plan, Resampling
 
@@ -25,7 +27,8 @@ class RandomResizedCrop(Step):
     """A crop of random area and aspect ratio, resized to ``size``; masks always by ``nearest``, as in torchvision.
 
     Args:
-        size: (height, width), or one number for both.
+        size: (height, width), or one number for both; or a callable that gives either for an epoch, such as
+            :class:`~mmload.augment.epoch_sizes.ProgressiveSize`.
         scale: least and greatest share of the image's area.
         ratio: least and greatest width / height; drawn uniformly in its logarithm.
         interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
@@ -37,14 +40,14 @@ class RandomResizedCrop(Step):
 
     def __init__(
         self,
-        size: int | Sequence[int],
+        size: Size,
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0),
         interpolation: Any = "bilinear",
         antialias: bool | None = True,
     ) -> None:
         super().__init__()
-        self.size = pair(size)
+        self.size: tuple[int, int] | SizeOfEpoch = size if callable(size) else pair(size)
         self.scale = shares(scale)
         self.ratio = ratios(ratio)
         self.mode = mode_of(interpolation)
@@ -56,7 +59,16 @@ class RandomResizedCrop(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One window per sample: the first of ten drawn that lies inside, else the center."""
+        if not isinstance(self.size, tuple):
+            return self.at_epoch(draws.epoch("RandomResizedCrop's size")).describe(plan, draws)
         return plan.resized(self._windows(plan, draws), _resampling(self.size, self.mode, self.antialias))
+
+    def at_epoch(self, epoch: int) -> RandomResizedCrop:
+        """The step with the size of an epoch; itself where that is always the same."""
+        if isinstance(self.size, tuple):
+            return self
+        with _told_of(epoch):
+            return RandomResizedCrop(_plain(self.size(epoch)), self.scale, self.ratio, self.mode, self.antialias)
 
     def _windows(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top, left, rows, cols: int64 [B]."""
@@ -95,7 +107,8 @@ class Resize(Step):
 
     Args:
         size: (height, width) exactly; or one number for the shorter side, the other keeping the aspect ratio; or None:
-            ``max_size`` alone decides.
+            ``max_size`` alone decides; or a callable that gives any of them for an epoch, such as
+            :class:`~mmload.augment.epoch_sizes.ProgressiveSize`.
         interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
         max_size: the longer side is not made longer than this; only where ``size`` is one number or None.
         antialias: whether shrinking averages over all source pixels.
@@ -107,7 +120,7 @@ class Resize(Step):
 
     def __init__(
         self,
-        size: int | Sequence[int] | None,
+        size: Size | None,
         interpolation: Any = "bilinear",
         max_size: int | None = None,
         antialias: bool | None = True,
@@ -115,10 +128,10 @@ class Resize(Step):
         super().__init__()
         if size is None and max_size is None:
             raise ValueError("size and max_size are both None, expected one of them")
-        sides = None if size is None else pair(size)
+        sides = None if size is None or callable(size) else pair(size)
         single = sides is None or len(elements(size) or (size,)) == 1
         self.short = None if sides is None or not single else sides[0]
-        self.size = None if single else sides
+        self.size: tuple[int, int] | SizeOfEpoch | None = size if callable(size) else None if single else sides
         self.max_size = None if max_size is None else self._longest(max_size)
         self.mode = mode_of(interpolation)
         self.antialias = antialias is not None and flag("antialias", antialias)
@@ -126,7 +139,7 @@ class Resize(Step):
     def _longest(self, max_size: object) -> int:
         """The greatest longer side, which must leave room for the size."""
         longest = integer("max_size", max_size, least=1, greatest=LONGEST_SIDE, expected="a positive integer")
-        if self.size is not None:
+        if isinstance(self.size, tuple):
             raise ValueError(f"max_size is {longest} beside size {self.size}, which already decides both sides")
         if self.short is not None and longest <= self.short:
             raise ValueError(f"max_size is {longest}, expected more than size, {self.short}")
@@ -138,6 +151,8 @@ class Resize(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """The same size for every sample; nothing where it is the size already."""
+        if callable(self.size):
+            return self.at_epoch(draws.epoch("Resize's size")).describe(plan, draws)
         size = self.size or self._keeping_aspect(plan.height, plan.width)
         if size == (plan.height, plan.width):
             return plan
@@ -148,6 +163,13 @@ class Resize(Step):
             )
         how = _resampling(size, self.mode, self.antialias)
         return plan.resized(None, replace(how, exact_masks=self.mode == "nearest-exact"))
+
+    def at_epoch(self, epoch: int) -> Resize:
+        """The step with the size of an epoch; itself where that is always the same."""
+        if not callable(self.size):
+            return self
+        with _told_of(epoch):
+            return Resize(_plain(self.size(epoch)), self.mode, self.max_size, self.antialias)
 
     def _keeping_aspect(self, height: int, width: int) -> tuple[int, int]:
         """Sizes as torchvision computes them, cut to whole pixels."""
@@ -164,6 +186,22 @@ class Resize(Step):
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""
         return f"{self.size or self.short}, max_size={self.max_size}, interpolation={self.mode!r}"
+
+
+@contextmanager
+def _told_of(epoch: int) -> Iterator[None]:
+    """Says of an invalid size which epoch it is of."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"in epoch {epoch}, {error}") from error
+
+
+def _plain(size: Any) -> Any:
+    """What a callable gave for an epoch, which must not be another one."""
+    if callable(size):
+        raise refusal("size", size, "an integer or (height, width)")
+    return size
 
 
 def rectangles(

@@ -34,6 +34,10 @@ class Step(nn.Module):
         """The plan followed by this step; draws depend on seeds and shapes, never on pixels."""
         raise NotImplementedError
 
+    def at_epoch(self, epoch: int) -> Step:
+        """The step with the settings of an epoch; itself where none follows the epoch."""
+        return self
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
     def forward(self, images: Tensor, seeds: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """The step alone on a batch.

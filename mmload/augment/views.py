@@ -57,6 +57,11 @@ class Views(nn.Module):
         """Where batches are moved before the first step; None: they stay where they are."""
         return self.collates[0].device
 
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch the next batches are of: see :meth:`Collate.set_epoch`."""
+        for view in self.collates:
+            view.set_epoch(epoch)
+
     @overload
     def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, ...]: ...
 

@@ -39,7 +39,7 @@ def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -
     from its own generator: the draws differ, their distributions do not. ``MixUp`` and ``CutMix`` keep their position,
     but torchvision's take a batch and draw once for it: put them into the ``collate_fn``. The collate's ``box_rule``
     needs ``v2.SanitizeBoundingBoxes(min_size=...)`` after it; ``device`` and ``memory_format`` are not transforms and
-    are left out.
+    are left out. A size that follows the epoch is that of ``collate.epoch``.
 
     Args:
         meaning: a collate, a recipe, or ``dataset.manifest.recipe``.
@@ -217,12 +217,17 @@ _RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
 
 def _of_collate(collate: Collate) -> list[Any]:
     dtype, index = collate.dtype, conversion(collate)
-    steps = [equivalent_of(step) for step in collate.steps]
+    steps = [equivalent_of(_now(step, collate.epoch)) for step in collate.steps]
     if dtype != torch.uint8:
         steps.insert(index, v2.ToDtype(torch.float32, scale=True))
     if dtype not in (torch.uint8, torch.float32):
         steps.append(v2.ToDtype(dtype, scale=True))
     return [v2.ToImage(), *steps]
+
+
+def _now(step: nn.Module, epoch: int | None) -> nn.Module:
+    """The step with the settings of the epoch, if that is known."""
+    return step.at_epoch(epoch) if isinstance(step, Step) and epoch is not None else step
 
 
 def equivalent_of(step: nn.Module) -> Any:
@@ -250,13 +255,23 @@ def _random_crop(step: augment.RandomCrop) -> Any:
 
 
 def _random_resized_crop(step: augment.RandomResizedCrop) -> Any:
+    _refuse_epochs(step)
     mode = InterpolationMode(step.mode)
     return v2.RandomResizedCrop(step.size, step.scale, step.ratio, interpolation=mode, antialias=step.antialias)
 
 
 def _resized(step: augment.Resize) -> Any:
-    size = step.short if step.size is None else list(step.size)
+    _refuse_epochs(step)
+    size: Any = step.short if step.size is None else step.size
     return v2.Resize(size, InterpolationMode(step.mode), max_size=step.max_size, antialias=step.antialias)
+
+
+def _refuse_epochs(step: augment.RandomResizedCrop | augment.Resize) -> None:
+    if callable(step.size):
+        raise UsageError(
+            f"the size of {type(step).__name__} follows the epoch, and torchvision has one size: call the collate's "
+            "set_epoch(epoch), for the equivalent in that epoch"
+        )
 
 
 def _erasing(step: augment.RandomErasing) -> Any:

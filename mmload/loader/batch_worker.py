@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmload.augment.checks import refuse_fields
 from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import sample_seeds
+from mmload.augment.epochs import batch_of_epoch
 from mmload.augment.per_sample import PerSample
 from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, Made, make_batch
@@ -111,7 +112,7 @@ class BatchWorker:
 
         Args:
             rows: int64 [B].
-            epoch: seeds the samples, with the loader's seed and the rows.
+            epoch: seeds the samples, with the loader's seed and the rows; and for steps that follow it.
 
         Raises:
             StoreError: if the dataset was overwritten by another since it was opened.
@@ -121,8 +122,8 @@ class BatchWorker:
         try:
             seeds = sample_seeds(self._seed, epoch, rows)
             if self._device_batches is not None:
-                return self._device_batches.ship(rows, seeds, self._fill)
-            host_batch = self._host_batch(rows, seeds)
+                return self._device_batches.ship(rows, seeds, epoch, self._fill)
+            host_batch = self._host_batch(rows, seeds, epoch)
             if not self._finish_in_training:
                 host_batch.finish()
             return host_batch
@@ -138,19 +139,20 @@ class BatchWorker:
             self.read_seconds += read
             self.render_seconds += render
 
-    def _host_batch(self, rows: Tensor, seeds: Tensor) -> HostBatch:
+    def _host_batch(self, rows: Tensor, seeds: Tensor, epoch: int) -> HostBatch:
         """A batch in host memory, with its images read and, by a Collate, rendered."""
         fields = {name: self._split.reader.gather(name, rows) for name in self._others}
         batch = make_batch(fields, len(rows), ids=rows, seeds=seeds)
         if self._spec is None:
-            return HostBatch(self, self._collate, batch)
+            return HostBatch(self, self._collate, batch, epoch)
         if not isinstance(self._collate, Collate | Views):
             batch.images = self._gathered(rows)
-            return HostBatch(self, self._collate, batch)
+            return HostBatch(self, self._collate, batch, epoch)
         channels, height, width = self._spec.shape
-        prepared = self._collate.prepare(batch, (channels, height, width), source=self._spec.torch_dtype)
+        with batch_of_epoch(epoch):
+            prepared = self._collate.prepare(batch, (channels, height, width), source=self._spec.torch_dtype)
         views = prepared if isinstance(prepared, tuple) else (prepared,)
-        return HostBatch(self, self._collate, batch, list(zip(views, self._rendered(views, rows), strict=True)))
+        return HostBatch(self, self._collate, batch, epoch, list(zip(views, self._rendered(views, rows), strict=True)))
 
     def _gathered(self, rows: Tensor) -> Tensor:
         """The rows' images as they are stored, in pooled memory."""
@@ -211,6 +213,7 @@ class HostBatch:
         worker: counts the time.
         collate: makes the batch.
         batch: its rows; without images where ``views`` are given.
+        epoch: the batch's.
         views: the batch as a Collate, or each of a Views, has drawn it, and the images to finish.
     """
 
@@ -219,9 +222,10 @@ class HostBatch:
         worker: BatchWorker,
         collate: Callable[[Batch], Made] | None,
         batch: Batch,
+        epoch: int,
         views: Sequence[tuple[PreparedBatch, Tensor]] = (),
     ) -> None:
-        self._worker, self._collate = worker, collate
+        self._worker, self._collate, self._epoch = worker, collate, epoch
         self._made: Made = batch
         self._batch, self._views = batch, views
         self._is_finished = False
@@ -234,7 +238,8 @@ class HostBatch:
             self._made = made if isinstance(self._collate, Views) else made[0]
             self._worker.add_seconds(render=perf_counter() - began)
         elif self._collate is not None:
-            self._made = self._collate(self._batch)
+            with batch_of_epoch(self._epoch):
+                self._made = self._collate(self._batch)
         self._is_finished = True
 
     def receive(self) -> Made:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate
+from mmload.augment.epochs import batch_of_epoch
 from mmload.augment.views import Views
 from mmload.batch import Batch, Made, make_batch
 from mmload.loader.device_transfer import Port, Ring, Shipped
@@ -48,18 +49,21 @@ class DeviceBatches:
         }
         self._ids, self._seeds = (Ring(port, (batch_size,), torch.int64, slots) for _ in range(2))
 
-    def ship(self, rows: Tensor, seeds: Tensor, fill: Callable[[str, Tensor, Tensor], None]) -> ArrivingBatch:
+    def ship(
+        self, rows: Tensor, seeds: Tensor, epoch: int, fill: Callable[[str, Tensor, Tensor], None]
+    ) -> ArrivingBatch:
         """Gather a batch into pinned buffers and queue the copies.
 
         Args:
             rows: int64 [B].
             seeds: int64 [B].
+            epoch: the batch's.
             fill: (field, rows, buffer) writes the rows of a field into its buffer.
         """
         count = len(rows)
         ids, keys = self._ids.ship(count, partial(_copy, rows)), self._seeds.ship(count, partial(_copy, seeds))
         fields = {name: ring.ship(count, partial(fill, name, rows)) for name, ring in self._fields.items()}
-        return ArrivingBatch(self._port, self._resident, self._collate, ids, keys, fields)
+        return ArrivingBatch(self._port, self._resident, self._collate, epoch, ids, keys, fields)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class ArrivingBatch:
     port: Port
     resident: OnDevice | None
     collate: Callable[[Batch], Made] | None
+    epoch: int
     ids: Shipped
     seeds: Shipped
     fields: Mapping[str, Shipped]
@@ -81,9 +86,13 @@ class ArrivingBatch:
         if self.resident is not None:
             [(images, indices)] = self.resident.parts(ids, scratch=self.resident.rows)  # one part with all
             if isinstance(self.collate, Collate | Views):
-                return self.collate.render(batch, images, indices)
+                with batch_of_epoch(self.epoch):
+                    return self.collate.render(batch, images, indices)
             batch.images = images[indices]
-        return batch if self.collate is None else self.collate(batch)
+        if self.collate is None:
+            return batch
+        with batch_of_epoch(self.epoch):
+            return self.collate(batch)
 
 
 def _copy(values: Tensor, buffer: Tensor) -> None:

@@ -76,7 +76,8 @@ def shape_after(step: nn.Module, shape: Shape) -> Shape:
     """The shape of a step's output images for input images of ``shape``."""
     if not isinstance(step, Step):
         return shape
-    plan = step.describe(_blank(1, shape), Draws(torch.zeros(1, dtype=torch.int64), 0))
+    nothing = torch.zeros(1, dtype=torch.int64)
+    plan = step.describe(_blank(1, shape), Draws(nothing, 0, epoch=0, ids=nothing))
     return shape[0], plan.height, plan.width
 
 

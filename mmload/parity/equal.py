@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
 from mmload.augment.collate import Collate
+from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.errors import counted
 from mmload.loader import Loader
@@ -50,8 +51,10 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
     seen = _Seen(_levels(steps, collate.dtype))
     try:
         while seen.rows < rows:
+            epoch = loader.epoch
+            of_epoch = [step.at_epoch(epoch) if isinstance(step, Step) else step for step in steps]
             for batch in loader:
-                _compare(batch, split, steps, followed, seen)
+                _compare(batch, split, of_epoch, followed, seen, epoch)
     finally:
         loader.close()
     verdicts = seen.verdicts(name)
@@ -124,13 +127,13 @@ class _Seen:
         return lines
 
 
-def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Collate, seen: _Seen) -> None:
+def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Collate, seen: _Seen, epoch: int) -> None:
     """Compare one batch of the loader with torchvision's result."""
     if batch.ids is None or batch.seeds is None:
         raise ValueError("the batch has no ids and seeds")
     stored = split.rows(batch.ids)
     channels, height, width = stored.images.shape[1:]
-    draws = drawn(steps, (channels, height, width), batch.seeds)
+    draws = drawn(steps, (channels, height, width), batch.seeds, epoch, batch.ids)
     for k in range(len(batch.ids)):
         items, allowance = result(steps, draws, stored, k, collate.dtype)
         seen.image(batch.images[k], items["images"], allowance)

@@ -37,7 +37,9 @@ def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
         if noise or not isinstance(step, Step):
             return steps, type(step).__name__
-        plan = step.describe(Plan.of(1, shape, 255.0, torch.device("cpu")), Draws(torch.zeros(1, dtype=torch.int64), 0))
+        nothing = torch.zeros(1, dtype=torch.int64)
+        draws = Draws(nothing, 0, epoch=0, ids=nothing)
+        plan = step.describe(Plan.of(1, shape, 255.0, torch.device("cpu")), draws)
         if _mirrors_twice(plan):
             return steps, f"{type(step).__name__} with padding wider than the image"
         shape = shape[0], plan.height, plan.width
@@ -54,11 +56,11 @@ def _mirrors_twice(plan: Plan) -> bool:
     return any(margin >= side + repeated for margin, side in zip(padding.margin, plan.source[1:], strict=True))
 
 
-def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor) -> list[Drawn]:
-    """The draws of each step for the batch."""
+def drawn(steps: Sequence[nn.Module], shape: Shape, seeds: Tensor, epoch: int, ids: Tensor) -> list[Drawn]:
+    """The draws of each step for a batch of an epoch."""
     drawn_by_step: list[Drawn] = []
     for index, step in enumerate(steps):
-        draws = Draws(seeds, index)
+        draws = Draws(seeds, index, epoch=epoch, ids=ids)
         if not isinstance(step, Step):
             raise TypeError(f"{type(step).__name__} cannot be replayed in torchvision")
         plan = step.describe(Plan.of(len(seeds), shape, 255.0, torch.device("cpu")), draws)
@@ -114,6 +116,8 @@ def _row(stored: Batch, k: int) -> Items:
 
 def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: int) -> Items:
     """Apply torchvision's transform of the step to sample ``k``, with mmload's draws."""
+    if isinstance(step, augment.AlternatingHorizontalFlip):  # which no transform of torchvision's is
+        return {name: F.horizontal_flip(item) if window.flips else item for name, item in items.items()}
     transform = equivalent_of(step)
     if isinstance(step, augment.Normalize):
         return items | {"images": transform.transform(items["images"], {})}

@@ -10,8 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from mmload.augment import CutMix, MixUp, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from mmload.augment import (
+    AlternatingHorizontalFlip,
+    CutMix,
+    MixUp,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
 from mmload.augment.collate import Collate
+from mmload.augment.step import Step
 from mmload.parity.draws import Property, Shape, properties, run_seeds, shape_after
 from mmload.parity.statistics import Test, chi_square, kolmogorov_smirnov
 from mmload.parity.verdict import Verdict
@@ -59,9 +68,10 @@ def check_draws(
     for name, collate in collates.items():
         channels, height, width = split.fields["images"].shape
         shape = channels, height, width
-        for step_index, step in enumerate(collate.steps):
-            if isinstance(step, MixUp | CutMix):
-                text = f"{type(step).__name__} draws for each sample, torchvision for each batch: not compared"
+        for step_index, each_epochs in enumerate(collate.steps):
+            step = each_epochs.at_epoch(0) if isinstance(each_epochs, Step) else each_epochs
+            text = _not_compared(each_epochs, step)
+            if text:
                 notes.append(Verdict(part="load", name=name, state="note", text=text))
             found += [
                 (name, each, tests_of(each)) for each in _of_step(step, shape, step_index, len(split), draws, seed)
@@ -70,6 +80,18 @@ def check_draws(
     most = sum(len(tests) for *_, tests in found)
     limit = alpha / max(most, 1)
     return [_verdict(name, each, tests, limit) for name, each, tests in found] + notes
+
+
+def _not_compared(step: nn.Module, in_first_epoch: nn.Module) -> str:
+    """What of a step's draws is not compared, and why; empty if nothing."""
+    name = type(step).__name__
+    if isinstance(step, MixUp | CutMix):
+        return f"{name} draws for each sample, torchvision for each batch: not compared"
+    if isinstance(step, AlternatingHorizontalFlip):
+        return f"{name} draws nothing, and torchvision has no counterpart: not compared"
+    if step is not in_first_epoch:
+        return f"{name} has another size in other epochs: its draws are compared for that of epoch 0"
+    return ""
 
 
 def _of_step(step: nn.Module, shape: Shape, step_index: int, rows: int, draws: int, seed: int) -> list[Property]:

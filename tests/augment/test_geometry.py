@@ -8,6 +8,7 @@ import torchvision.transforms.v2.functional as tv
 from torch import Tensor, nn
 
 from mmload.augment import (
+    AlternatingHorizontalFlip,
     CenterCrop,
     RandomCrop,
     RandomHorizontalFlip,
@@ -87,6 +88,37 @@ def test_flips_are_torchvisions() -> None:
         assert torch.equal(across(images, seeds)[k], expected)
         expected = tv.vertical_flip(images[k]) if y[k] else images[k]
         assert torch.equal(over(images, seeds)[k], expected)
+
+
+def test_alternating_flips_mirror_half_of_the_rows_in_an_epoch_and_the_others_in_the_next() -> None:
+    ids = torch.arange(20_000) * 3
+    plan = plan_for(torch.empty((len(ids), 1, 1, 1), dtype=torch.uint8))
+
+    def flips(epoch: int, seed: int = 0) -> Tensor:
+        draws = Draws(seeds_for(len(ids), epoch), 2, epoch=epoch, ids=ids)
+        return AlternatingHorizontalFlip(seed).describe(plan, draws).flip_x
+
+    first = flips(0)
+    assert abs(float(first.double().mean()) - 0.5) < 0.015
+    assert abs(float((first[1:] == first[:-1]).double().mean()) - 0.5) < 0.015
+    assert all(torch.equal(flips(epoch), first ^ bool(epoch % 2)) for epoch in (1, 2, 3, 2**40, 2**40 + 1))
+    assert abs(float((first == flips(0, seed=1)).double().mean()) - 0.5) < 0.015
+
+
+def test_boxes_and_masks_follow_alternating_flips() -> None:
+    images, ids = pictures(16, (3, 7, 10)), torch.arange(16)
+    boxes = torch.tensor([[1.0, 2, 5, 6]]).expand(16, 1, 4).clone()
+    batch = Batch(images=images, masks=images[:, 0], boxes=boxes, ids=ids, seeds=seeds_for(16), batch_size=[16])
+    collate = Collate(AlternatingHorizontalFlip(), dtype=torch.uint8)
+    collate.set_epoch(3)
+    got = collate(batch)
+    flipped = [not torch.equal(got.images[k], images[k]) for k in range(16)]
+    assert 0 < sum(flipped) < 16
+    for k in range(16):
+        expected = tv.horizontal_flip(images[k]) if flipped[k] else images[k]
+        assert torch.equal(got.images[k], expected)
+        assert torch.equal(got.masks[k], expected[0])
+        assert got.boxes[k].tolist() == ([[5, 2, 9, 6]] if flipped[k] else [[1, 2, 5, 6]])
 
 
 @pytest.mark.parametrize("first_flip", [0.0, 1.0])

@@ -46,16 +46,26 @@ ACCEPTED = {
     "seed": [-1, 10**400, np.int64(2)],
 }
 PLAIN = (0.5, 0.5, 0.5)
+
+
+def sized(**sizes: Any) -> Collate:
+    """A collate whose size follows the epoch."""
+    return Collate(augment.Resize(augment.ProgressiveSize(**sizes)))
+
+
 STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (augment.RandomCrop, {"size": 4}, ("size", "padding", "pad_if_needed", "fill", "padding_mode", "mask_fill")),
     (augment.RandomCrop, {"size": 4, "padding": 2}, ("fill", "padding_mode", "mask_fill")),
     (augment.CenterCrop, {"size": 4}, ("size",)),
+    (augment.AlternatingHorizontalFlip, {}, ("seed",)),
     (augment.RandomHorizontalFlip, {}, ("p",)),
     (augment.RandomVerticalFlip, {}, ("p",)),
     (augment.RandomGrayscale, {}, ("p",)),
     (augment.RandomResizedCrop, {"size": 4}, ("size", "scale", "ratio", "interpolation", "antialias")),
     (augment.Resize, {"size": 4}, ("size", "interpolation", "max_size", "antialias")),
     (augment.Resize, {"size": None, "max_size": 9}, ("max_size",)),
+    (sized, {"min_size": 3, "max_size": 5, "start_epoch": 0, "end_epoch": 1}, ("min_size", "max_size")),
+    (sized, {"min_size": 3, "max_size": 5, "start_epoch": 0, "end_epoch": 9}, ("start_epoch", "end_epoch", "multiple")),
     (augment.RandomErasing, {"p": 1.0}, ("p", "scale", "ratio", "value")),
     (augment.ColorJitter, {}, ("brightness", "contrast", "saturation", "hue")),
     (augment.RandomInvert, {}, ("p",)),
@@ -89,12 +99,14 @@ STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (Collate, {}, ("device", "dtype", "memory_format", "box_rule")),
     (TwoViews, {"first": Collate()}, ("first", "second")),
     (augment.sample_seeds, {"seed": 0, "epoch": 0, "ids": torch.arange(3)}, ("seed", "epoch", "ids")),
+    (Collate().set_epoch, {}, ("epoch",)),
     (augment.view_seeds, {"seeds": torch.arange(3), "view": 1}, ("seeds", "view")),
 ]
 OTHERS = (
     (augment.RandomChoice, "p"),
     (augment.RandomPhotometricDistort, "brightness"),
     (augment.RandomPhotometricDistort, "hue"),
+    (sized, "min_size"),
 )
 """Arguments that have another meaning than those of the same name."""
 CASES = [(make, given, name) for make, given, names in STEPS for name in names]
@@ -104,6 +116,7 @@ def batch_of() -> Batch:
     generator = torch.Generator().manual_seed(1)
     return Batch(
         images=torch.randint(0, 256, (3, 3, 8, 9), dtype=torch.uint8, generator=generator),
+        ids=torch.arange(3),
         seeds=torch.arange(3),
         targets=torch.arange(3),
         batch_size=[3],
@@ -116,6 +129,8 @@ def run(made: Any) -> None:
         made = Collate(augment.RandomCrop(4), box_rule=made)
     if isinstance(made, torch.nn.Module) and not isinstance(made, Collate | TwoViews):
         made = Collate(made)
+    if isinstance(made, Collate | TwoViews):
+        made.set_epoch(1)
     got = made(batch_of()) if isinstance(made, torch.nn.Module) else ()
     for one in got if isinstance(got, tuple) else (got,):
         assert one.images.isfinite().all()

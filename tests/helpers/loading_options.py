@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,18 @@ Shape = tuple[int, int, int]
 FLOATS = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 chances = st.sampled_from([0.0, 0.5, 1.0])
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A size that follows the epoch: three pixels more in odd epochs, and so at least what later steps take."""
+
+    height: int
+    width: int
+
+    def __call__(self, epoch: int) -> tuple[int, int]:
+        """(height, width) in an epoch."""
+        return self.height + 3 * (epoch % 2), self.width + 3 * (epoch % 2)
 
 
 @st.composite
@@ -89,8 +102,10 @@ def _steps(draw: Draw, store: str, shape: Shape, halves: bool) -> list[nn.Module
                     "center",
                     "flip",
                     "flop",
+                    "alternating",
                     "resized",
                     "resize",
+                    "growing",
                     "gray",
                     "jitter",
                     "erase",
@@ -104,7 +119,7 @@ def _steps(draw: Draw, store: str, shape: Shape, halves: bool) -> list[nn.Module
             steps.append(draw(per_sample()))
             continue
         step, size = _step(draw, kind, shape[0], size, exact)
-        exact = exact and kind not in ("resized", "resize", "gray", "jitter")
+        exact = exact and kind not in ("resized", "resize", "growing", "gray", "jitter")
         steps.append(step)
     if whole and draw(st.booleans()):
         steps.append(augment.Normalize([0.4, 0.5, 0.45, 0.6][: shape[0]], [0.2, 0.25, 0.3, 0.5][: shape[0]]))
@@ -135,6 +150,8 @@ def _step(
             return augment.CenterCrop(wanted), wanted
         case "flip":
             return augment.RandomHorizontalFlip(draw(chances)), size
+        case "alternating":
+            return augment.AlternatingHorizontalFlip(draw(st.integers(-3, 3))), size
         case "flop":
             return augment.RandomVerticalFlip(draw(chances)), size
         case "gray":
@@ -153,6 +170,9 @@ def _resized(draw: Draw, kind: str, size: tuple[int, int]) -> tuple[nn.Module, t
     modes = "bilinear", "bilinear", "bicubic", "nearest", "nearest-exact"
     mode, antialias = draw(st.sampled_from(modes)), draw(st.booleans())
     wanted = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    if kind == "growing":
+        step = draw(st.sampled_from([augment.RandomResizedCrop, augment.Resize]))
+        return step(Growing(*wanted), interpolation=mode, antialias=antialias), wanted
     if kind == "resized":
         return augment.RandomResizedCrop(wanted, (0.1, 1.0), interpolation=mode, antialias=antialias), wanted
     if draw(st.booleans()):

@@ -85,8 +85,8 @@ def batched(rows: Sequence[int], size: int, drop_last: bool) -> list[list[int]]:
     return [batch for batch in batches if len(batch) == size or not drop_last]
 
 
-def collated(collate: Collate, rows: Fields, seeds: Tensor) -> Expected:
-    """The batch that a collate makes of stored rows."""
+def collated(collate: Collate, rows: Fields, seeds: Tensor, epoch: int) -> Expected:
+    """The batch that a collate makes of stored rows in an epoch."""
     made = Expected(dict(rows))
     if rows["images"].dtype != torch.uint8:
         made.unit = made.unit / 255
@@ -95,7 +95,8 @@ def collated(collate: Collate, rows: Fields, seeds: Tensor) -> Expected:
     for place, step in enumerate(collate.steps):
         if place == at and collate.dtype != torch.uint8 and not isinstance(step, augment.Normalize):
             _to_floats(samples, made)
-        _apply(step, samples, made, Draws(seeds, place), collate)
+        draws = Draws(seeds, place, epoch=epoch, ids=rows.get("ids"))
+        _apply(step.at_epoch(epoch) if isinstance(step, augment.Step) else step, samples, made, draws, collate)
     if collate.dtype != torch.uint8:
         _to_floats(samples, made)
     made.fields["images"] = torch.stack([sample["images"].as_subclass(Tensor) for sample in samples]).to(collate.dtype)
@@ -197,7 +198,7 @@ def _moved(step: Any, plan: Plan, k: int, name: str, item: Any) -> Any:
         case augment.Resize():
             size = [step.short] if step.size is None and step.short is not None else step.size and list(step.size)
             return F.resize(item, size, max_size=step.max_size) if name == "boxes" else _of_size(item, size, step)
-        case augment.RandomHorizontalFlip():
+        case augment.RandomHorizontalFlip() | augment.AlternatingHorizontalFlip():
             return F.horizontal_flip(item) if plan.flip_x[k] else item
         case augment.RandomVerticalFlip():
             return F.vertical_flip(item) if plan.flip_y[k] else item

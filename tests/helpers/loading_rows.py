@@ -18,6 +18,7 @@ from loading_stores import ROWS
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import mmload
+from mmload.augment import AlternatingHorizontalFlip
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
 from mmload.batch import Batch
@@ -101,7 +102,9 @@ class Rows(RuleBasedStateMachine):
         if collate is None:
             return
         seed = data.draw(st.integers(0, 2**40))
-        form = data.draw(st.sampled_from(["batch", "rows", "images"]))
+        epoch = set_epoch(data, collate)
+        bare = not any(isinstance(step, AlternatingHorizontalFlip) for step in collate.steps)  # these have no ids
+        form = data.draw(st.sampled_from(["batch", "rows", *["images"] * bare]))
         batch = self.split[numbers] if form == "batch" else [self.split[number] for number in numbers]
         if form == "images":
             batch = self.files["images"][numbers]
@@ -110,10 +113,10 @@ class Rows(RuleBasedStateMachine):
         rows = {name: value[numbers] for name, value in self.files.items()}
         if form != "images":
             self.compare(
-                fields_of(made), collated(collate, rows | {"ids": torch.tensor(numbers)}, seeds), repr(collate)
+                fields_of(made), collated(collate, rows | {"ids": torch.tensor(numbers)}, seeds, epoch), repr(collate)
             )
         else:
-            self.compare({"images": made}, collated(collate, {"images": rows["images"]}, seeds), repr(collate))
+            self.compare({"images": made}, collated(collate, {"images": rows["images"]}, seeds, epoch), repr(collate))
 
     @rule(data=st.data(), seed=st.integers(0, 2**40), many=st.integers(1, 3))
     def views(self, data: Any, seed: int, many: int) -> None:
@@ -124,7 +127,9 @@ class Rows(RuleBasedStateMachine):
             return
         numbers = data.draw(row_lists(self.rows, negative=False))
         seeds = sample_seeds(seed, 1, numbers)
-        self.compare_views(Views(*views)(self.split[numbers].replace(seeds=seeds)), views, numbers, seeds)
+        several = Views(*views)
+        epoch = set_epoch(data, several)
+        self.compare_views(several(self.split[numbers].replace(seeds=seeds)), views, numbers, seeds, epoch)
 
     @rule(data=st.data(), epoch=st.integers(0, 3), many=st.integers(2, 4), tier=st.sampled_from(["disk", "memory"]))
     def views_of_a_loader(self, data: Any, epoch: int, many: int, tier: str) -> None:
@@ -142,17 +147,21 @@ class Rows(RuleBasedStateMachine):
             seen: list[int] = []
             for batches in loader:
                 numbers = batches[0].ids.tolist()
-                self.compare_views(batches, views, numbers, sample_seeds(5, epoch, numbers))
+                self.compare_views(batches, views, numbers, sample_seeds(5, epoch, numbers), epoch)
                 seen += numbers
         assert sorted(seen) == list(range(self.rows))
 
-    def compare_views(self, made: Any, views: list[Collate], numbers: list[int], seeds: torch.Tensor) -> None:
+    def compare_views(
+        self, made: Any, views: list[Collate], numbers: list[int], seeds: torch.Tensor, epoch: int
+    ) -> None:
         """Each view must be what its collate makes of the rows with the view's seeds."""
         assert type(made) is tuple
         rows = {name: value[numbers] for name, value in self.files.items()} | {"ids": torch.tensor(numbers)}
         for place, (view, collate) in enumerate(zip(made, views, strict=True)):
             own = seeds_of_view(seeds, place)
-            self.compare(fields_of(view), collated(collate, rows | {"seeds": own}, own), f"view {place}, {collate!r}")
+            self.compare(
+                fields_of(view), collated(collate, rows | {"seeds": own}, own, epoch), f"view {place}, {collate!r}"
+            )
 
     @rule(data=st.data(), epoch=st.integers(0, 3))
     def order(self, data: Any, epoch: int) -> None:
@@ -174,6 +183,7 @@ class Rows(RuleBasedStateMachine):
         dataset, numbers = self.part(data)
         numbers = [number % self.rows for number in numbers]
         collate = data.draw(collates(self.kind))
+        epoch = 0 if collate is None else set_epoch(data, collate)
         options: dict[str, Any] = {"batch_size": data.draw(st.integers(1, 6)), "drop_last": data.draw(st.booleans())}
         if data.draw(st.booleans()):
             chosen = data.draw(st.permutations(range(len(numbers))))
@@ -190,7 +200,7 @@ class Rows(RuleBasedStateMachine):
                 continue
             seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(rows),), generator=twin)
             fields = {name: value[rows] for name, value in self.files.items()} | {"ids": torch.tensor(rows)}
-            self.compare(fields_of(batch), collated(collate, fields, seeds), repr(collate))
+            self.compare(fields_of(batch), collated(collate, fields, seeds, epoch), repr(collate))
 
     @precondition(lambda self: not self.forked)
     @rule(data=st.data())
@@ -201,6 +211,7 @@ class Rows(RuleBasedStateMachine):
         dataset, numbers = self.part(data)
         numbers = [number % self.rows for number in numbers]
         size, collate = data.draw(st.integers(1, 6)), data.draw(collates(self.kind))
+        epoch = 0 if collate is None else set_epoch(data, collate)
         generator = torch.Generator().manual_seed(3)  # each worker has a copy of its own
         twins = [torch.Generator().manual_seed(3) for _ in range(2)]
         collate_fn: Any = torch.stack if collate is None else lambda rows: collate(rows, generator)
@@ -214,7 +225,7 @@ class Rows(RuleBasedStateMachine):
                 continue
             seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(rows),), generator=twins[place % 2])
             fields = {name: value[rows] for name, value in self.files.items()} | {"ids": torch.tensor(rows)}
-            self.compare(fields_of(batch), collated(collate, fields, seeds), repr(collate))
+            self.compare(fields_of(batch), collated(collate, fields, seeds, epoch), repr(collate))
         assert seen == len(numbers)
 
     def part(self, data: Any) -> tuple[Any, list[int]]:
@@ -250,12 +261,19 @@ class Rows(RuleBasedStateMachine):
         fields = {name: value for name, value in fields.items() if name in asked} | {"seeds": seeds}
         collate: Collate | None = loader["collate"]
         self.compare(
-            got, Expected(fields) if collate is None else collated(collate, fields, seeds), f"{what} {collate!r}"
+            got, Expected(fields) if collate is None else collated(collate, fields, seeds, epoch), f"{what} {collate!r}"
         )
 
     def compare(self, got: Fields, expected: Expected, what: str) -> None:
         lines = differences(got, expected)
         assert not lines, f"{self.kind}, {what}: {'; '.join(lines)}"
+
+
+def set_epoch(data: Any, collate: Collate | Views) -> int:
+    """An epoch that a collate is told, since no loader does."""
+    epoch: int = data.draw(st.integers(0, 3))
+    collate.set_epoch(epoch)
+    return epoch
 
 
 def fields_of(batch: Batch) -> Fields:

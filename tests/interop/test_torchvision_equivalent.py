@@ -13,12 +13,14 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 
 from mmload.augment import (
+    AlternatingHorizontalFlip,
     CenterCrop,
     ColorJitter,
     CutMix,
     MixUp,
     Normalize,
     PerSample,
+    ProgressiveSize,
     RandomCrop,
     RandomErasing,
     RandomGrayscale,
@@ -137,6 +139,22 @@ def test_pil_images_go_in_as_well() -> None:
     assert torch.equal(torchvision_equivalent(collate)(pil), torchvision_equivalent(collate)(image))
 
 
+def test_a_size_that_follows_the_epoch_is_that_of_the_collates_epoch() -> None:
+    collate = Collate(
+        RandomResizedCrop(ProgressiveSize(8, 16, start_epoch=0, end_epoch=2, multiple=4)), dtype=torch.uint8
+    )
+    with pytest.raises(UsageError, match="size of RandomResizedCrop follows the epoch, and torchvision has one size"):
+        torchvision_equivalent(collate)
+    for epoch, size in enumerate((8, 12, 16)):
+        collate.set_epoch(epoch)
+        assert torchvision_equivalent(collate)(pictures(1)[0]).shape == (3, size, size)
+    collate = Collate(Resize(lambda epoch: 5 + epoch), dtype=torch.uint8)
+    with pytest.raises(UsageError, match=r"call the collate's set_epoch\(epoch\)"):
+        torchvision_equivalent(collate)
+    collate.set_epoch(3)
+    assert torchvision_equivalent(collate)(pictures(1, 24, 30)[0]).shape == (3, 8, 10)
+
+
 def test_masks_are_filled_with_their_own_value() -> None:
     collate = Collate(RandomCrop(14, padding=5, fill=9, mask_fill=255))
     torch.manual_seed(0)
@@ -157,6 +175,7 @@ class Strange(nn.Module):
     ("made", "message"),
     [
         (Collate(Strange()), "the step Strange has no torchvision equivalent"),
+        (Collate(AlternatingHorizontalFlip()), "AlternatingHorizontalFlip has no torchvision equivalent"),
         (Collate(MixUp(num_classes=3, p=0.5)), "MixUp with p=0.5 has no torchvision equivalent"),
         (
             BuildRecipe(kind="imagefolder", transforms=({"step": "CenterCrop", "size": 9, "fill": 3},)),

@@ -15,6 +15,7 @@ import mmload.augment.boxes as boxes_module
 import mmload.augment.resize as resize_module
 import mmload.parity.draws as draws_module
 from mmload.augment import (
+    AlternatingHorizontalFlip,
     BoxRule,
     CenterCrop,
     ColorJitter,
@@ -125,6 +126,19 @@ def test_every_random_step_passes(rows: Split) -> None:
     found = check_draws({"x": collate}, rows, seed=0, draws=DRAWS)
     assert [verdict.state for verdict in found] == ["pass"] * (21 + 7) + ["note"]
     assert "MixUp draws for each sample, torchvision for each batch" in found[-1].text
+
+
+def test_steps_that_follow_the_epoch_are_compared_in_each(rows: Split) -> None:
+    collate = Collate(
+        AlternatingHorizontalFlip(), RandomResizedCrop(lambda epoch: 20 + epoch), Resize(lambda epoch: 9 + epoch)
+    )
+    found = check_draws({"x": collate}, rows, seed=0, draws=DRAWS)
+    assert [verdict.state for verdict in found] == ["pass"] * 7 + ["note"] * 3
+    assert "AlternatingHorizontalFlip draws nothing, and torchvision has no counterpart" in found[7].text
+    assert "RandomResizedCrop has another size in other epochs" in found[8].text
+    equal = check_equal("x", collate, rows, seed=0)  # 64 rows of 18: four epochs
+    assert {verdict.state for verdict in equal} == {"pass"}
+    assert equal[0].numbers["rows"] >= 64
 
 
 EQUAL = [
@@ -324,6 +338,15 @@ def test_a_flip_that_is_not_done_is_caught_and_named(rows: Split, monkeypatch: p
     spoiled(monkeypatch, lambda images: images.flip(-1))
     found = equal_failures(Collate(RandomHorizontalFlip()), rows)
     assert found["x, equal draws"].diagnosis == "looks like mirrored left to right"
+
+
+def test_a_flip_of_the_wrong_epoch_is_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PreparedBatch, "_draws", lambda self, at: Draws(self._seeds, at, epoch=1, ids=self._batch.ids))
+    failed = [
+        one for one in check_equal("x", Collate(AlternatingHorizontalFlip()), boxed, seed=0) if one.state == "fail"
+    ]
+    assert {one.name for one in failed} == {"x, equal draws", "x, boxes for equal draws", "x, masks for equal draws"}
+    assert failed[0].diagnosis == "looks like mirrored left to right"
 
 
 def test_wrong_constants_and_channels_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmload.augment import AlternatingHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
+from mmload.augment.views import TwoViews
 from mmload.batch import Batch
 from mmload.loader import Loader, tiers
 from mmload.loader import batch_worker as maker
@@ -123,6 +125,22 @@ def test_a_device_gets_the_batches_of_the_cpu(detections: Split, pretended: Late
     expected = batches_of(detections, device="cpu", tier="disk")
     assert {"images", "targets", "boxes", "labels", "counts", "masks", "features", "ids"} <= set(expected[0].keys())
     assert equal(batches_of(detections, device="cuda", tier=tier, threads=threads), expected)
+
+
+@pytest.mark.parametrize("tier", ["disk", "device"])
+@pytest.mark.parametrize("views", [False, True])
+def test_steps_on_a_device_know_the_epoch(detections: Split, pretended: LatePort, tier: str, views: bool) -> None:
+    collate = Collate(AlternatingHorizontalFlip(), RandomResizedCrop(lambda epoch: 20 + epoch))
+
+    def pixels(**options: Any) -> list[Tensor]:
+        made: Any = TwoViews(collate) if views else collate
+        with Loader(detections, batch_size=7, shuffle=True, collate=made, threads=2, **options) as loader:
+            batches = [batch for pair in zip(loader, loader, strict=True) for batch in pair]  # two epochs at once
+        return [batch.images for some in batches for batch in (some if views else [some])]
+
+    expected, got = pixels(device="cpu", tier="disk"), pixels(device="cuda", tier=tier)
+    assert {one.shape[2] for one in expected} == {20, 21}
+    assert all(torch.equal(*pair) for pair in zip(got, expected, strict=True))
 
 
 def test_without_the_wait_the_batches_are_not_those_of_the_cpu(
