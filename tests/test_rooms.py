@@ -19,6 +19,7 @@ ROOMS = (
     "store",
     "render",
     "augment",
+    "recipes",
     "sources",
     "builder",
     "loader",

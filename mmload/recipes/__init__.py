@@ -1,0 +1,12 @@
+"""Training recipes: the published lists of random steps, each as one call that makes the collate of a Loader.
+
+Each function names its source, to the file and commit, and everything that differs. They have nothing to do with
+:class:`~mmload.builder.recipe.BuildRecipe`, which describes how a dataset is built.
+"""
+
+from __future__ import annotations
+
+from mmload.recipes.evaluation import evaluation
+from mmload.recipes.self_supervised import dinov2, mae, simclr
+
+__all__ = ["dinov2", "evaluation", "mae", "simclr"]
