@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from mmload.recipes.evaluation import evaluation
 from mmload.recipes.self_supervised import dinov2, mae, simclr
+from mmload.recipes.speed_runs import airbench, ffcv_rn50
 
-__all__ = ["dinov2", "evaluation", "mae", "simclr"]
+__all__ = ["airbench", "dinov2", "evaluation", "ffcv_rn50", "mae", "simclr"]

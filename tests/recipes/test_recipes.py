@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from mmload import Collate, Loader, recipes, torchvision_equivalent
 from mmload import open as open_dataset
-from mmload.augment import Normalize, TwoViews, Views
+from mmload.augment import AlternatingHorizontalFlip, Normalize, TwoViews, Views
 from mmload.augment.views import collates_of
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
@@ -76,7 +77,8 @@ def shown(step: nn.Module) -> str:
     """What a transform is set to; numbers to six places, as float32 and Python's floats write 0.8 in two ways."""
     values = {name: value for name, value in vars(step).items() if not name.startswith("_") and name != "training"}
     inner = [shown(one) for one in getattr(step, "transforms", [])]
-    values.pop("transforms", None)
+    for name in ("transforms", "fill"):  # a fill says what masks get; no recipe has a constant border
+        values.pop(name, None)
     return f"{type(step).__name__} {sorted((name, plain(value)) for name, value in values.items())} {inner}"
 
 
@@ -109,7 +111,59 @@ def test_the_comparison_sees_what_it_has_to_see() -> None:
 
 
 def test_every_recipe_is_held_against_its_source() -> None:
-    assert set(PUBLISHED) == set(recipes.__all__)
+    assert {*PUBLISHED, "ffcv_rn50", "airbench"} == set(recipes.__all__)
+
+
+def resolution(epoch: int) -> int:
+    """``get_resolution`` of libffcv/ffcv-imagenet with the numbers of rn50_configs/rn50_88_epochs.yaml."""
+    if not 65 < epoch < 76:
+        return 160 if epoch <= 65 else 192
+    return int(np.round(np.interp([epoch], [65, 76], [160, 192])[0] / 32)) * 32
+
+
+def test_ffcv_in_each_of_its_epochs() -> None:
+    recipe = recipes.ffcv_rn50()
+    for epoch in range(88):
+        recipe.set_epoch(epoch)
+        expected = [*crop(resolution(epoch), interpolation=InterpolationMode.BILINEAR), FLOATS, IMAGENET]
+        made = list(torchvision_equivalent(recipe).transforms)[1:]
+        assert [shown(step) for step in made] == [shown(step) for step in expected], epoch
+    assert {resolution(epoch) for epoch in range(88)} == {160, 192}
+
+
+def test_airbench_of_94_and_96_percent() -> None:
+    """torchvision has no alternating flip: the other steps are compared with ``CifarLoader``'s."""
+    normalize = v2.Normalize(mean=[0.4914, 0.4822, 0.4465], std=[0.2470, 0.2435, 0.2616])
+    for recipe, moved in ((recipes.airbench(), 2), (recipes.airbench(translate=4, cutout=12), 4)):
+        cut, flip, *rest = recipe.steps
+        assert isinstance(flip, AlternatingHorizontalFlip)
+        made = list(torchvision_equivalent(Collate(cut, rest[0])).transforms)[1:]
+        expected = [v2.RandomCrop((32, 32), padding=[moved] * 4, padding_mode="reflect"), FLOATS, normalize]
+        assert [shown(step) for step in made] == [shown(step) for step in expected]
+        assert len(rest) == (2 if moved == 4 else 1)
+
+
+def test_airbench_on_cifar(real_data: Path, tmp_path: Path) -> None:
+    """Every row shows its other side in the next epoch, and every cutout is a square of 12 pixels."""
+    root = real_data / "cifar10_short"
+    build(BuildRecipe(kind="cifar10", root=root, out=tmp_path / "cifar"), threads=2)
+    rows = open_dataset(tmp_path / "cifar")["train"]
+    with Loader(rows, batch_size=64, collate=recipes.airbench(translate=0), tier="memory") as loader:
+        first, second = (torch.cat([batch.images for batch in loader]) for _ in range(2))
+    assert torch.equal(first.flip(3), second)
+    assert not torch.equal(first, recipes.airbench(translate=0).steps[2](rows[:].images))
+    with Loader(rows, batch_size=64, collate=recipes.airbench(translate=4, cutout=12)) as loader:
+        holes = torch.cat([(batch.images == 0).all(1).sum((1, 2)) for batch in loader])
+    assert holes.unique().tolist() == [144]
+
+
+def test_ffcv_on_real_rows(rows: Split) -> None:
+    recipe = recipes.ffcv_rn50(dtype=torch.float16, memory_format=torch.channels_last)
+    with Loader(rows.subset(range(3)), collate=recipe) as loader:
+        for epoch, side in ((0, 160), (75, 192), (87, 192)):
+            loader.set_epoch(epoch)
+            (batch,) = loader
+            assert batch.images.shape == (3, 3, side, side)
 
 
 @pytest.fixture(scope="module")
