@@ -142,6 +142,7 @@ def quick_processes() -> None:
     """Start the processes of builds and benches from a server that has imported torch: 6 s of processor time each."""
     if "forkserver" in multiprocessing.get_all_start_methods():
         preloaded = ["mmload.bench.contender_process", "mmload.builder.engines", "torchvision.transforms.v2"]
+        preloaded += ["mmload.loader", "mmload.builder.row_statistics"]
         multiprocessing.set_forkserver_preload(preloaded)
         processes.START_METHOD = "forkserver"
 

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import Done, complaint, mmload
 from fake_contenders import alive
+from forked_program import MMLOAD, Program
 
 from mmload.bench import Record, read_record, usage
 from mmload.bench.record import Row
@@ -252,21 +251,19 @@ def test_an_interrupt_ends_every_process_with_one_line(
 ) -> None:
     if not Path("/proc").is_dir():
         pytest.skip("there is no /proc to see processes in")
-    command = [sys.executable, "-m", "mmload", "bench", dataset.path, "--source", folder, *map(str, TINY)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    place = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, start_new_session=True, env=place, **pipes) as bench:  # type: ignore[call-overload]
-        seen: set[int] = set()
-        deadline = time.monotonic() + 60
-        while len(seen) < 3 and time.monotonic() < deadline:
-            seen.update(usage.tree(bench.pid))
-            time.sleep(0.02)
-        time.sleep(patience)
+    words = ["bench", dataset.path, "--source", folder, *TINY]
+    bench = Program(MMLOAD, words, {"TMPDIR": str(tmp_path)})
+    seen: set[int] = set()
+    deadline = time.monotonic() + 60
+    while len(seen) < 3 and time.monotonic() < deadline:
         seen.update(usage.tree(bench.pid))
-        os.killpg(bench.pid, signal.SIGINT)
-        out, err = bench.communicate(timeout=60)
+        time.sleep(0.02)
+    time.sleep(patience)
+    seen.update(usage.tree(bench.pid))
+    os.killpg(bench.pid, signal.SIGINT)
+    done = bench.ended(60)
     assert len(seen) >= 3
-    assert (bench.returncode, out, err) == (130, "", "mmload: interrupted; nothing was changed\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mmload: interrupted; nothing was changed\n")
     deadline = time.monotonic() + 10
     while any(alive(each) for each in seen) and time.monotonic() < deadline:
         time.sleep(0.05)

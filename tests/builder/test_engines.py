@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import contents, make_folder
+from forked_program import MMLOAD, Program, run_program
 
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build
@@ -24,7 +23,7 @@ from mmload.errors import BuildError, UsageError
 from mmload.records import Sample
 
 SLOW = """
-import os, sys, time
+import os, time
 import mmload.sources.imagefolder as imagefolder
 fast = imagefolder.read_image
 def slow(*args):
@@ -124,12 +123,11 @@ def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(processes: str, 
     source, out = make_folder(tmp_path / "photos", per_class=30), tmp_path / "out"
     build(recipe(source, tmp_path / "whole"))
     words = command(source, out, "--threads", "1", "--processes", processes)
-    program = [sys.executable, "-c", SLOW] if processes == "1" else [sys.executable, "-m", "mmload"]
-    running = subprocess.Popen([*program, *words], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    running = Program(SLOW if processes == "1" else MMLOAD, words)
     until(lambda: list((tmp_path / ".out.building").glob("notes/train/*.json" if processes == "1" else "plan.json")))
     os.killpg(running.pid, signal.SIGINT)  # the whole group, as a terminal does
-    _, said = running.communicate(timeout=60)
-    assert (running.returncode, said) == (130, "mmload: interrupted; run the same command again to go on\n")
+    done = running.ended(60)
+    assert (done.returncode, done.stderr) == (130, "mmload: interrupted; run the same command again to go on\n")
     assert not out.exists()
     report = build(recipe(source, out))
     assert contents(out) == contents(tmp_path / "whole")
@@ -141,24 +139,24 @@ def test_ctrl_c_waits_for_one_sample_not_for_a_chunk(tmp_path: Path) -> None:
     """One chunk would be 256 images of 0.1 s each."""
     source = make_folder(tmp_path / "photos", per_class=100)
     words = ["build", "imagefolder", str(source), str(tmp_path / "out"), "--size", "32", "--threads", "1"]
-    place = os.environ | {"READS": str(tmp_path / "reads")}
-    running = subprocess.Popen([sys.executable, "-c", SLOW, *words], env=place, stderr=subprocess.PIPE, text=True)
+    place = {"READS": str(tmp_path / "reads")}
+    running = Program(SLOW, words, place)
     until(lambda: list((tmp_path / ".out.building").glob("dataset/train/*.partial")))
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    done = running.ended(60)
     assert (tmp_path / "reads").stat().st_size < 200
-    assert running.returncode == 130
-    assert said.startswith("mmload: interrupted")
+    assert done.returncode == 130
+    assert done.stderr.startswith("mmload: interrupted")
 
 
 def test_a_second_build_into_one_place_is_refused(tmp_path: Path) -> None:
     source, out = make_folder(tmp_path / "photos", per_class=10), tmp_path / "out"
     words = command(source, out, "--threads", "1")
-    first = subprocess.Popen([sys.executable, "-c", SLOW, *words], stdout=subprocess.DEVNULL)
+    first = Program(SLOW, words)
     until((tmp_path / ".out.building" / "plan.json").exists)
     with pytest.raises(BuildError, match=f"another build is writing {out}; wait for it to end"):
         build(recipe(source, out))
-    assert first.wait(60) == 0
+    assert first.ended(60).returncode == 0
     assert build(recipe(source, out)).built == 0
     build(recipe(source, tmp_path / "whole"))
     assert contents(out) == contents(tmp_path / "whole")
@@ -167,13 +165,7 @@ def test_a_second_build_into_one_place_is_refused(tmp_path: Path) -> None:
 def test_files_that_may_not_grow(tmp_path: Path) -> None:
     """RLIMIT_FSIZE: reserving the space of a shard fails, as on a full disk."""
     source, out = make_folder(tmp_path / "photos"), tmp_path / "out"
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (15000, 15000))
-
-    program = [sys.executable, "-B", "-m", "mmload", *command(source, out)]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, preexec_fn=limit)  # noqa: PLW1509
+    done = run_program(MMLOAD, *command(source, out), largest_file=15000)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("mmload: no room for ")

@@ -7,14 +7,13 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import contents, make_folder, mmload
+from forked_program import run_program
 from PIL import Image
 
 from mmload.builder.pipeline import build
@@ -329,8 +328,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(out: Path, source: Path
     for moment in (2, 9, 14, 22):
         flip(out / "train/000001/images.memmap")
         flip(out / "train/000003/targets.memmap", 3)
-        command = [sys.executable, "-c", KILLED, str(out), str(source), str(moment)]
-        killed = subprocess.run(command, check=False, capture_output=True, text=True)
+        killed = run_program(KILLED, out, source, moment)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert contents(out).keys() == before.keys()
         repair(out, source, threads=1)

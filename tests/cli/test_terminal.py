@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import make_folder, mmload
+from forked_program import MMLOAD, run_program
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
@@ -132,13 +133,10 @@ def odd(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("words", [["info"], ["verify"], ["parity", "--rows", "1"]], ids=lambda words: words[0])
 def test_names_do_not_reach_the_terminal_as_they_are(odd: Path, words: list[str]) -> None:
     source = odd.parent / "photos"
-    done = subprocess.run(
-        [sys.executable, "-m", "mmload", *words, str(odd), *(["--source", str(source)] if words[0] != "info" else [])],
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        check=False,
-    )
-    said = (done.stdout + done.stderr).decode("ascii")
+    more = ["--source", source] if words[0] != "info" else []
+    done = run_program(MMLOAD, *words, odd, *more, place={"PYTHONIOENCODING": "ascii"})
+    said = done.stdout + done.stderr
+    assert said.isascii()
     assert "Traceback" not in said
     assert "Encode" not in said
     assert not set(said) & {"\x1b", "\x07"}
@@ -150,14 +148,10 @@ def test_names_do_not_reach_the_terminal_as_they_are(odd: Path, words: list[str]
 
 def test_a_finished_build_shows_what_the_output_can_encode(tmp_path: Path) -> None:
     make_folder(tmp_path / "photos", per_class=1, classes=("naïve", "b"))
-    done = subprocess.run(
-        [sys.executable, "-m", "mmload", "build", "imagefolder", tmp_path / "photos", tmp_path / "out", "--size", "16"],
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        check=False,
-    )
+    words = ["build", "imagefolder", tmp_path / "photos", tmp_path / "out", "--size", 16]
+    done = run_program(MMLOAD, *words, place={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
-    assert b"b, na\\xefve" in done.stdout
+    assert "b, na\\xefve" in done.stdout
 
 
 def test_names_cannot_forge_lines(tmp_path: Path) -> None:

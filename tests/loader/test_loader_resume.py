@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import crop_collate
+from forked_program import Program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -246,9 +245,10 @@ except mmload.errors.UsageError as error:
 print(json.dumps(found))
 torch.distributed.destroy_process_group()
 """
-    command = [sys.executable, "-W", "ignore", "-c", program, str(dataset.path), str(tmp_path / "meet")]
-    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    first, second = (json.loads(rank.communicate(timeout=120)[0]) for rank in ranks)
+    ranks = [Program(program, [dataset.path, tmp_path / "meet", rank]) for rank in range(2)]
+    ended = [rank.ended() for rank in ranks]
+    assert [rank.returncode for rank in ended] == [0, 0], ended
+    first, second = (json.loads(rank.stdout) for rank in ended)
     for mine, theirs in zip(first[:5], second[:5], strict=True):
         assert len(mine) == len(theirs) == 9
         assert sorted(mine + theirs) == list(range(18))
