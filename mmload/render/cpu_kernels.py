@@ -11,16 +11,19 @@ being vectorized, which takes twice as long. Index elements, do not slice: numba
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.render.plan import PADDING_MODES
-from mmload.runtime.numba_compile import LINE, all_streamed, inlined, numba_compiled, stream
+from mmload.runtime.half_precision import rounded
+from mmload.runtime.numba_compile import LINE, all_streamed, inlined, numba_compiled, stream, variant
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Pixels = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
 Index = int | np.uintp
 
@@ -110,7 +113,7 @@ def _copy_inside(
     columns: _Span,
     less: float,
     times: float,
-    target: Floats | Bytes,
+    target: Pixels,
     at: Index,
 ) -> None:
     """A line's columns inside of the image, colored, into ``target`` from ``at`` on.
@@ -120,10 +123,10 @@ def _copy_inside(
     origin = _U(columns.origin)
     if columns.flipped:
         for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = (np.float32(images[index, c, row, origin - x]) - less) * times
+            target[at + x] = rounded((np.float32(images[index, c, row, origin - x]) - less) * times, target)
     else:
         for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = (np.float32(images[index, c, row, origin + x]) - less) * times
+            target[at + x] = rounded((np.float32(images[index, c, row, origin + x]) - less) * times, target)
 
 
 @inlined
@@ -147,12 +150,12 @@ def crop(
     shift: Floats,
     scale: Floats,
     streamed: bool,
-    out: Floats | Bytes,
+    out: Pixels,
 ) -> None:
     """Windows of images, cropped, padded, flipped, colored.
 
     Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
-    output itself or the band of lines that is streamed next.
+    output itself or the band of lines that is streamed next, already in the dtype of the output.
 
     Args:
         images: uint8 [N, C, H, W].
@@ -165,7 +168,7 @@ def crop(
         shift: float32 [C]; a value becomes (x - shift) * scale.
         scale: float32 [C].
         streamed: whether lines go past the caches, as :func:`~mmload.runtime.numba_compile.stream` asks for them.
-        out: float32 [B, C, h, w]; or uint8, for a color map that gives integers.
+        out: float32, or the bits of float16 or bfloat16, [B, C, h, w]; or uint8, for a color map that gives integers.
     """
     count, channels, height, width = out.shape
     lines = _lines_at_once(height, width * out.itemsize) if streamed else height
@@ -181,7 +184,7 @@ def crop(
             _find_sources(columns, images.shape[3], mode, column_sources)
         for c in range(_U(channels)):
             less, times = shift[c], scale[c]
-            blank = (np.float32(fill[c]) - less) * times
+            blank = rounded((np.float32(fill[c]) - less) * times, flat)
             for start in range(0, height, lines):
                 stop = min(start + lines, height)
                 begun = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
@@ -203,7 +206,7 @@ def crop(
                         for m in range(_U(width) - (right - left)):
                             beside = m if m < left else m + (right - left)
                             value = np.float32(images[index, c, row, _U(column_sources[beside])])
-                            target[at + beside] = (value - less) * times
+                            target[at + beside] = rounded((value - less) * times, target)
                 if streamed:
                     stream(band, flat, begun, (stop - start) * width)
     if streamed:
@@ -256,14 +259,15 @@ def crop_interleaved(
     shift: Floats,
     scale: Floats,
     streamed: bool,
-    out: Floats,
+    out: Pixels,
 ) -> None:
-    """:func:`crop` into the memory of channels_last: ``out`` is float32 [B, h, w * C]."""
+    """:func:`crop` into the memory of channels_last: ``out`` is [B, h, w * C]."""
     count, height, values = out.shape
     channels = images.shape[1]
     width = values // channels
-    line, flat, finished = np.empty(values, np.uint8), out.reshape(-1), np.empty(values, np.float32)
-    target = finished if streamed else flat
+    lines = _lines_at_once(height, values * out.itemsize) if streamed else height
+    flat, band = out.reshape(-1), np.empty(lines * values if streamed else 0, out.dtype)
+    target, line = band if streamed else flat, np.empty(values, np.uint8)
     # The color map is repeated for every value of a line, so that the last pass is one plain loop.
     less, times = np.empty(values, np.float32), np.empty(values, np.float32)
     for i in range(values):
@@ -275,24 +279,38 @@ def crop_interleaved(
         columns = _span(lefts[k], width, images.shape[3], flips[k] & FLIPPED_X != 0)
         _find_sources(rows, images.shape[2], mode, row_sources)
         _find_sources(columns, images.shape[3], mode, column_sources)
-        for y in range(_U(height)):
-            shown = mode != _CONSTANT or _U(rows.begin) <= y < _U(rows.end)
-            row = _U(row_sources[y])
-            if shown:
-                _interleave(images, index, row, columns, line)
-            left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
-            # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the rest of
-            # the body once for each kind and does not vectorize the last pass, which took twice as long.
-            for m in range(_U(width) - (right - left)):
-                x = m if m < left else m + (right - left)
-                for c in range(_U(channels)):
-                    value = fill[c] if mode == _CONSTANT else images[index, c, row, _U(column_sources[x])]
-                    line[x * _U(channels) + c] = value
-            at = (k * _U(height) + y) * _U(values)
-            base = _U(0) if streamed else at
-            for i in range(_U(values)):
-                target[base + i] = (np.float32(line[i]) - less[i]) * times[i]
+        for start in range(0, height, lines):
+            stop = min(start + lines, height)
+            begun = (k * _U(height) + _U(start)) * _U(values)
+            for y in range(_U(start), _U(stop)):
+                shown = mode != _CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+                row = _U(row_sources[y])
+                if shown:
+                    _interleave(images, index, row, columns, line)
+                left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
+                # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the
+                # rest of the body once for each kind and does not vectorize the last pass, which took twice as long.
+                for m in range(_U(width) - (right - left)):
+                    x = m if m < left else m + (right - left)
+                    for c in range(_U(channels)):
+                        value = fill[c] if mode == _CONSTANT else images[index, c, row, _U(column_sources[x])]
+                        line[x * _U(channels) + c] = value
+                base = (y - _U(start)) * _U(values) + (_U(0) if streamed else begun)
+                for i in range(_U(values)):
+                    target[base + i] = rounded((np.float32(line[i]) - less[i]) * times[i], flat)
             if streamed:
-                stream(finished, flat, at, values)
+                stream(band, flat, begun, (stop - start) * values)
     if streamed:
         all_streamed()
+
+
+def crop_into(out: Pixels) -> Callable[..., None]:
+    """:func:`crop` or :func:`crop_interleaved` for an output of this shape and dtype.
+
+    Float32 and contiguous uint8 are compiled with the module; each other by its first call, which takes 3 to 4 s once a
+    machine.
+    """
+    kernel, signature = (crop, "{}[:, :, :, ::1]") if out.ndim == 4 else (crop_interleaved, "{}[:, :, ::1]")
+    if out.dtype == np.float32 or (out.dtype == np.uint8 and out.ndim == 4):
+        return kernel
+    return variant(kernel, _CROP.format(signature.format(out.dtype)))

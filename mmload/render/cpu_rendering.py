@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmload.render import antialiased_resize as antialias
 from mmload.render import cpu_kernels as kernels
-from mmload.render.cpu_kernels import Bytes, Floats, Numbers
+from mmload.render.cpu_kernels import Bytes, Floats, Numbers, Pixels
 from mmload.render.device_constants import constant
 from mmload.render.erased_regions import Corner, corners_of, punch_row
 from mmload.render.level_program import MOST_NUMBERS, Program
@@ -22,6 +22,7 @@ from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import resized
 from mmload.render.torch_sampling import Window, chunks, windows
+from mmload.runtime.half_precision import BITS
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches
 from mmload.runtime.numba_compile import LINE
@@ -34,6 +35,9 @@ CHANGED_BYTES = 700_000
 
 RESIZED_BYTES = 700_000
 """Bytes of resized windows that are held before they are colored: what stays in cache."""
+
+_DIRECT = {torch.float32, torch.uint8, *BITS}
+"""What the kernels write themselves, contiguous and in channels_last; all else is converted from float32."""
 
 ColorMap = tuple[Floats, Floats]
 """Shift and scale, float32 [C] each: a value becomes (x - shift) * scale."""
@@ -184,7 +188,7 @@ class CpuRendering:
     def _streams(self, out: Tensor) -> bool:
         """Whether a batch is written past the caches: it, and each sample, is too large to be found there again."""
         count, channels, height, width = self._plan.shape
-        values = height * width if out.is_contiguous() else width * channels  # of what a kernel writes at once
+        values = height * width * (1 if out.is_contiguous() else channels)  # that a kernel writes band by band
         aligned = values * out.itemsize % LINE == 0 and out.data_ptr() % LINE == 0
         return aligned and past_caches(count, channels * height * width * out.itemsize)
 
@@ -198,18 +202,15 @@ class CpuRendering:
         streamed: bool = False,
     ) -> None:
         """Cuts frames out of images and scales them, straight into the output where a kernel can write it."""
-        lines = out.permute(0, 2, 3, 1)
-        where = images, indices, frames.tops, frames.lefts, frames.flips
-        if out.dtype in (torch.float32, torch.uint8) and out.is_contiguous():
-            kernels.crop(*where, self._fill, self._mode, *colors, streamed, out.numpy())
-        elif out.dtype == torch.float32 and lines.is_contiguous():
-            kernels.crop_interleaved(*where, self._fill, self._mode, *colors, streamed, lines.flatten(2).numpy())
-        else:
-            dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
-            for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
-                work = scratch("pixels", out[part].shape, dtype)
-                self._cut(images, indices[part], frames.of(part), colors, work)
-                out[part].copy_(work)
+        pixels = _written(out)
+        if pixels is not None:
+            where = images, indices, frames.tops, frames.lefts, frames.flips
+            kernels.crop_into(pixels)(*where, self._fill, self._mode, *colors, streamed, pixels)
+            return
+        for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
+            work = scratch("pixels", out[part].shape, torch.uint8 if out.dtype == torch.uint8 else torch.float32)
+            self._cut(images, indices[part], frames.of(part), colors, work)
+            out[part].copy_(work)
 
     @lazy_property
     def _frames(self) -> Frames:
@@ -274,6 +275,17 @@ class CpuRendering:
     @lazy_property
     def _corners(self) -> list[list[Corner]]:
         return [corners_of(hole) for hole in self._plan.holes]
+
+
+def _written(out: Tensor) -> Pixels | None:
+    """The output as a kernel writes it: [B, C, h, w], or [B, h, w * C] of channels_last; None where none does."""
+    if out.dtype not in _DIRECT:
+        return None
+    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
+    if out.is_contiguous():
+        return bits.numpy()
+    lines = bits.permute(0, 2, 3, 1)
+    return lines.flatten(2).numpy() if lines.is_contiguous() else None
 
 
 @lru_cache(maxsize=64)

@@ -89,7 +89,9 @@ class KeptCode:
 @cache
 def _shared_source() -> bytes:
     """The digest of sources that any compiled function may inline, which the stamp of its own source does not cover."""
-    sources = (pkgutil.get_data("mmload.runtime", name) for name in ("numba_compile.py", "splitmix.py"))
+    sources = (
+        pkgutil.get_data("mmload.runtime", name) for name in ("numba_compile.py", "half_precision.py", "splitmix.py")
+    )
     return hashlib.sha256(b"".join(source or b"" for source in sources)).digest()
 
 

@@ -7,6 +7,7 @@ both); if neither is writable, each process compiles for itself, which takes som
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -46,6 +47,21 @@ def numba_compiled(*signatures: str, nogil: bool = True) -> Callable[[F], F]:
         return kept
 
     return compile_
+
+
+_variants: dict[tuple[Callable[..., Any], str], Any] = {}
+_compiling = threading.Lock()
+
+
+def variant(function: F, signature: str) -> F:
+    """A compiled function for another signature, which is compiled by the first call, once for all threads."""
+    with _compiling:
+        made = _variants.get((function, signature))
+        if made is None:
+            plain: Any = getattr(function, "py_func", function)
+            made = _variants[function, signature] = numba_compiled(signature)(plain)
+    kept: F = made
+    return kept
 
 
 def inlined(function: F) -> F:

@@ -35,7 +35,7 @@ from mmload.store.dataset import Dataset
 SIDES = st.integers(1, 12)
 SIZES = st.tuples(SIDES, SIDES)
 MODES = st.sampled_from(["constant", "edge", "reflect", "symmetric"])
-DTYPES = (torch.uint8, torch.float32, torch.float16)
+DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 ODD_DTYPES = (torch.int32, torch.uint8, torch.float64, torch.bool)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 

@@ -89,10 +89,10 @@ def test_what_was_not_planned_is_refused() -> None:
             rendering.on_cpu.render_rows(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("memory_format", FORMATS)
 @pytest.mark.parametrize("mode", PADDING_MODES)
-@pytest.mark.parametrize("size", [(100, 48), (70, 320), (16, 16), (3, 64)])
+@pytest.mark.parametrize("size", [(100, 48), (70, 320), (16, 16), (3, 64), (50, 44)])
 @pytest.mark.parametrize("gray", [False, True])
 def test_what_is_written_past_the_caches_has_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
@@ -118,8 +118,8 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
     out = pool.empty(plan.shape, dtype, memory_format).fill_(99)
     monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)
     rendering = Rendering(plan, dtype)
-    written_at_once = height * width if memory_format == torch.contiguous_format else 3 * width
-    assert rendering.on_cpu._streams(out) is (written_at_once * out.itemsize % 64 == 0)
+    together = height * width * (1 if memory_format == torch.contiguous_format else 3)
+    assert rendering.on_cpu._streams(out) is (together * out.itemsize % 64 == 0)
     rendering.on_cpu.render_rows(0, images, torch.arange(count), out)
     expected = torch.empty_like(out)
     rendering.by_operations(images, expected)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from mmload.runtime import numba_compile
 from mmload.runtime.machine_code_cache import KeptCode
+from mmload.runtime.numba_compile import variant
 
 PROGRAM = """
 import sys
@@ -129,3 +132,18 @@ def test_a_full_disk_is_no_failure(folder: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
+
+
+def test_a_variant_is_compiled_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    monkeypatch.setattr(numba_compile, "numba_compiled", lambda signature: compiled.append(signature) or (lambda f: f))
+
+    def double(values: object) -> None:
+        raise NotImplementedError
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: variant(double, "void(int16[::1])"), range(20)))
+    assert made == [double] * 20
+    assert compiled == ["void(int16[::1])"]
+    variant(double, "void(uint16[::1])")
+    assert len(compiled) == 2
