@@ -5,14 +5,17 @@ It is separate from :mod:`mmload.records`, as importing tensordict takes 3 s of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
 from mmload.records import FIELD_NAMES
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 class Batch(TensorClass):
@@ -66,6 +69,39 @@ class Batch(TensorClass):
                 target["masks"] = self.masks[row]
             targets.append(target)
         return list(self.images.unbind(0)), targets
+
+    def preview(
+        self,
+        classes: Sequence[str] = (),
+        *,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        columns: int = 8,
+        most: int = 64,
+    ) -> Image.Image:
+        """A contact sheet of the batch: images with boxes and masks, classes, rows. A notebook shows it.
+
+        Args:
+            classes: names by index, as ``split.classes``.
+            mean: per channel, as Normalize had it, to undo it; empty: images are not normalized.
+            std: the same.
+            columns: how many stand side by side.
+            most: how many images at most, the first of the batch.
+
+        Raises:
+            ValueError: if the batch has no images, or they look normalized and ``mean`` and ``std`` are missing.
+        """
+        from mmload.pictures.cells import SHOWN, cells_of
+        from mmload.pictures.contact_sheet import contact_sheet
+
+        arrays = {}
+        for name in SHOWN:
+            value = getattr(self, name)
+            if value is not None:
+                first = value[:most].detach().cpu()
+                arrays[name] = (first.float() if first.is_floating_point() else first).numpy()  # numpy has no bfloat16
+        cells = cells_of(arrays, classes, mean=tuple(mean), std=tuple(std))
+        return contact_sheet(cells, columns, classes=classes)
 
 
 Made = Batch | tuple[Batch, ...]

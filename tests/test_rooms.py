@@ -14,6 +14,7 @@ PACKAGE = Path(mmload.__file__).parent
 ROOMS = (
     "errors",
     "records",
+    "pictures",
     "batch",
     "runtime",
     "store",

@@ -21,6 +21,7 @@ from mmload.cli.build import build
 from mmload.cli.info import info
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
+from mmload.cli.preview import preview
 from mmload.cli.repair import repair
 from mmload.cli.terminal import last_resort, show
 from mmload.cli.verify import verify
@@ -90,7 +91,7 @@ def _root(
     """Shown by --help."""
 
 
-for command in (build, verify, repair, info, where, parity, bench):
+for command in (build, verify, repair, info, where, preview, parity, bench):
     app.command()(command)
 app.command("bench build")(bench_build)
 

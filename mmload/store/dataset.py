@@ -7,6 +7,7 @@ neither the source nor Pillow.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -26,6 +27,8 @@ from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import Samples, Source
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from mmload.batch import Batch
 
 Rows = Sequence[int] | Sequence[bool] | slice | Tensor | npt.NDArray[Any]
@@ -70,6 +73,10 @@ class Dataset(Mapping[str, "Split"]):
 
     def __len__(self) -> int:
         return len(self._splits)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a dataset: its splits, with a few rows of each."""
+        return "".join(split._repr_html_() for split in self.values())
 
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}: {', '.join(f'{n} {len(s):,}' for n, s in self._splits.items())})"
@@ -217,6 +224,35 @@ class Split:
         if isinstance(name, str):
             return self._samples.row_of(name)
         return torch.tensor([self._samples.row_of(each) for each in name], dtype=torch.int64)
+
+    def preview(self, rows: Rows | None = None, *, columns: int = 8, count: int = 48, seed: int = 0) -> Image.Image:
+        """A contact sheet of stored rows, with boxes and masks, classes, row numbers. A notebook shows it.
+
+        Args:
+            rows: which, as :meth:`rows` takes them; None: as many of each class as can be, drawn at random.
+            columns: how many stand side by side.
+            count: how many are drawn.
+            seed: of that draw.
+
+        Raises:
+            UsageError: if the split has no images, or no row is chosen.
+            IndexError, TypeError: as :meth:`rows`.
+        """
+        from mmload.pictures.contact_sheet import contact_sheet
+        from mmload.store.row_cells import cells_of_rows, first_rows
+
+        cells = cells_of_rows(self, first_rows(self, count, seed=seed) if rows is None else rows)
+        return contact_sheet(cells, columns, title=f"{self.path.name}, {self.name}", classes=self.classes)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a split: what it is, and a few rows."""
+        from mmload.pictures.embedded import figure
+
+        try:
+            shown = figure(self.preview(count=16), f"rows of split {self.name}") if len(self) else ""
+        except MmloadError:  # no images
+            shown = ""
+        return f"<div><code>{escape(repr(self))}</code>{shown}</div>"
 
     @property
     def _name_in_messages(self) -> str:

@@ -1,0 +1,171 @@
+"""Pictures of rows: channels, ranges, boxes, masks, captions, and which rows come first."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from mmload.pictures.annotations import color_of, draw_boxes, draw_mask, ink_on
+from mmload.pictures.cells import cells_of, first_to_see
+from mmload.pictures.contact_sheet import Cell, contact_sheet
+from mmload.pictures.embedded import figure
+from mmload.pictures.pixels import fitted, levels, picture
+from mmload.pictures.text import cut, font, size_of
+
+SIZES = [((8, 8), 32, (32, 32), 4), ((10, 4), 32, (30, 12), 3), ((64, 32), 32, (32, 16), 0.5)]
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.convert("RGB"))
+
+
+def test_pixels_of_any_number_of_channels() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (5, 6, 7), dtype=np.uint8)
+    assert (pixels(picture(image[:1])) == image[0][..., None]).all()
+    assert (pixels(picture(image[:3])) == image[:3].transpose(1, 2, 0)).all()
+    assert (pixels(picture(image)) == image[:3].transpose(1, 2, 0)).all()
+    for channels in (2, 4):
+        covered = image[:channels].copy()
+        covered[-1] = 255
+        colors = covered[:3] if channels == 4 else covered[:1].repeat(3, 0)
+        assert (pixels(picture(covered)) == colors.transpose(1, 2, 0)).all()
+        covered[-1] = 0
+        assert (pixels(picture(covered)) == 255).all()  # the first square of the board is white
+
+
+def test_floats_become_levels_and_normalized_ones_are_undone_or_refused() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4), dtype=np.uint8)
+    floats = images.astype(np.float32) / 255
+    assert (levels(images) == images).all()
+    assert (levels(floats) == images).all()
+    mean, std = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
+    shape = (1, 3, 1, 1)
+    normalized = (floats - np.float32(mean).reshape(shape)) / np.float32(std).reshape(shape)
+    assert (levels(normalized, mean, std) == images).all()
+    with pytest.raises(ValueError, match="looks normalized: give the mean and std"):
+        levels(normalized)
+
+
+@pytest.mark.parametrize(("size", "side", "expected", "factor"), [*SIZES, ((1000, 1), 32, (32, 1), 0.032)])
+def test_small_pictures_grow_by_whole_factors(
+    size: tuple[int, int], side: int, expected: tuple[int, int], factor: float
+) -> None:
+    image, got = fitted(Image.new("RGB", size), side)
+    assert image.size == expected
+    assert got == pytest.approx(factor)
+
+
+def test_boxes_are_where_they_are_in_the_color_of_their_class() -> None:
+    image = Image.new("RGB", (100, 80))
+    draw_boxes(image, np.array([[10, 20, 30, 40]], np.float32), [3], 2.0, ["a", "b", "c", "d"])
+    shown = pixels(image)
+    for y, x in ((40, 20), (79, 59), (40, 59), (79, 20)):
+        assert tuple(shown[y, x]) == color_of(3)
+    assert not shown[60, 40].any()  # inside
+    assert (shown[30] == color_of(3)).all(1).any()  # the label above it
+
+
+def test_boxes_beyond_the_edges_and_many_of_them_do_no_harm() -> None:
+    boxes = np.array([[-50, -50, 500, 500], [0, 0, 0, 0], [5, 5, 3, 3], *[[1, 1, 9, 9]] * 30], np.float32)
+    draw_boxes(Image.new("RGB", (40, 30)), boxes, [0] * len(boxes), 1.0, ["x" * 100])
+
+
+def test_masks_color_classes_and_leave_the_background() -> None:
+    image = Image.new("RGB", (6, 4), (100, 100, 100))
+    mask = np.zeros((4, 6), np.uint8)
+    mask[0, 0], mask[0, 1] = 7, 255
+    shown = pixels(draw_mask(image, mask)).astype(int)
+    assert (shown[1:] == 100).all()
+    assert np.abs(shown[0, 0] - (np.array(color_of(7)) + 100) / 2).max() <= 1
+    assert np.abs(shown[0, 1] - 177).max() <= 1
+
+
+def test_text_on_a_class_color_is_legible() -> None:
+    def luminance(color: tuple[int, int, int]) -> float:
+        parts = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    for index in range(256):
+        light, dark = sorted((luminance(color_of(index)), luminance(ink_on(color_of(index)))), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+    assert len({color_of(index) for index in range(200)}) == 200
+
+
+@given(st.text(max_size=80), st.integers(1, 200))
+def test_names_are_cut_to_their_width(text: str, width: int) -> None:
+    letters = font(13)
+    shown = cut(text, letters, width)
+    assert "\n" not in shown
+    assert size_of(shown, letters)[0] <= max(width, size_of("...", letters)[0])
+
+
+def test_a_sheet_has_every_cell_in_its_place() -> None:
+    colors = [(200, 0, 0), (0, 200, 0), (0, 0, 200), (200, 200, 0), (0, 200, 200)]
+    images = [np.zeros((3, 40, 40), np.uint8) + np.array(color, np.uint8)[:, None, None] for color in colors]
+    cells = [Cell(image=image, name="<b>", detail="row 1") for image in images]
+    shown = pixels(contact_sheet(cells, 2, title="a title", side=40))
+    found = [np.argwhere((shown == color).all(2)) for color in colors]
+    assert [len(places) for places in found] == [1600] * 5
+    rows, columns = [places[:, 0].mean() for places in found], [places[:, 1].mean() for places in found]
+    assert rows[0] == rows[1] < rows[2] == rows[3] < rows[4]
+    assert columns[0] == columns[2] == columns[4] < columns[1] == columns[3]
+    with pytest.raises(ValueError, match="there are 0 pictures"):
+        contact_sheet([], 2)
+
+
+def test_the_legend_names_what_masks_and_boxes_show() -> None:
+    image = np.zeros((3, 64, 64), np.uint8)
+    plain = contact_sheet([Cell(image=image)], 1)
+    mask = np.zeros((64, 64), np.uint8)
+    mask[0, 0] = 2
+    boxed = Cell(image=image, boxes=np.array([[1, 1, 60, 60]], np.float32), labels=(1,))
+    for cell in (Cell(image=image, mask=mask), boxed):
+        assert contact_sheet([cell], 1, classes=["a", "b", "c"]).height > plain.height
+
+
+def test_cells_say_class_shares_and_row() -> None:
+    images = np.zeros((2, 3, 4, 4), np.uint8)
+    ids = np.array([5, 1234])
+    first, second = cells_of({"images": images, "targets": np.array([1, 9]), "ids": ids}, ["ant", "bee"])
+    assert (first.name, first.detail) == ("bee", "row 5")
+    assert (second.name, second.detail) == ("9", "row 1,234")
+    mixed = np.array([[0.25, 0.75], [1, 1]], np.float32)
+    names = [cell.name for cell in cells_of({"images": images, "targets": mixed}, ["ant", "bee"])]
+    assert names == ["bee 0.75, ant 0.25", "ant, bee"]
+    with pytest.raises(ValueError, match="there are no images to show"):
+        cells_of({"targets": ids})
+
+
+@given(st.lists(st.integers(0, 6), max_size=60), st.integers(1, 40), st.integers(0, 3))
+def test_the_first_rows_have_as_many_of_each_class_as_can_be(classes: list[int], count: int, seed: int) -> None:
+    targets = np.array(classes, np.int64)
+    rows = first_to_see(targets, len(targets), count, seed)
+    assert len(set(rows.tolist())) == len(rows) == min(count, len(targets))
+    shown = targets[rows]
+    assert (np.sort(shown) == shown).all()
+    counts, stored = np.bincount(shown, minlength=7), np.bincount(targets, minlength=7)
+    most = counts.max(initial=0)
+    for has, could in zip(counts, stored, strict=True):
+        assert has >= min(could, most - 1)
+    assert (first_to_see(targets, len(targets), count, seed) == rows).all()
+
+
+def test_without_classes_rows_are_drawn_and_sorted() -> None:
+    rows = first_to_see(None, 1000, 20, 0)
+    assert len(set(rows.tolist())) == 20
+    assert (np.sort(rows) == rows).all()
+    assert (rows != first_to_see(None, 1000, 20, 1)).any()
+
+
+def test_an_embedded_picture_is_that_picture_and_its_text_is_escaped() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8))
+    html = figure(image, 'a "<b>"')
+    assert 'alt="a &quot;&lt;b&gt;&quot;"' in html
+    data = html.split("base64,")[1].split('"')[0]
+    assert (pixels(Image.open(io.BytesIO(base64.b64decode(data)))) == pixels(image)).all()
