@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from forked_program import run_program
 
 from mmload.runtime import numba_compile
 from mmload.runtime.machine_code_cache import KeptCode
 from mmload.runtime.numba_compile import variant
 
 PROGRAM = """
-import sys
+import sys, numba
+numba.config.reload_config()  # of this environment: the server that this is a fork of read its own
 sys.path.insert(0, {folder!r})
 import numpy as np
 import doubling
@@ -45,14 +44,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(folder=str(folder))],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | variables,
-    )
-    assert done.stderr == ""
+    done = run_program(PROGRAM.format(folder=str(folder)), place=variables)
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
     return done.stdout
 
@@ -123,13 +116,7 @@ def test_a_full_disk_is_no_failure(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("resource")
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
     program = f"{limit}\n{PROGRAM.format(folder=str(folder))}"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
-        check=False,
-    )
+    done = run_program(program, place={"NUMBA_CACHE_DIR": str(tmp_path / "cache")})
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
 
