@@ -41,6 +41,29 @@ settings.load_profile("repeat")
 REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
 
+LONGEST = (
+    "test_kernel_bounds.py",
+    "test_bench_cli.py",
+    "test_torture.py",
+    "test_gpu_check.py",
+    "test_numba_compile.py",
+    "test_terminal.py",
+    "test_engines.py",
+    "test_cli.py",
+    "test_bench_measure.py",
+    "test_bench_contenders.py",
+    "test_bench.py",
+    "test_integrations.py",
+    "test_interrupt.py",
+)
+"""Modules with tests or fixtures of many seconds."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: one that starts last would leave cores idle at the end of a parallel run."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real photographs."""
