@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 import pkgutil
+import re
 import sys
 import uuid
 from contextlib import suppress
@@ -26,6 +27,8 @@ _caching: Any = caching  # numba is only partially typed
 _config: Any = config
 _serialize: Any = serialize
 
+_IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
+
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -36,7 +39,7 @@ def cache_of(function: Any) -> Any:
         RuntimeError: if there is no writable cache folder.
     """
     made = _caching.FunctionCache(function)
-    stamp = made._impl.locator.get_source_stamp()
+    stamp = made._impl.locator.get_source_stamp(), _imported_sources(function.__module__)
     made._cache_file = KeptCode(Path(made.cache_path), made._impl.filename_base, stamp)
     return made
 
@@ -83,16 +86,25 @@ class KeptCode:
     def _origin(self, key: object) -> bytes:
         """The digest of sources, versions and signature."""
         versions = sys.version, numba.__version__, llvmlite.__version__, np.__version__
-        return hashlib.sha256(repr((versions, self._stamp, _shared_source(), key)).encode()).digest()
+        return hashlib.sha256(repr((versions, self._stamp, key)).encode()).digest()
+
+
+def _imported_sources(module: str) -> bytes:
+    """The digest of the modules of mmload that a module imports, whose functions and constants it may inline."""
+    seen: dict[str, bytes] = {}
+    waiting = ["mmload.runtime.numba_compile", *([module] if module.startswith("mmload.") else [])]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen[name] = _source(name)
+            waiting += [found.decode() for found in _IMPORTS.findall(seen[name])]
+    return hashlib.sha256(b"".join(seen[name] for name in sorted(seen))).digest()
 
 
 @cache
-def _shared_source() -> bytes:
-    """The digest of sources that any compiled function may inline, which the stamp of its own source does not cover."""
-    sources = (
-        pkgutil.get_data("mmload.runtime", name) for name in ("numba_compile.py", "half_precision.py", "splitmix.py")
-    )
-    return hashlib.sha256(b"".join(source or b"" for source in sources)).digest()
+def _source(module: str) -> bytes:
+    package, _, name = module.rpartition(".")
+    return pkgutil.get_data(package, f"{name}.py") or b""
 
 
 def _write(path: Path, content: bytes) -> None:

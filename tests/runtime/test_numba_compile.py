@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -95,6 +96,23 @@ def test_code_of_another_source_or_key_is_not_taken(tmp_path: Path) -> None:
     assert KeptCode(tmp_path, "f", "revision").load("key") is None
     assert KeptCode(tmp_path, "f", "other").load("key") == 2
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_code_is_compiled_anew_after_a_change_of_a_module_that_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mmload.render import level_kernels
+    from mmload.runtime import machine_code_cache
+
+    def digest() -> bytes:
+        machine_code_cache._source.cache_clear()
+        return machine_code_cache._imported_sources(level_kernels.__name__)
+
+    read, before = pkgutil.get_data, digest()
+    for changed in ("warp_kernels.py", "level_program.py", "numba_compile.py", "plan.py"):
+        monkeypatch.setattr(pkgutil, "get_data", lambda *of, at=changed: read(*of) + b"#" * (of[1] == at))
+        assert digest() != before, changed
+    monkeypatch.setattr(pkgutil, "get_data", lambda *of: read(*of) + b"#" * (of[1] == "collate.py"))
+    assert digest() == before
+    machine_code_cache._source.cache_clear()
 
 
 def test_code_with_bounds_checks_is_kept_apart(folder: Path, tmp_path: Path) -> None:
