@@ -204,30 +204,43 @@ def _equalize(plane: Bytes) -> None:
 
 
 @called
-def _permute(planes: Bytes, numbers: Floats) -> None:
-    first, second, third = _U(numbers[0]), _U(numbers[1]), _U(numbers[2])
-    for i in range(_U(planes.shape[1])):
-        planes[0, i], planes[1, i], planes[2, i] = planes[first, i], planes[second, i], planes[third, i]
+def _permute(planes: Bytes, numbers: Floats, kept: Bytes) -> None:
+    """The planes in another order, by way of copies ``kept``."""
+    size = _U(planes.shape[1])
+    for c in range(_U(3)):
+        for i in range(size):
+            kept[c * size + i] = planes[c, i]
+    for c in range(_U(3)):
+        begun = _U(numbers[c]) * size
+        for i in range(size):
+            planes[c, i] = kept[begun + i]
 
 
 @called
 def _mirror(image: Bytes) -> None:
+    """By way of a copy of each line: a loop in which two pixels change places is not vectorized."""
     channels, height, width = image.shape
-    last = _U(width - 1)
+    line, last = np.empty(width, np.uint8), _U(width - 1)
     for c in range(_U(channels)):
         for y in range(_U(height)):
-            for x in range(_U(width // 2)):
-                image[c, y, x], image[c, y, last - x] = image[c, y, last - x], image[c, y, x]
+            for x in range(_U(width)):
+                line[x] = image[c, y, x]
+            for x in range(_U(width)):
+                image[c, y, x] = line[last - x]
 
 
 @called
 def _upside_down(image: Bytes) -> None:
     channels, height, width = image.shape
-    last = _U(height - 1)
+    line, last = np.empty(width, np.uint8), _U(height - 1)
     for c in range(_U(channels)):
         for y in range(_U(height // 2)):
             for x in range(_U(width)):
-                image[c, y, x], image[c, last - y, x] = image[c, last - y, x], image[c, y, x]
+                line[x] = image[c, y, x]
+            for x in range(_U(width)):
+                image[c, y, x] = image[c, last - y, x]
+            for x in range(_U(width)):
+                image[c, last - y, x] = line[x]
 
 
 @called
@@ -250,7 +263,7 @@ def _end_mixture(levels: Bytes, mixture: Floats) -> None:
 
 
 @called
-def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats) -> None:
+def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, spare: Bytes) -> None:
     """One operation that moves no pixel on one image."""
     if code == BRIGHTNESS:
         _brighten(levels, numbers[0])
@@ -275,7 +288,7 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats) -> None:
         for c in range(len(planes)):
             _equalize(planes[c])
     elif code == PERMUTE:
-        _permute(planes, numbers)
+        _permute(planes, numbers, spare)
 
 
 @called
@@ -362,6 +375,6 @@ def run(
             elif code == MIX_END:
                 _end_mixture(levels, floats)
             elif code <= EQUALIZE or code == PERMUTE:
-                _color(code, planes, levels, own)
+                _color(code, planes, levels, own, spare)
             else:
                 _move(code, image, own, fills[place], floats, packed)
