@@ -95,7 +95,7 @@ def test_mixing_and_jitter_draw_the_same() -> None:
     for cpu, cuda in zip(jitter.draw(Draws(seeds, 2)), jitter.draw(Draws(seeds.cuda(), 2)), strict=True):
         assert torch.equal(cuda.cpu(), cpu)
     shares = [
-        MixUp(num_classes=3).change(torch.ones(2000, 1, 1, 1, device=one.device), one % 3, Draws(one, 1))[1]
+        MixUp(num_classes=3)(torch.ones(2000, 1, 1, 1, device=one.device), one % 3, one)[1]
         for one in (seeds, seeds.cuda())
     ]
     assert (shares[1].cpu() - shares[0]).abs().max() <= 1e-6

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from mmload.augment import mix
 from mmload.augment.arguments import refusal, shown
 from mmload.augment.color import Normalize
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import moves, refuse_foreign
 from mmload.augment.level_step import LevelStep
+from mmload.augment.mix import MixStep
 from mmload.augment.step import AfterStep, Step, refuse_dtype, refuse_shape, sees_fields
 from mmload.batch import Batch
 from mmload.render.plan import refuse_levels
@@ -48,9 +50,16 @@ def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
         normalized = normalized or isinstance(step, Normalize)
 
 
+def makes_floats(step: nn.Module) -> bool:
+    """Whether a step of mmload's cannot leave images uint8."""
+    if isinstance(step, AfterStep):
+        return not step.takes_uint8
+    return isinstance(step, Normalize) or (isinstance(step, MixStep) and step.makes_floats)
+
+
 def _refuse_floats(step: nn.Module) -> None:
     """Refuses a step whose result is no uint8, in a collate that gives that."""
-    if isinstance(step, Normalize) or (isinstance(step, AfterStep) and not step.takes_uint8):
+    if makes_floats(step):
         raise ValueError(
             f"{type(step).__name__} makes floats, and dtype is torch.uint8: give the collate a floating dtype"
         )
@@ -72,7 +81,7 @@ def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> No
     if not (boxes or masks):
         return
     for step in steps:
-        if isinstance(step, AfterStep | LevelStep):
+        if isinstance(step, AfterStep | LevelStep | MixStep):
             step.refuse_fields(boxes=boxes, masks=masks)
         elif not isinstance(step, Step) and moves(step):
             name = type(step).__name__
@@ -80,6 +89,19 @@ def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> No
                 f"{name} may move pixels and leave boxes and masks behind: set keeps_geometry = True on it if it does "
                 "not, or use PerSample with a transform of torchvision's v2"
             )
+
+
+def refuse_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
+    """Refuses targets that the first step that mixes samples cannot blend; a later one gets what that gives.
+
+    Raises:
+        ValueError: as :func:`mmload.augment.mix.refuse_targets`.
+    """
+    for step in steps:
+        if isinstance(step, MixStep):
+            mix.refuse_targets(targets, step.num_classes)
+        if isinstance(step, MixStep | AfterStep):  # which may change targets
+            return
 
 
 def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype) -> None:

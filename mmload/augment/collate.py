@@ -14,9 +14,17 @@ from torch import Tensor, nn
 
 from mmload.augment.arguments import integer, refusal, shown
 from mmload.augment.boxes import BoxRule, Trail, followed, judged
-from mmload.augment.checks import refuse_batch, refuse_changed, refuse_fields, refuse_steps, refuse_values
+from mmload.augment.checks import (
+    refuse_batch,
+    refuse_changed,
+    refuse_fields,
+    refuse_steps,
+    refuse_targets,
+    refuse_values,
+)
 from mmload.augment.draws import Draws, fresh_seeds
 from mmload.augment.epochs import SharedEpoch, epoch_of_loader
+from mmload.augment.mix import MixStep
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
 from mmload.errors import counted
@@ -181,6 +189,7 @@ class Collate(nn.Module):
             device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
         refuse_batch(batch, shape, source)
         refuse_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None)
+        refuse_targets(self.steps, batch.targets)
         seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
         return PreparedBatch(self, batch, seeds.to(device), shape, source)
 
@@ -207,13 +216,16 @@ class PreparedBatch:
         self._seeds = seeds
         self._epoch = collate.epoch
         self._trail: Trail | None = None
+        self._mixer: MixStep | None = None
         self._rendering, self._next = self._described(0, shape, source)
         self.shape = self._rendering.plan.shape
         self.dtype = self._rendering.dtype
         self.memory_format = collate.memory_format
 
     def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
-        """Renders samples from ``first`` on, on a CPU; threads may share a batch.
+        """Renders samples from ``first`` on, on a CPU.
+
+        Threads may share a batch, unless its samples are mixed: these are rendered in order, by one thread.
 
         Args:
             first: the first of them.
@@ -256,8 +268,10 @@ class PreparedBatch:
         return finished
 
     def _follow(self, plan: Plan) -> None:
-        """Takes boxes and masks through a pass."""
+        """Takes boxes, masks and targets through a pass."""
         self._batch, self._trail = followed(self._batch, plan, self._trail)
+        if self._mixer is not None:
+            self._batch, self._mixer = self._mixer.mixed(self._batch, plan), None
 
     def _judge(self) -> None:
         """Drops boxes, after the last pass or before a step that sees them."""
@@ -287,6 +301,7 @@ class PreparedBatch:
             if not isinstance(step, Step) or not step.fits(plan):
                 break
             plan = step.describe(plan, self._draws(at))
+            self._mixer = step if isinstance(step, MixStep) else self._mixer
             at += 1
         return Rendering(plan, self._dtype_before(at, plan, source)), at
 
@@ -297,7 +312,7 @@ class PreparedBatch:
     def _dtype_before(self, at: int, plan: Plan, source: torch.dtype) -> torch.dtype:
         """What a pass that ends before step ``at`` renders to: uint8 until something needs floats."""
         steps = self._collate.steps
-        if plan.shift is not None or source != torch.uint8 or at == len(steps):
+        if plan.shift is not None or plan.blends or source != torch.uint8 or at == len(steps):
             return self._collate.dtype
         step = steps[at]
         keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)

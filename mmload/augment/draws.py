@@ -162,6 +162,11 @@ class Draws:
         """Draws of their own for part ``number`` of the step, whatever it and the other parts draw."""
         return Draws(view_seeds(self._seeds, number + 1), self._place, epoch=self._epoch, ids=self._ids)
 
+    def of_first(self) -> Draws:
+        """Those of the batch's first sample alone, for what is drawn once a batch; of none in an empty one."""
+        ids = None if self._ids is None else self._ids[:1]
+        return Draws(self._seeds[:1], self._place, epoch=self._epoch, ids=ids)
+
     def normal(self, count: int) -> Tensor:
         """``count`` standard normal draws per sample: float64 [B, count], by Box and Muller."""
         pairs = self.uniform(2 * count)

@@ -46,8 +46,8 @@ class RandomErasing(Step):
         self.value = _value(value)
 
     def fits(self, plan: Plan) -> bool:
-        """A hole is the last thing in a pass; several may follow each other."""
-        return True
+        """Only holes and a mixing of samples follow a hole in a pass."""
+        return plan.fits_hole()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One rectangle per sample: the first of ten drawn that is smaller than the image, else none."""

@@ -1,21 +1,27 @@
 """MixUp and CutMix across the samples of a batch, named and set as in ``torchvision.transforms.v2``, drawn per sample.
 
-A sample's partner is the one before it in the batch, so only here a result depends on the batch. CutMix pastes masks
-too; neither can mix boxes. Features and extra fields stay the sample's own.
+A sample's partner is the one before it in the batch, the first one's the last, so only here a result depends on the
+batch. Both end a pass: the sample before is still in cache when its partner is rendered. CutMix pastes masks too;
+neither can mix boxes. Features and extra fields stay the sample's own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mmload.augment.arguments import chance, integer, number
-from mmload.augment.boxes import BoxRule
+from mmload.augment.arguments import chance, elements, integer, number, numbers, refusal, shown
 from mmload.augment.draws import Draws
-from mmload.augment.step import AfterStep
+from mmload.augment.step import Step, plan_for, seeds_for
 from mmload.batch import Batch
+from mmload.render.plan import Mixing, Plan
+from mmload.render.rendering import Rendering
+from mmload.render.torch_mixing import pasted_pixels
 
 _TRIES = 12
 """Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
@@ -26,34 +32,127 @@ _MOST_CLASSES = 1_000_000
 
 _CLASSES = f"an integer from 1 to {_MOST_CLASSES}, or None"
 
+_PER = ("sample", "batch")
 
-class _Mix(AfterStep):
-    """What both share: the Beta distribution, the classes and the probability."""
 
-    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0) -> None:
+class MixStep(Step):
+    """A step that mixes samples of a batch: it draws a :class:`~mmload.render.plan.Mixing`, which ends a pass.
+
+    Attributes:
+        num_classes: what class indices are one-hot encoded with; None: targets are soft already.
+        makes_floats: whether it blends, so that images cannot stay uint8.
+        per: ``"sample"``, or ``"batch"`` if it is drawn once a batch, from the first sample's seed.
+    """
+
+    num_classes: int | None
+    makes_floats = False
+    per: str
+
+    def fits(self, plan: Plan) -> bool:
+        """Samples are mixed once in a pass, and after holes unless these are to be written into uint8 images."""
+        uint8_holes = bool(plan.holes) and plan.peak > 1 and plan.shift is None and not self.makes_floats
+        return plan.fits_mixing() and not uint8_holes
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """The plan followed by what is drawn."""
+        return plan.mixed(self.mixing(plan, draws))
+
+    def mixing(self, plan: Plan, draws: Draws) -> Mixing:
+        """What is drawn for each sample, or once for the batch."""
+        drawn = self.drawn(plan, draws.of_first() if self.per == "batch" else draws)
+        if self.per == "sample":
+            return drawn
+        share = None if drawn.share is None else drawn.share.expand(plan.count)
+        return Mixing(share=share, boxes=None if drawn.boxes is None else drawn.boxes.expand(plan.count, 4))
+
+    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
+        """What is drawn, for as many samples as ``draws`` has."""
+        raise NotImplementedError
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if batches have boxes or masks that cannot be mixed."""
+        raise NotImplementedError
+
+    def mixed(self, batch: Batch, plan: Plan) -> Batch:
+        """The batch with soft targets float32 [B, K], and with masks pasted as the pixels are."""
+        mixing = plan.mixing
+        if mixing is None:
+            return batch
+        changed: dict[str, Any] = {}
+        if batch.targets is not None:
+            changed["targets"] = mixed_targets(batch.targets, mixing.kept(plan.height, plan.width), self.num_classes)
+        if batch.masks is not None and mixing.boxes is not None:
+            inside = pasted_pixels(mixing.boxes, plan.height, plan.width)
+            changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
+        mixed: Batch = batch.replace(**changed)
+        return mixed
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
+    def forward(
+        self,
+        images: Tensor,
+        targets: Tensor | None = None,
+        seeds: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
+        """The step alone on a batch.
+
+        Args:
+            images: [B, C, H, W], floating, or uint8 where the step does not blend.
+            targets: class indices [B] or soft targets [B, K]; None: there are none.
+            seeds: int64 [B], one per sample; None: fresh ones.
+            generator: where fresh seeds come from; None: torch's default generator.
+
+        Returns:
+            The images, and the soft targets too if any were given.
+
+        Raises:
+            ValueError: if ``images`` has another shape or dtype, or targets are class indices without ``num_classes``.
+        """
+        seeds = seeds_for(images, seeds, generator)
+        if images.dtype == torch.uint8 and self.makes_floats:
+            raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
+        plan = self.describe(plan_for(images), Draws(seeds, 0))
+        kept = None if plan.mixing is None else plan.mixing.kept(plan.height, plan.width)
+        mixed = targets if kept is None else mixed_targets(targets, kept, self.num_classes)
+        out = torch.empty(plan.shape, dtype=images.dtype, device=images.device)
+        Rendering(plan, images.dtype).render_batch(images, out)
+        return out if targets is None else (out, mixed)
+
+
+class _Mix(MixStep):
+    """What MixUp and CutMix share: the Beta distribution, the classes and the probability."""
+
+    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0, per: str = "sample") -> None:
         super().__init__()
         self.alpha = number("alpha", alpha, least=1e-12, greatest=1e12, expected="a positive number, 1e-12 to 1e12")
         self.num_classes = num_classes if num_classes is None else _classes(num_classes)
         self.p = chance(p)
+        self.per = _per(per)
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""
-        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}"
+        per = "" if self.per == "sample" else f", per={self.per!r}"
+        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}{per}"
 
 
 class MixUp(_Mix):
     """Images and targets blended with those of the sample before: lam * own + (1 - lam) * other.
 
-    lam is drawn per sample from Beta(alpha, alpha) (Zhang et al. 2018); torchvision draws one per batch.
+    lam is drawn from Beta(alpha, alpha) (Zhang et al. 2018). The blend is computed in float32 and rounded once.
 
     Args:
         alpha: both parameters of the Beta distribution.
         num_classes: what class indices are one-hot encoded with; may be None where targets are soft already.
-        p: how likely a sample is mixed.
+        p: how likely a sample (or batch) is mixed.
+        per: ``"sample"``: lam is drawn for each sample; ``"batch"``: once a batch, as torchvision does, from the seed
+            of its first sample, so that results depend on which samples share a batch.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
     """
+
+    makes_floats = True
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
         """A blend of boxes or of class masks means nothing."""
@@ -61,61 +160,37 @@ class MixUp(_Mix):
             what = "boxes" if boxes else "masks"
             raise ValueError(f"MixUp would blend images and leave their {what}: leave it out, or load other fields")
 
-    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """Mixed images and soft targets float32 [B, K]; without targets the images alone."""
+    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
+        """The shares."""
         applied = draws.chance(self.p)
-        share = torch.where(applied, beta(draws, self.alpha), 1.0).to(torch.float32)
-        own = share.view(-1, 1, 1, 1)  # in float32, so that half-precision images get the shares of the targets
-        mixed = (images * own + images.roll(1, 0) * (1 - own)).to(images.dtype)
-        return mixed, mixed_targets(targets, share, self.num_classes)
+        return Mixing(share=torch.where(applied, beta(draws, self.alpha), 1.0).to(torch.float32))
 
 
 class CutMix(_Mix):
     """A rectangle of the sample before is pasted in, and targets are blended by area.
 
-    Its center is uniform and its area 1 - lam of the image before clipping, lam drawn per sample from
-    Beta(alpha, alpha) (Yun et al. 2019); torchvision draws one rectangle per batch.
+    Its center is uniform and its area 1 - lam of the image before clipping, lam drawn from Beta(alpha, alpha) (Yun et
+    al. 2019).
 
     Args:
         alpha: both parameters of the Beta distribution.
         num_classes: what class indices are one-hot encoded with; may be None where targets are soft already.
-        p: how likely a sample is mixed.
+        p: how likely a sample (or batch) is mixed.
+        per: ``"sample"``: each sample has a rectangle of its own; ``"batch"``: one is drawn for a batch, as in
+            torchvision, from the seed of its first sample, so that results depend on which samples share a batch.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
     """
-
-    takes_uint8 = True
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
         """Masks are pasted with the pixels; what is left of a box under another image nobody knows."""
         if boxes:
             raise ValueError("CutMix would paste over boxes and leave them: leave it out, or load other fields")
 
-    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """Mixed images and soft targets float32 [B, K]; without targets the images alone."""
-        inside, share = self._pasted(draws, images)
-        return torch.where(inside, images.roll(1, 0), images), mixed_targets(targets, share, self.num_classes)
-
-    def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
-        """The batch with images, soft targets and masks; all are pasted from the same sample."""
-        inside, share = self._pasted(draws, batch.images)
-        images = torch.where(inside, batch.images.roll(1, 0), batch.images)
-        masks = None if batch.masks is None else torch.where(inside[:, 0], batch.masks.roll(1, 0), batch.masks)
-        targets = mixed_targets(batch.targets, share, self.num_classes)
-        changed: Batch = batch.replace(images=images, masks=masks, targets=targets)
-        return changed
-
-    def _pasted(self, draws: Draws, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Which pixels are pasted, bool [B, 1, H, W], and the share of its own that every sample keeps, [B]."""
-        height, width = images.shape[-2:]
-        x1, y1, x2, y2 = self.boxes(draws, height, width).unbind(1)
-        y = torch.arange(height, device=images.device)
-        x = torch.arange(width, device=images.device)
-        down = (y >= y1[:, None]) & (y < y2[:, None])
-        along = (x >= x1[:, None]) & (x < x2[:, None])
-        share = 1.0 - ((x2 - x1) * (y2 - y1)).to(torch.float32) / (width * height)
-        return down[:, None, :, None] & along[:, None, None, :], share
+    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
+        """The rectangles."""
+        return Mixing(boxes=self.boxes(draws, plan.height, plan.width))
 
     def boxes(self, draws: Draws, height: int, width: int) -> Tensor:
         """What is pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
@@ -128,29 +203,115 @@ class CutMix(_Mix):
         return torch.stack((left, top, right, bottom), dim=1) * applied[:, None]
 
 
+class MixChoice(MixStep):
+    """What :class:`~mmload.augment.random_steps.RandomChoice` is of MixUp and CutMix: one of them, drawn per sample.
+
+    Args:
+        transforms: MixUp, CutMix and such choices.
+        p: how likely each is, in any unit; None: all the same.
+        per: ``"sample"``: drawn for each sample; ``"batch"``: once a batch, from the seed of its first sample. What
+            the steps themselves draw is drawn as they say.
+
+    Raises:
+        TypeError: if a step mixes no samples.
+        ValueError: if there is no step, their ``num_classes`` differ, or ``p`` is not one number from 0 for each of
+            which some are above 0.
+    """
+
+    def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None, per: str = "sample") -> None:
+        super().__init__()
+        steps = list(transforms)
+        if not steps:
+            raise refusal("transforms", transforms, "a list of at least one step")
+        mixing = [step for step in steps if isinstance(step, MixStep)]
+        for step in steps:
+            if not isinstance(step, MixStep):
+                raise TypeError(
+                    f"transforms has {shown(step)}, which mixes no samples, beside steps that do: choose among either "
+                    "kind"
+                )
+        classes = {step.num_classes for step in mixing}
+        if len(classes) > 1:
+            raise refusal("num_classes", [step.num_classes for step in mixing], "the same for all steps of a choice")
+        self.transforms = nn.ModuleList(mixing)
+        self.num_classes = classes.pop()
+        self.makes_floats = any(step.makes_floats for step in mixing)
+        self.p = weights(p, len(mixing))
+        self.per = _per(per)
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if one of the steps cannot mix them."""
+        for step in self._steps:
+            step.refuse_fields(boxes=boxes, masks=masks)
+
+    def mixing(self, plan: Plan, draws: Draws) -> Mixing:
+        """One draw per sample or batch, and the steps' own."""
+        chosen = (draws.of_first() if self.per == "batch" else draws).weighted(self.p).expand(plan.count)
+        parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self._steps)]
+        found = Mixing()
+        for place, part in enumerate(parts):
+            here = chosen == place
+            if part.share is not None:
+                share = torch.ones_like(part.share) if found.share is None else found.share
+                found = replace(found, share=torch.where(here, part.share, share))
+            if part.boxes is not None:
+                boxes = torch.zeros_like(part.boxes) if found.boxes is None else found.boxes
+                found = replace(found, boxes=torch.where(here[:, None], part.boxes, boxes))
+        return found
+
+    @property
+    def _steps(self) -> list[MixStep]:
+        return [step for step in self.transforms if isinstance(step, MixStep)]
+
+    def extra_repr(self) -> str:
+        """The settings as ``repr`` shows them."""
+        return f"p={self.p}" + ("" if self.per == "sample" else f", per={self.per!r}")
+
+
+def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """How likely each of ``count`` steps is, from their weights in any unit; None: all the same.
+
+    Raises:
+        ValueError: if there is not one number from 0 for each, or none is above 0.
+    """
+    each = (1.0,) * count if p is None else numbers("p", p, least=0.0, expected="a weight from 0 for each step")
+    if len(each) != count or sum(each) <= 0:
+        raise refusal("p", elements(p), f"{count} weights from 0 of which some are above 0")
+    return tuple(weight / sum(each) for weight in each)
+
+
+def refuse_targets(targets: Tensor | None, classes: int | None) -> None:
+    """Refuses targets that cannot be blended; their values only on a CPU, as others would be waited for.
+
+    Raises:
+        ValueError: if targets are class indices and ``classes`` is None or too small, or are floats [B].
+    """
+    if targets is None or targets.dim() != 1:
+        return
+    if targets.dtype.is_floating_point:
+        raise ValueError(f"targets are {targets.dtype} [B], expected class indices [B] or soft targets [B, K]")
+    if classes is None:
+        raise ValueError("targets are class indices: set num_classes, to blend them as one-hot vectors")
+    if targets.device.type == "cpu" and len(targets):
+        least, greatest = (int(end) for end in targets.aminmax())
+        if not 0 <= least <= greatest < classes:
+            raise ValueError(
+                f"targets are from {least} to {greatest}, and num_classes is {classes}: set it to the dataset's number "
+                "of classes"
+            )
+
+
 def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) -> Tensor | None:
     """Share * own + (1 - share) * the one before: float32 [B, K].
 
     Raises:
-        ValueError: if targets are class indices and ``classes`` is None.
+        ValueError: if targets cannot be blended, as :func:`refuse_targets` has it.
     """
+    refuse_targets(targets, classes)
     if targets is None:
         return None
     soft = targets.to(torch.float32)
-    if targets.dim() == 1:
-        if targets.dtype.is_floating_point:
-            raise ValueError(f"targets are {targets.dtype} [B], expected class indices [B] or soft targets [B, K]")
-        if classes is None:
-            raise ValueError("targets are class indices: set num_classes, to blend them as one-hot vectors")
-        if (
-            targets.device.type == "cpu"
-            and len(targets)
-            and not 0 <= int(targets.min()) <= int(targets.max()) < classes
-        ):
-            raise ValueError(
-                f"targets are from {int(targets.min())} to {int(targets.max())}, and num_classes is {classes}: set "
-                "it to the dataset's number of classes"
-            )
+    if targets.dim() == 1 and classes is not None:
         soft = torch.nn.functional.one_hot(targets.to(torch.int64), classes).to(torch.float32)
     own = share[:, None]
     return soft * own + soft.roll(1, 0) * (1 - own)
@@ -180,6 +341,12 @@ def _log_gamma(draws: Draws, alpha: float) -> Tensor:
     power = torch.log1p(-draws.uniform(1)[:, 0]) / alpha
     logarithm: Tensor = log_cube.gather(1, first)[:, 0] + power
     return logarithm + math.log(d)
+
+
+def _per(per: object) -> str:
+    if not isinstance(per, str) or per not in _PER:
+        raise refusal("per", per, "'sample' or 'batch'")
+    return str(per)
 
 
 def _classes(number: object) -> int:

@@ -1,20 +1,22 @@
 """RandomApply, RandomChoice and RandomOrder, named and set as in ``torchvision.transforms.v2``, drawn per sample.
 
 They hold steps that change levels and keep the size: any of :class:`~mmload.augment.level_step.LevelStep`, flips and
-grayscale included, and each other.
+grayscale included, and each other. A choice may instead hold MixUp and CutMix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
-from mmload.augment.arguments import chance, elements, numbers, refusal, shown
+from mmload.augment.arguments import chance, refusal, shown
 from mmload.augment.color import RandomGrayscale
 from mmload.augment.draws import Draws
 from mmload.augment.geometry import RandomHorizontalFlip, RandomVerticalFlip
 from mmload.augment.level_step import LevelStep
+from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program, chain, one_of, padded_to
 from mmload.render.plan import Plan
@@ -98,22 +100,31 @@ class RandomApply(_OfSteps):
 class RandomChoice(_OfSteps):
     """One of the steps, drawn per sample.
 
+    Of MixUp and CutMix it makes a :class:`~mmload.augment.mix.MixChoice`.
+
     Args:
-        transforms: steps.
+        transforms: steps that change levels; or MixUp, CutMix and choices of them.
         p: how likely each is, in any unit; None: all the same.
+        per: ``"sample"``; or, of MixUp and CutMix, ``"batch"``: one draw for the whole batch.
 
     Raises:
-        TypeError: if a step changes the size, or is none of mmload's.
-        ValueError: if there is no step, or ``p`` is not one number from 0 for each of which some are above 0.
+        TypeError: if a step changes the size, or is none of mmload's, or only some mix samples.
+        ValueError: if there is no step, ``per`` is something else, or ``p`` is not one number from 0 for each of
+            which some are above 0.
     """
 
-    def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None) -> None:
+    def __new__(cls, transforms: Any = (), p: Any = None, per: Any = "sample") -> Any:
+        """A choice of steps that change levels, or of steps that mix samples."""
+        steps = transforms if isinstance(transforms, nn.ModuleList | Sequence) else ()
+        if any(isinstance(step, MixStep) for step in steps):
+            return MixChoice(transforms, p, per)
+        return super().__new__(cls)
+
+    def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None, per: str = "sample") -> None:
         super().__init__(transforms)
-        count = len(self.transforms)
-        weights = (1.0,) * count if p is None else numbers("p", p, least=0.0, expected="a weight from 0 for each step")
-        if len(weights) != count or sum(weights) <= 0:
-            raise refusal("p", elements(p), f"{count} weights from 0 of which some are above 0")
-        self.p = tuple(weight / sum(weights) for weight in weights)
+        if per != "sample":
+            raise refusal("per", per, "'sample', or 'batch' for a choice of MixUp and CutMix")
+        self.p = weights(p, len(self.transforms))
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """One draw per sample, and the steps' own."""

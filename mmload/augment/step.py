@@ -53,7 +53,7 @@ class Step(nn.Module):
         Raises:
             ValueError: if ``images`` has another shape, or the step cannot be done at its size.
         """
-        seeds = _seeds_for(images, seeds, generator)
+        seeds = seeds_for(images, seeds, generator)
         plan = self.describe(plan_for(images), Draws(seeds, 0))
         dtype = torch.float32 if images.dtype == torch.uint8 and plan.shift is not None else images.dtype
         out = torch.empty(plan.shape, dtype=dtype, device=images.device)
@@ -129,7 +129,7 @@ class AfterStep(nn.Module):
         Raises:
             ValueError: if ``images`` has another shape or dtype.
         """
-        seeds = _seeds_for(images, seeds, generator)
+        seeds = seeds_for(images, seeds, generator)
         if images.dtype == torch.uint8 and not self.takes_uint8:
             raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
         changed, mixed = self.change(images, targets, Draws(seeds, 0))
@@ -141,7 +141,7 @@ def sees_fields(step: nn.Module) -> bool:
     return isinstance(step, AfterStep) and type(step).changed is not AfterStep.changed
 
 
-def _seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Tensor:
+def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Tensor:
     """The seeds of a batch that a step renders alone, both checked."""
     if images.dim() != 4:
         raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")

@@ -21,6 +21,7 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
 from mmload.augment.collate import Collate
+from mmload.augment.mix import MixChoice, MixStep
 from mmload.augment.step import AfterStep, Step
 from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
@@ -79,14 +80,14 @@ def conversion(collate: Collate) -> int:
             return index
         if isinstance(step, augment.RandomErasing):
             after = next((s for s in steps[index:] if not isinstance(s, augment.RandomErasing)), None)
-            if after is None or (_needs_floats(after) and not isinstance(after, Step)):
+            if after is None or (_needs_floats(after) and not isinstance(after, augment.Normalize)):
                 return index
     return len(steps)
 
 
 def _needs_floats(step: nn.Module) -> bool:
     if isinstance(step, Step):
-        return isinstance(step, augment.Normalize)
+        return isinstance(step, augment.Normalize) or (isinstance(step, MixStep) and step.makes_floats)
     return not (isinstance(step, AfterStep) and step.takes_uint8)
 
 
@@ -380,4 +381,5 @@ _STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
     augment.RandomOrder: lambda step: v2.RandomOrder(_of_each(step)),
     augment.MixUp: _batch_mixing(v2.MixUp),
     augment.CutMix: _batch_mixing(v2.CutMix),
+    MixChoice: lambda step: v2.RandomChoice(_of_each(step), list(step.p)),
 }

@@ -18,6 +18,7 @@ from torchvision.transforms.v2 import functional as F
 from mmload import augment
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
+from mmload.augment.mix import MixStep
 from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.interop.torchvision import conversion, equivalent_of
@@ -35,7 +36,7 @@ def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
     steps: list[nn.Module] = []
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
-        if noise or not isinstance(step, Step):
+        if noise or not isinstance(step, Step) or isinstance(step, MixStep):
             return steps, type(step).__name__
         nothing = torch.zeros(1, dtype=torch.int64)
         draws = Draws(nothing, 0, epoch=0, ids=nothing)

@@ -12,14 +12,13 @@ from torch import nn
 
 from mmload.augment import (
     AlternatingHorizontalFlip,
-    CutMix,
-    MixUp,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
 )
 from mmload.augment.collate import Collate
+from mmload.augment.mix import MixStep
 from mmload.augment.step import Step
 from mmload.parity.draws import Property, Shape, properties, run_seeds, shape_after
 from mmload.parity.statistics import Test, chi_square, kolmogorov_smirnov
@@ -85,8 +84,9 @@ def check_draws(
 def _not_compared(step: nn.Module, in_first_epoch: nn.Module) -> str:
     """What of a step's draws is not compared, and why; empty if nothing."""
     name = type(step).__name__
-    if isinstance(step, MixUp | CutMix):
-        return f"{name} draws for each sample, torchvision for each batch: not compared"
+    if isinstance(step, MixStep):
+        how = "for each sample, torchvision for each batch" if step.per == "sample" else "once a batch"
+        return f"{name} draws {how}: not compared"
     if isinstance(step, AlternatingHorizontalFlip):
         return f"{name} draws nothing, and torchvision has no counterpart: not compared"
     if step is not in_first_epoch:

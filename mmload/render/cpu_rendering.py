@@ -1,6 +1,7 @@
 """Renders uint8 images on a CPU by the compiled kernels: some samples or a batch, with the same bits.
 
-Samples may be rendered from any number of threads: working memory belongs to the thread.
+Samples may be rendered from any number of threads, as working memory belongs to the thread; those of a plan that mixes
+them in order, by one thread.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from mmload.render import antialiased_resize as antialias
 from mmload.render import cpu_kernels as kernels
 from mmload.render.cpu_kernels import Bytes, Floats, Numbers, Pixels
+from mmload.render.cpu_mixing import CpuMixing, Windows
 from mmload.render.device_constants import constant
 from mmload.render.erased_regions import Corner, corners_of, punch_row
 from mmload.render.level_program import MOST_NUMBERS, Program
@@ -117,7 +119,8 @@ class CpuRendering:
 
         Raises:
             IndexError: if there is no such image, or sample.
-            ValueError: if the images or the output have another shape than the plan.
+            ValueError: if the images or the output have another shape than the plan, or the plan mixes samples and
+                those before ``first`` are missing.
         """
         numbers = self._checked(first, images, indices, out)
         samples = slice(first, first + len(numbers))
@@ -125,6 +128,8 @@ class CpuRendering:
             self._crop(samples, images.numpy(), numbers, out)
         else:
             self._resize(samples, images, numbers, self._plan.resampling, out)
+        if self._mixing is not None:
+            return  # it has punched the holes
         for hole, corners in zip(self._plan.holes, self._corners, strict=True):
             for k, image in zip(range(samples.start, samples.stop), out, strict=True):
                 punch_row(k, hole, corners[k], image)
@@ -169,7 +174,7 @@ class CpuRendering:
         """Cuts frames out of images and colors them, by way of their levels where these change."""
         frames = self._frames.of(samples)
         if self._operations is None:
-            self._cut(images, indices, frames, self._color_map, out, self._streams(out))
+            self._finish(samples.start, images, indices, frames, out)
             return
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             levels = scratch("levels", (part.stop - part.start, *self._plan.shape[1:]), torch.uint8)
@@ -183,7 +188,14 @@ class CpuRendering:
         if operations is not None:
             frames = Frames.whole(count)._replace(flips=self._frames.flips[samples].copy())
             operations.run(samples, levels, frames.flips)
-            self._cut(levels, np.arange(count), frames, self._color_map, out, self._streams(out))
+            self._finish(samples.start, levels, np.arange(count), frames, out)
+
+    def _finish(self, first: int, images: Bytes, indices: Numbers, frames: Frames, out: Tensor) -> None:
+        """Cuts frames out of images, colors them and, where the plan does, mixes them with the samples before."""
+        if self._mixing is None:
+            self._cut(images, indices, frames, self._color_map, out, self._streams(out))
+        else:
+            self._mixing.run(first, Windows(images, indices, *frames, self._fill, self._mode), out)
 
     def _streams(self, out: Tensor) -> bool:
         """Whether a batch is written past the caches: it, and each sample, is too large to be found there again."""
@@ -221,6 +233,11 @@ class CpuRendering:
                 flips += flip.numpy() * np.uint8(bit)
         top, left = (plan.top, plan.left) if how is None else (how.top, how.left)
         return Frames(self._starts(top), self._starts(left), flips)
+
+    @lazy_property
+    def _mixing(self) -> CpuMixing | None:
+        mixing = self._plan.mixing
+        return None if mixing is None else CpuMixing(self._plan, mixing, self._color_map, self._streams)
 
     @lazy_property
     def _operations(self) -> Operations | None:

@@ -1,7 +1,7 @@
 """What a list of steps does to each sample of a batch, described before any pixel is touched.
 
 A :class:`Plan` has one source window, one optional resize, one flip per axis, a list of operations on levels, one
-color map and holes, in that order.
+color map, holes, and a mixing of samples, in that order.
 Each step adds its draws by one call; :mod:`mmload.render.rendering` carries out the result in a single pass. A step
 that does not fit into that order (``fits_...``) starts a new plan. No pixel is read here.
 """
@@ -100,6 +100,30 @@ class Hole:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """Every sample is mixed with the one before it in the batch, the first with the last: blended, then pasted into.
+
+    Attributes:
+        share: float32 [B], what a sample keeps of itself in share * own + (1 - share) * other; 1 where it is not
+            blended. None: none is.
+        boxes: int64 [B, 4], x1 y1 x2 y2 of what is pasted from the other; empty where nothing is. None: none is.
+    """
+
+    share: Tensor | None = None
+    boxes: Tensor | None = None
+
+    def kept(self, height: int, width: int) -> Tensor:
+        """What every sample keeps of itself in all, for its targets: float32 [B]."""
+        if self.boxes is None:
+            if self.share is None:
+                raise RuntimeError("a mixing has shares, boxes or both")
+            return self.share
+        x1, y1, x2, y2 = self.boxes.unbind(1)
+        uncovered = 1.0 - ((x2 - x1) * (y2 - y1)).to(torch.float32) / (width * height)
+        return uncovered if self.share is None else self.share * uncovered
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The description of one pass over a batch.
 
@@ -122,7 +146,8 @@ class Plan:
         program: what happens to the levels after that; None: nothing.
         shift: float32 [C]; with ``scale`` the color map (x - shift) * scale, after ``gray``. None: values stay.
         scale: float32 [C].
-        holes: what is overwritten at the end.
+        holes: what is overwritten after that.
+        mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
     """
 
     count: int
@@ -144,6 +169,7 @@ class Plan:
     shift: Tensor | None = None
     scale: Tensor | None = None
     holes: tuple[Hole, ...] = ()
+    mixing: Mixing | None = None
 
     @classmethod
     def of(cls, count: int, source: tuple[int, int, int], peak: float, device: torch.device) -> Plan:
@@ -171,6 +197,16 @@ class Plan:
         still = self.top is None and self.resampling is None and self.flip_x is None and self.flip_y is None
         return not still or (self.program is not None and bool(self.program.operations & MOVES))
 
+    @property
+    def ends(self) -> bool:
+        """Whether only holes or mixing may follow."""
+        return bool(self.holes) or self.mixing is not None
+
+    @property
+    def blends(self) -> bool:
+        """Whether the output has values between two levels, which uint8 cannot hold."""
+        return self.mixing is not None and self.mixing.share is not None
+
     def whole_program(self) -> Program | None:
         """What happens to levels, the luma included; None: nothing."""
         if self.gray is None or self.source[0] != 3:
@@ -189,11 +225,11 @@ class Plan:
 
     def fits_window(self) -> bool:
         """Whether a crop can still be composed."""
-        return not self.holes and self.program is None
+        return not self.ends and self.program is None
 
     def fits_flip(self) -> bool:
         """Whether a flip can still be composed: as an operation on levels, or before they change."""
-        return not self.holes and (self.program is None or self.shift is None)
+        return not self.ends and (self.program is None or self.shift is None)
 
     def fits_resize(self, mode: str) -> bool:
         """Whether a resize can still be composed.
@@ -206,15 +242,23 @@ class Plan:
         colored = self.gray is not None or self.shift is not None
         flipped = self.flip_x is not None or self.flip_y is not None
         other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and flipped)
-        return self.resampling is None and self.padding is None and not self.holes and not other
+        return self.resampling is None and self.padding is None and not self.ends and not other
 
     def fits_levels(self) -> bool:
         """Whether values are still levels, and all of them the image's."""
-        return self.shift is None and not self.holes
+        return self.shift is None and not self.ends
 
     def fits_color(self) -> bool:
         """Whether a channel map can still be composed."""
-        return not self.holes
+        return not self.ends
+
+    def fits_hole(self) -> bool:
+        """Whether a hole can still be composed."""
+        return self.mixing is None
+
+    def fits_mixing(self) -> bool:
+        """Whether samples can still be mixed."""
+        return self.mixing is None
 
     def cropped(self, top: Tensor, left: Tensor, height: int, width: int, padding: Padding | None = None) -> Plan:
         """The plan followed by a crop of height x width at (top, left) [B], as seen in the output so far."""
@@ -269,6 +313,10 @@ class Plan:
     def with_hole(self, hole: Hole) -> Plan:
         """The plan followed by a hole."""
         return replace(self, holes=(*self.holes, hole))
+
+    def mixed(self, mixing: Mixing) -> Plan:
+        """The plan followed by mixing."""
+        return replace(self, mixing=mixing)
 
 
 def _mirrored(start: Tensor, flip: Tensor | None, room: Tensor | int) -> Tensor:

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from mmload.errors import counted
 from mmload.render.cpu_rendering import CpuRendering
-from mmload.render.erased_regions import punch_batch
 from mmload.render.plan import Plan, refuse_levels
-from mmload.render.torch_rendering import finish_by_torch, render_by_torch
+from mmload.render.torch_rendering import end_by_torch, finish_by_torch, render_by_torch, work_for
 
 _MOST_CHANNELS = 16
 """More channels than these the GPU's kernel does not take: it has code for each of them."""
@@ -31,7 +30,8 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 class Rendering:
     """A plan ready to be carried out.
 
-    Samples may be rendered from any number of threads: working memory belongs to the thread.
+    Samples may be rendered from any number of threads, as working memory belongs to the thread; those of a plan that
+    mixes them in order, by one thread.
 
     Args:
         plan: what happens to each sample.
@@ -82,9 +82,9 @@ class Rendering:
             crop(images, indices, plan, None, None, levels)
             finish_by_torch(plan, plan.program, self._shift, self._scale, levels, out)
             return
-        crop(images, indices, plan, self._shift, self._scale, out)
-        for hole in plan.holes:
-            punch_batch(hole, out)
+        work = work_for(plan, out, images.dtype)
+        crop(images, indices, plan, self._shift, self._scale, work)
+        end_by_torch(plan, work, out)
 
 
 def _refuse(plan: Plan, dtype: torch.dtype) -> None:
@@ -104,7 +104,7 @@ def _refuse(plan: Plan, dtype: torch.dtype) -> None:
         )
     if dtype != torch.uint8:
         return
-    if plan.peak == 1 or plan.shift is not None:
+    if plan.peak == 1 or plan.shift is not None or plan.blends:
         raise ValueError("floats cannot be rendered as torch.uint8: give a floating dtype")
     for hole in plan.holes:
         refuse_levels("value", hole.value)

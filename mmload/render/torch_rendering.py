@@ -12,6 +12,7 @@ from mmload.render import torch_levels
 from mmload.render.erased_regions import punch_batch
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan, Resampling
+from mmload.render.torch_mixing import mixed_batch
 from mmload.render.torch_resample import resized, resized_batch
 from mmload.render.torch_sampling import Window, picked, windows
 
@@ -32,12 +33,27 @@ def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, imag
 def finish_by_torch(
     plan: Plan, program: Program | None, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor
 ) -> None:
-    """Changes the levels of images [B, C, h, w] that geometry has moved, colors and converts them, punches holes."""
+    """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan."""
     if program is not None:
         moved = torch_levels.run(program, moved, plan.peak)
-    _color(moved, shift, scale, out)
+    work = work_for(plan, out, moved.dtype)
+    _color(moved, shift, scale, work)
+    end_by_torch(plan, work, out)
+
+
+def work_for(plan: Plan, out: Tensor, source: torch.dtype) -> Tensor:
+    """Where colored values go before they are mixed: the output, or float32 as the kernels have it for a blend."""
+    if plan.blends and out.dtype != torch.float32 and source != torch.float64:
+        return torch.empty_like(out, dtype=torch.float32)
+    return out
+
+
+def end_by_torch(plan: Plan, work: Tensor, out: Tensor) -> None:
+    """Punches holes into colored values [B, C, h, w] and mixes them into ``out``, which they may be themselves."""
     for hole in plan.holes:
-        punch_batch(hole, out)
+        punch_batch(hole, work)
+    if plan.mixing is not None:
+        out.copy_(mixed_batch(plan.mixing, work))
 
 
 def _moved(plan: Plan, images: Tensor) -> Tensor:

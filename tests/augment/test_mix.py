@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 import torch
+from distributions import ks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
+from torchvision.transforms import v2
 
-from mmload.augment import CutMix, MixUp, Normalize, RandomHorizontalFlip, sample_seeds
+from mmload.augment import (
+    ColorJitter,
+    CutMix,
+    GaussianBlur,
+    MixUp,
+    Normalize,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomInvert,
+    RandomResizedCrop,
+    sample_seeds,
+)
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
+from mmload.augment.mix import MixStep
 from mmload.batch import Batch
+from mmload.parity.statistics import chi_square
 
 
 def batch_of(count: int, size: int = 16) -> Batch:
@@ -72,3 +96,200 @@ def test_wrong_arguments_are_told() -> None:
         MixUp()(torch.rand(2, 3, 4, 4), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="takes floating images"):
         MixUp()(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="per is 'batches', expected 'sample' or 'batch'"):
+        MixUp(per="batches")
+
+
+def formula(step: Any, draws: Draws, images: Tensor) -> Tensor:
+    """A whole rendered batch mixed as MixUp and CutMix are published, by torch's operations on float32."""
+    height, width = images.shape[2:]
+    mixing = step.mixing(Collate().prepare(Batch(batch_size=[len(images)]), (3, height, width))._rendering.plan, draws)
+    others = images.roll(1, 0)
+    if mixing.share is not None:
+        own = mixing.share.view(-1, 1, 1, 1)
+        images = images * own + others * (1 - own)
+    for k, (x1, y1, x2, y2) in enumerate([] if mixing.boxes is None else mixing.boxes.tolist()):
+        images[k, :, y1:y2, x1:x2] = others[k, :, y1:y2, x1:x2]
+    return images
+
+
+BEFORE: dict[str, list[nn.Module]] = {
+    "nothing": [],
+    "crop": [RandomCrop(24), RandomHorizontalFlip(), Normalize.imagenet()],
+    "padded": [RandomCrop(32, padding=4, padding_mode="reflect"), Normalize.imagenet()],
+    "resized": [RandomResizedCrop(20), ColorJitter(0.4, 0.4, 0.4, 0.1), Normalize.imagenet()],
+    "blurred": [RandomResizedCrop(20, interpolation="bicubic"), GaussianBlur(3), RandomHorizontalFlip()],
+    "erased": [RandomCrop(24), Normalize.imagenet(), RandomErasing(0.7), RandomErasing(0.5, value=[1.0, 2.0, 3.0])],
+    "noise": [RandomCrop(24), Normalize.imagenet(), RandomErasing(0.7, value="random")],
+}
+
+
+@given(
+    name=st.sampled_from(list(BEFORE)),
+    count=st.integers(1, 9),
+    alpha=st.sampled_from([0.1, 1.0, 8.0]),
+    p=st.sampled_from([0.0, 0.5, 1.0]),
+    per=st.sampled_from(["sample", "batch"]),
+    kind=st.sampled_from(["MixUp", "CutMix", "either"]),
+    memory_format=st.sampled_from([torch.contiguous_format, torch.channels_last]),
+    cut=st.integers(0, 9),
+)
+@settings(max_examples=80)
+def test_the_pass_gives_the_bits_of_the_formula_on_the_rendered_batch(
+    name: str, count: int, alpha: float, p: float, per: str, kind: str, memory_format: torch.memory_format, cut: int
+) -> None:
+    both = [MixUp(alpha, 4, p, per), CutMix(alpha, 4, p, per)]
+    step = RandomChoice(both) if kind == "either" else both[kind == "CutMix"]
+    before, batch = BEFORE[name], batch_of(count, 32)
+    expected = formula(step, Draws(batch.seeds, len(before)), Collate(*before)(batch).images.clone())
+    collate = Collate(*before, step, memory_format=memory_format)
+    assert torch.equal(collate(batch).images, expected)
+    prepared = collate.prepare(batch, (3, 32, 32))
+    out = torch.empty(prepared.shape, memory_format=memory_format)
+    for first, last in ((0, min(cut, count)), (min(cut, count), count)):
+        prepared.render_rows(first, batch.images, torch.arange(first, last), out[first:last])
+    assert torch.equal(prepared.finish(out).images, expected)
+    assert len(prepared._collate.steps) == prepared._next  # all of it is one pass
+
+
+def test_a_second_mixing_and_what_follows_one_are_further_passes() -> None:
+    batch = batch_of(6)
+    steps = [CutMix(num_classes=4), MixUp(), RandomErasing(1.0), CutMix()]
+    whole = Collate(*steps)(batch)
+    floats, soft = batch.images, batch.targets
+    for place, step in enumerate(steps):
+        if place == 1:
+            floats = Collate()(floats)
+        draws = Draws(batch.seeds, place)
+        if isinstance(step, MixStep):
+            plan = Collate().prepare(Batch(batch_size=[6]), (3, 16, 16))._rendering.plan
+            floats = formula(step, draws, floats.clone())
+            kept = step.mixing(plan, Draws(batch.seeds, place)).kept(16, 16)[:, None]
+            soft = one_hot(soft, 4).float() if soft.dim() == 1 else soft
+            soft = soft * kept + soft.roll(1, 0) * (1 - kept)
+        else:
+            hole = step.describe(Collate().prepare(Batch(batch_size=[6]), (3, 16, 16))._rendering.plan, draws).holes[0]
+            for k in range(6):
+                top, left, height, width = (int(side[k]) for side in (hole.top, hole.left, hole.height, hole.width))
+                floats[k, :, top : top + height, left : left + width] = 0
+    assert torch.equal(whole.images, floats)
+    assert torch.equal(whole.targets, soft)
+
+
+def test_a_hole_before_cutmix_is_written_into_levels() -> None:
+    batch = batch_of(6)
+    erased = Collate(RandomErasing(1.0, value=255), CutMix(num_classes=4))(batch).images
+    assert erased.max() == 1
+    with pytest.raises(ValueError, match=r"value is 0\.5, and the images are uint8 there"):
+        Collate(RandomErasing(1.0, value=0.5), CutMix(num_classes=4))(batch)
+
+
+def many(step: MixStep, count: int) -> tuple[Tensor, Tensor]:
+    """What ``count`` samples keep in all, and whether a rectangle was pasted."""
+    seeds = sample_seeds(3, 0, torch.arange(count))
+    plan = Collate().prepare(Batch(batch_size=[count]), (3, 64, 48))._rendering.plan
+    mixing = step.mixing(plan, Draws(seeds, 1))
+    pasted = torch.zeros(count, dtype=torch.bool) if mixing.boxes is None else (mixing.boxes != 0).any(1)
+    return mixing.kept(64, 48), pasted
+
+
+def batches(step: MixStep, count: int) -> tuple[Tensor, Tensor]:
+    """The same of the first samples of ``count`` batches of three, all of whose samples must be alike."""
+    plan = Collate().prepare(Batch(batch_size=[3]), (3, 64, 48))._rendering.plan
+    kept, pasted = [], []
+    for number in range(count):
+        mixing = step.mixing(plan, Draws(sample_seeds(3, number, torch.arange(3)), 1))
+        share = mixing.kept(64, 48)
+        assert share.tolist() == [float(share[0])] * 3
+        assert mixing.boxes is None or (mixing.boxes == mixing.boxes[0]).all()
+        kept.append(float(share[0]))
+        pasted.append(mixing.boxes is not None and bool(mixing.boxes.any()))
+    return torch.tensor(kept), torch.tensor(pasted)
+
+
+@pytest.mark.parametrize("kind", ["MixUp", "CutMix"])
+@pytest.mark.parametrize("per", ["sample", "batch"])
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_shares_are_distributed_as_torchvisions(kind: str, per: str, alpha: float) -> None:
+    step: MixStep = (MixUp if kind == "MixUp" else CutMix)(alpha, per=per)
+    ours, _ = (many if per == "sample" else batches)(step, 1500)
+    theirs = getattr(v2, kind)(alpha=alpha, num_classes=2)
+    torch.manual_seed(5)
+    images = torch.zeros(1, 3, 64, 48)
+    params = [theirs.make_params([images]) for _ in range(1500)]
+    expected = torch.tensor([float(one["lam" if kind == "MixUp" else "lam_adjusted"]) for one in params])
+    assert ks(ours.double(), expected.double()) < 1.95
+    assert ks(ours.double() * 0.9, expected.double()) > 1.95
+
+
+@pytest.mark.parametrize("per", ["sample", "batch"])
+def test_a_choice_is_distributed_as_its_weights_say(per: str) -> None:
+    step = RandomChoice([MixUp(1.0, 4, per=per), CutMix(1.0, 4, per=per)], p=[1, 3], per=per)
+    assert isinstance(step, MixStep)
+    kept, pasted = (many if per == "sample" else batches)(step, 2000)
+    pasted = pasted | (kept == 1)  # a rectangle of no pixels
+    expected = torch.arange(2000) % 4 > 0
+    assert chi_square(pasted.numpy().astype(int), expected.numpy().astype(int)).p > 1e-3
+    assert chi_square(pasted.numpy().astype(int), 1 - expected.numpy().astype(int)).p < 1e-3
+    alone, _ = many(MixUp(1.0), 2000)
+    assert ks(kept[~pasted].double(), alone.double()) < 1.95
+
+
+def test_one_draw_a_batch_may_hold_steps_that_draw_for_each_sample() -> None:
+    batch = batch_of(16)
+    step = RandomChoice([MixUp(num_classes=4), MixUp(num_classes=4, p=0.0)], per="batch")
+    moved = []
+    for epoch in range(12):
+        seeds = sample_seeds(0, epoch, torch.arange(16))
+        soft = Collate(step)(batch.replace(seeds=seeds)).targets
+        moved.append(int((soft.max(1).values < 1).sum()))
+    assert {count > 8 for count in moved} == {True, False}
+    assert all(count == 0 or count > 8 for count in moved)
+
+
+def test_a_batch_of_none_or_one_can_be_drawn_once() -> None:
+    for step in (MixUp(per="batch"), CutMix(per="batch"), RandomChoice([MixUp(), CutMix()], per="batch")):
+        images = torch.rand(1, 3, 8, 8)
+        assert torch.allclose(step(images), images)
+        assert step(images[:0]).shape == (0, 3, 8, 8)
+
+
+def test_a_choice_of_mixings_alone_copied_and_pickled() -> None:
+    images, seeds = torch.rand(6, 3, 8, 8), torch.arange(6)
+    step = RandomChoice([MixUp(num_classes=4), RandomChoice([CutMix(num_classes=4)])], p=(1, 2), per="batch")
+    mixed, soft = step(images, seeds % 4, seeds)
+    assert soft.shape == (6, 4)
+    for other in (copy.deepcopy(step), pickle.loads(pickle.dumps(step))):
+        assert torch.equal(other(images, seeds % 4, seeds)[0], mixed)
+        assert repr(other) == repr(step)
+    assert "per='batch'" in repr(step)
+    model = nn.Sequential(Collate(Normalize.imagenet(), step), nn.Flatten())
+    assert model(batch_of(5).images).shape == (5, 768)
+
+
+def test_choices_that_cannot_be_mixed_are_refused() -> None:
+    with pytest.raises(TypeError, match="transforms has RandomInvert.*, which mixes no samples, beside steps that do"):
+        RandomChoice([MixUp(), RandomInvert()])
+    with pytest.raises(ValueError, match=r"num_classes is \[4, 5\], expected the same for all steps of a choice"):
+        RandomChoice([MixUp(num_classes=4), CutMix(num_classes=5)])
+    with pytest.raises(ValueError, match="per is 'batch', expected 'sample', or 'batch' for a choice of MixUp"):
+        RandomChoice([RandomInvert()], per="batch")
+    with pytest.raises(ValueError, match="per is 3, expected 'sample' or 'batch'"):
+        RandomChoice([MixUp()], per=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="p is "):
+        RandomChoice([MixUp(), CutMix()], p=[1])
+    with pytest.raises(ValueError, match="MixChoice makes floats, and dtype is torch.uint8"):
+        Collate(RandomChoice([MixUp(), CutMix()]), dtype=torch.uint8)
+    with pytest.raises(ValueError, match="MixUp would blend images and leave their masks"):
+        RandomChoice([MixUp(), CutMix()]).refuse_fields(boxes=False, masks=True)
+
+
+def test_targets_that_cannot_be_mixed_are_refused_before_a_pixel_is_read() -> None:
+    shape = (3, 16, 16)
+    for step in (MixUp(), CutMix(), RandomChoice([MixUp(), CutMix()])):
+        with pytest.raises(ValueError, match="targets are class indices: set num_classes"):
+            Collate(step).prepare(batch_of(4).replace(images=None), shape)
+    with pytest.raises(ValueError, match="targets are from 0 to 3, and num_classes is 2"):
+        Collate(RandomCrop(8), MixUp(num_classes=2)).prepare(batch_of(4).replace(images=None), shape)
+    with pytest.raises(ValueError, match=r"targets are torch\.float32 \[B\]"):
+        Collate(CutMix(num_classes=2)).prepare(batch_of(4).replace(images=None, targets=torch.rand(4)), shape)

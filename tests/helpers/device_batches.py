@@ -15,6 +15,7 @@ from mmload.augment import (
     CutMix,
     MixUp,
     Normalize,
+    RandomChoice,
     RandomCrop,
     RandomErasing,
     RandomGrayscale,
@@ -54,6 +55,8 @@ STEPS: dict[str, Callable[[], list[nn.Module]]] = {
     "foreign": lambda: [RandomCrop(32), nn.AvgPool2d(2), Normalize.imagenet()],
     "mixup": lambda: [RandomCrop(32), Normalize.imagenet(), MixUp(num_classes=3)],
     "cutmix": lambda: [RandomCrop(32), Normalize.imagenet(), CutMix(alpha=0.4, num_classes=3)],
+    "either": lambda: [RandomCrop(32), RandomChoice([MixUp(num_classes=3), CutMix(num_classes=3, per="batch")])],
+    "mixed twice": lambda: [CutMix(num_classes=3, per="batch"), MixUp(), RandomErasing(0.7, value="random")],
 }
 """Lists of steps that a device renders without being waited for, on images of SIDE x SIDE."""
 
@@ -82,7 +85,7 @@ def batch_of(count: int, device: str = "cpu") -> Batch:
 def batch_for(name: str, count: int, device: str = "cpu") -> Batch:
     """:func:`batch_of` for a list of steps: without boxes and masks where one of them cannot take these along."""
     batch = batch_of(count, device)
-    if name not in ("foreign", "mixup", "cutmix"):
+    if name not in ("foreign", "mixup", "cutmix", "either", "mixed twice"):
         return batch
     plain: Batch = batch.replace(boxes=None, labels=None, difficult=None, counts=None, masks=None)
     return plain

@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from mmload import augment
+from mmload.augment.mix import MixStep
 
 Draw = Any
 
@@ -24,6 +25,11 @@ class Halved(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return images * 0.5
+
+
+def blends(step: nn.Module) -> bool:
+    """Whether a step mixes levels into values between them."""
+    return isinstance(step, MixStep) and step.makes_floats
 
 
 class Turning(Sampler[int]):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from loading_foreign import Halved, per_sample
+from loading_foreign import Halved, blends, per_sample
 from loading_stores import SHAPES
 from torch import nn
 from torchvision.transforms.v2 import functional as F
@@ -80,7 +80,7 @@ def collates(draw: Draw, kind: str) -> Collate | None:
         dtype = torch.float32
     steps = _steps(draw, kind, shape, dtype == torch.float32)
     if dtype == torch.uint8:
-        steps = [step for step in steps if not isinstance(step, augment.Normalize | augment.MixUp | Halved)]
+        steps = [step for step in steps if not (isinstance(step, augment.Normalize | Halved) or blends(step))]
     shares = [0] if any(isinstance(step, augment.PerSample) for step in steps) else [0, 0.3771]  # it knows of none
     rule = BoxRule(min_size=draw(st.sampled_from([0, 1.013, 3.017])), min_visible=draw(st.sampled_from(shares)))
     return Collate(*steps, dtype=dtype, memory_format=draw(st.sampled_from(FORMATS)), box_rule=rule)
@@ -88,7 +88,7 @@ def collates(draw: Draw, kind: str) -> Collate | None:
 
 def _steps(draw: Draw, store: str, shape: Shape, halves: bool) -> list[nn.Module]:
     """Geometry and color while images are levels, then Normalize, and what comes after it."""
-    whole, mixes = store != "floats", store not in ("detection", "segmentation")
+    whole = store != "floats"
     steps: list[nn.Module] = []
     size = shape[1], shape[2]
     exact = True
@@ -128,10 +128,21 @@ def _steps(draw: Draw, store: str, shape: Shape, halves: bool) -> list[nn.Module
     for kind in draw(st.lists(st.sampled_from(["flip", "crop", "center", "erase", "resized"]), max_size=2)):
         step, size = _step(draw, kind, shape[0], size, exact)
         steps.append(step)
-    if mixes and draw(st.integers(0, 3)) == 0:
-        mix = draw(st.sampled_from([augment.MixUp, augment.CutMix]))
-        steps.append(mix(alpha=draw(st.sampled_from([0.2, 1.0])), num_classes=4, p=draw(chances)))
+    if store != "detection" and draw(st.integers(0, 3)) == 0:
+        mix = _mix(draw)
+        if not blends(mix) or store != "segmentation":
+            steps.append(mix)
     return steps
+
+
+def _mix(draw: Draw) -> nn.Module:
+    """MixUp, CutMix, or a choice of both, drawn for each sample or once a batch."""
+    per = st.sampled_from(["sample", "batch"])
+    mixes = [
+        kind(alpha=draw(st.sampled_from([0.2, 1.0])), num_classes=4, p=draw(chances), per=draw(per))
+        for kind in (augment.MixUp, augment.CutMix)
+    ]
+    return draw(st.sampled_from([*mixes, augment.RandomChoice(mixes, per=draw(per))]))
 
 
 def _step(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from loading_expected import Expected, Fields
-from loading_foreign import Halved, transformed
+from loading_foreign import Halved, blends, transformed
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode
@@ -24,7 +24,7 @@ from mmload import augment
 from mmload.augment.boxes import BoxRule
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
-from mmload.augment.mix import beta
+from mmload.augment.mix import MixChoice, MixStep, beta
 from mmload.render.plan import Padding, Plan
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -125,11 +125,11 @@ def _floats_from(collate: Collate) -> int:
     """Before which step images become floats: Normalize, MixUp, or holes that only MixUp or nothing follows."""
     steps = list(collate.steps)
     for at, step in enumerate(steps):
-        if isinstance(step, augment.Normalize | augment.MixUp | Halved):
+        if isinstance(step, augment.Normalize | Halved) or blends(step):
             return at
         if isinstance(step, augment.RandomErasing):
             after = [later for later in steps[at:] if not isinstance(later, augment.RandomErasing)]
-            if not after or isinstance(after[0], augment.MixUp | Halved):
+            if not after or isinstance(after[0], Halved) or blends(after[0]):
                 return at
     return len(steps)
 
@@ -144,8 +144,8 @@ def _to_floats(samples: list[dict[str, Any]], made: Expected) -> None:
 
 def _apply(step: Any, samples: list[dict[str, Any]], made: Expected, draws: Draws, collate: Collate) -> None:
     """One step on all samples."""
-    if isinstance(step, augment.MixUp | augment.CutMix):
-        _mixed(step, samples, made, draws, collate.dtype)
+    if isinstance(step, MixStep):
+        _mixed(step, samples, made, draws)
         return
     if isinstance(step, augment.PerSample):
         for sample, key in zip(samples, draws.bits(1)[:, 0].tolist(), strict=True):
@@ -288,30 +288,49 @@ def _jittered(image: Any, step: augment.ColorJitter, factors: Any, k: int) -> An
     return image
 
 
-def _mixed(step: Any, samples: list[dict[str, Any]], made: Expected, draws: Draws, dtype: torch.dtype) -> None:
-    """Images and targets with those of the sample before."""
+def _mixed(step: Any, samples: list[dict[str, Any]], made: Expected, draws: Draws) -> None:
+    """Images, masks and targets with those of the sample before."""
     images = torch.stack([sample["images"].as_subclass(Tensor) for sample in samples])
-    if isinstance(step, augment.MixUp):
-        images = images.to(dtype)
-        applied = draws.chance(step.p)
-        share = torch.where(applied, beta(draws, step.alpha), 1.0).to(torch.float32)
-        own = share.double().view(-1, 1, 1, 1)
-        mixed = images.double() * own + images.double().roll(1, 0) * (1 - own)
+    before, area = images.roll(1, 0), images.shape[-1] * images.shape[-2]
+    kept = torch.ones(len(samples))
+    mixed = images.clone()
+    if blends(step):
+        mixed, before = mixed.double(), before.double()
         made.rounded = True
-    else:
-        boxes = step.boxes(draws, *images.shape[-2:])
-        mixed, before = images.clone(), images.roll(1, 0)
-        for k, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
-            mixed[k, :, y1:y2, x1:x2] = before[k, :, y1:y2, x1:x2]
-        area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-        share = 1 - area / (images.shape[-1] * images.shape[-2])
-    for sample, image in zip(samples, mixed, strict=True):
+    drawn = _mixes(step, len(samples), draws, images.shape[-2], images.shape[-1])
+    for k, (share, (x1, y1, x2, y2)) in enumerate(drawn):
+        if share != 1:
+            mixed[k] = mixed[k] * share + before[k] * (1 - share)
+        mixed[k, :, y1:y2, x1:x2] = before[k, :, y1:y2, x1:x2]
+        kept[k] = share * (1 - (x2 - x1) * (y2 - y1) / area)
+    masks: list[Any] = [sample.get("masks") for sample in samples]
+    for k, (sample, image) in enumerate(zip(samples, mixed, strict=True)):
         sample["images"] = tv_tensors.Image(image)
+        if masks[k] is not None:
+            x1, y1, x2, y2 = drawn[k][1]
+            mask = masks[k].as_subclass(Tensor).clone()
+            mask[y1:y2, x1:x2] = masks[k - 1].as_subclass(Tensor)[y1:y2, x1:x2]
+            sample["masks"] = tv_tensors.Mask(mask)
     soft = made.fields.get("targets")
     if soft is None:
         return
     soft = torch.nn.functional.one_hot(soft, step.num_classes).float() if soft.ndim == 1 else soft
-    made.fields["targets"] = soft * share[:, None] + soft.roll(1, 0) * (1 - share[:, None])
+    made.fields["targets"] = soft * kept[:, None] + soft.roll(1, 0) * (1 - kept[:, None])
+
+
+def _mixes(step: Any, count: int, draws: Draws, height: int, width: int) -> list[tuple[float, list[int]]]:
+    """Of each sample the share that it keeps, and the box that is pasted into it."""
+    mine = draws
+    if step.per == "batch":
+        mine = Draws(draws._seeds[:1].repeat(count), draws._place)
+    if isinstance(step, MixChoice):
+        parts = [_mixes(one, count, draws.branch(place), height, width) for place, one in enumerate(step.transforms)]
+        return [parts[place][k] for k, place in enumerate(mine.weighted(step.p).tolist())]
+    if isinstance(step, augment.MixUp):
+        applied = mine.chance(step.p)
+        shares = torch.where(applied, beta(mine, step.alpha), 1.0).to(torch.float32).tolist()
+        return [(share, [0, 0, 0, 0]) for share in shares]
+    return [(1.0, box) for box in step.boxes(mine, height, width).tolist()]
 
 
 def _transform(module: Any, sample: dict[str, Any], key: int, rule: BoxRule) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 CHECKED = (
     "render/test_cpu_kernels.py",
+    "render/test_cpu_mixing.py",
     "render/test_level_kernels.py",
     "builder/test_row_statistics.py",
     "helpers/bounds_fuzz.py",

@@ -1,0 +1,169 @@
+"""Samples mixed as they are rendered against torch's formula on the rendered batch: the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_plans import FORMATS, planned
+from torch import Tensor
+
+from mmload.render import cpu_rendering
+from mmload.render.level_program import FLIP_X, Program
+from mmload.render.plan import Hole, Mixing, Plan
+from mmload.render.rendering import Rendering
+from mmload.runtime.memory_pool import MemoryPool
+
+DTYPES = (torch.float32, torch.float32, torch.uint8, torch.float16, torch.bfloat16, torch.float64)
+
+
+@st.composite
+def mixed_plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
+    """A random plan with holes, a program and mixing, the images, and which image each sample is."""
+    plan, images, places = draw(planned())
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    if draw(st.booleans()):
+        on = torch.rand(plan.count, generator=generator) < 0.5
+        plan = plan.followed_by(Program.of(FLIP_X, plan.count, plan.device, on=on))
+    for kind in draw(st.lists(st.sampled_from(["one", "each", "noise"]), max_size=2)):
+        plan = plan.with_hole(hole_of(plan, kind, generator))
+    share = torch.rand(plan.count, generator=generator)
+    share[torch.rand(plan.count, generator=generator) < 0.3] = 1.0
+    corners = [torch.randint(0, side + 1, (plan.count, 2), generator=generator) for side in (plan.width, plan.height)]
+    (x1, x2), (y1, y2) = (one.sort(1).values.unbind(1) for one in corners)
+    kinds = draw(st.sampled_from(["blended", "pasted", "either"]))
+    mixing = Mixing(
+        share=share if kinds != "pasted" else None,
+        boxes=torch.stack((x1, y1, x2, y2), 1) if kinds != "blended" else None,
+    )
+    return plan.mixed(mixing), images, places
+
+
+def hole_of(plan: Plan, kind: str, generator: torch.Generator) -> Hole:
+    """A hole in most samples."""
+
+    def below(limit: Tensor | int) -> Tensor:
+        return (torch.rand(plan.count, generator=generator) * limit).long()
+
+    rows, cols = below(plan.height + 1), below(plan.width + 1)
+    values = {"one": (7.0,), "each": tuple(float(3 * c) for c in range(plan.source[0])), "noise": None}
+    return Hole(
+        top=below(plan.height - rows + 1),
+        left=below(plan.width - cols + 1),
+        height=rows,
+        width=cols,
+        value=values[kind],
+        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator) if kind == "noise" else None,
+    )
+
+
+def by_formula(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
+    """The batch rendered without mixing, and then mixed as whole."""
+    mixing, work = plan.mixing, torch.float32 if dtype.is_floating_point else dtype
+    assert mixing is not None
+    rendered = torch.empty(plan.shape, dtype=work)
+    Rendering(replace(plan, mixing=None), work).by_operations(images, rendered)
+    others, out = rendered.roll(1, 0), rendered
+    if mixing.share is not None:
+        own = mixing.share.view(-1, 1, 1, 1)
+        out = rendered * own + others * (1 - own)
+    if mixing.boxes is not None:
+        out = out.clone()
+        for k, (x1, y1, x2, y2) in enumerate(mixing.boxes.tolist()):
+            out[k, :, y1:y2, x1:x2] = others[k, :, y1:y2, x1:x2]
+    return out.to(dtype)
+
+
+def fits(plan: Plan, dtype: torch.dtype) -> bool:
+    """Whether a plan can be rendered to uint8."""
+    noisy = any(hole.value is None for hole in plan.holes)
+    return dtype != torch.uint8 or not (plan.blends or noisy)
+
+
+@given(mixed_plans(), st.sampled_from(DTYPES), st.sampled_from(FORMATS), st.data())
+@settings(max_examples=300)
+def test_samples_mixed_in_the_pass_have_the_bits_of_torchs_formula(
+    case: tuple[Plan, Tensor, Tensor], dtype: torch.dtype, memory_format: torch.memory_format, data: st.DataObject
+) -> None:
+    plan, images, places = case
+    if not fits(plan, dtype):
+        dtype = torch.float32
+    if dtype == torch.uint8:
+        plan = replace(plan, shift=None, scale=None)
+    expected = by_formula(plan, images[places], dtype)
+    rendering = Rendering(plan, dtype)
+    out = torch.empty(plan.shape, dtype=dtype, memory_format=memory_format)
+    rendering.on_cpu.render_rows(0, images, places, out)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    parts = torch.empty_like(out)
+    first = 0
+    while first < plan.count:
+        last = data.draw(st.integers(first, plan.count))
+        rendering.on_cpu.render_rows(first, images, places[first:last], parts[first:last])
+        first = last
+    torch.testing.assert_close(parts, expected, rtol=0, atol=0)
+    if dtype != torch.float64:  # there torch's operations blend what float32 gave in float64
+        rendering.by_operations(images[places], out)
+        torch.testing.assert_close(out, expected, rtol=0, atol=0)
+
+
+def mixed_plan(count: int, height: int, width: int) -> tuple[Plan, Tensor]:
+    """A plan that crops, flips, blends and pastes, and its images."""
+    generator = torch.Generator().manual_seed(height)
+    images = torch.randint(0, 256, (count, 3, height + 5, width + 5), dtype=torch.uint8, generator=generator)
+    plan = Plan.of(count, (3, height + 5, width + 5), 255.0, torch.device("cpu"))
+    starts = torch.randint(0, 6, (2, count), generator=generator)
+    plan = plan.cropped(starts[0], starts[1], height, width).flipped(x=torch.arange(count) % 2 == 0)
+    plan = plan.with_hole(hole_of(plan, "each", generator)) if height % 2 else plan
+    box = torch.tensor([width // 4, height // 3, width // 2, height - 1])
+    share = torch.tensor([1.0, 0.3, 0.9])[torch.arange(count) % 3]
+    return plan.mixed(Mixing(share=share, boxes=box * (torch.arange(count)[:, None] % 2))), images
+
+
+@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize("size", [(100, 48), (71, 320), (16, 16), (3, 64)])
+def test_what_is_mixed_past_the_caches_has_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, memory_format: torch.memory_format, size: tuple[int, int]
+) -> None:
+    plan, images = mixed_plan(5, *size)
+    out = MemoryPool(spare=1).empty(plan.shape, torch.float32, memory_format).fill_(99)
+    monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)
+    rendering = Rendering(plan, torch.float32)
+    written_at_once = size[0] * size[1] if memory_format == torch.contiguous_format else 3 * size[1]
+    assert rendering.on_cpu._streams(out) is (written_at_once * 4 % 64 == 0)
+    for first, last in ((0, 2), (2, 5)):
+        rendering.on_cpu.render_rows(first, images, torch.arange(first, last), out[first:last])
+    assert torch.equal(out, by_formula(plan, images, torch.float32))
+
+
+def test_batches_take_turns_in_a_thread() -> None:
+    (one, images), (other, more) = mixed_plan(4, 9, 12), mixed_plan(4, 12, 9)
+    first, second = Rendering(one, torch.float32), Rendering(other, torch.float32)
+    out, there = torch.empty(one.shape), torch.empty(other.shape)
+    for k in range(4):
+        first.on_cpu.render_rows(k, images, torch.tensor([k]), out[k : k + 1])
+        second.on_cpu.render_rows(k, more, torch.tensor([k]), there[k : k + 1])
+    assert torch.equal(out, by_formula(one, images, torch.float32))
+    assert torch.equal(there, by_formula(other, more, torch.float32))
+
+
+def test_samples_out_of_order_are_refused_and_a_batch_can_begin_anew() -> None:
+    plan, images = mixed_plan(4, 9, 12)
+    rendering, out = Rendering(plan, torch.float32).on_cpu, torch.empty(plan.shape)
+    with pytest.raises(ValueError, match="sample 2 is rendered where 0 is next: .* in order, by one thread"):
+        rendering.render_rows(2, images, torch.tensor([2]), out[2:3])
+    rendering.render_rows(0, images, torch.arange(2), out[:2])
+    for first in (1, 3):
+        with pytest.raises(ValueError, match=f"sample {first} is rendered where 2 is next"):
+            rendering.render_rows(first, images, torch.tensor([first]), out[first : first + 1])
+    rendering.render_rows(0, images, torch.arange(4), out)
+    assert torch.equal(out, by_formula(plan, images, torch.float32))
+
+
+def test_a_blend_cannot_be_rendered_to_uint8() -> None:
+    plan, _ = mixed_plan(2, 4, 4)
+    with pytest.raises(ValueError, match=r"cannot be rendered as torch\.uint8"):
+        Rendering(plan, torch.uint8)
