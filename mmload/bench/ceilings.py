@@ -60,7 +60,7 @@ class Fill:
     """Fills an output of the same size: the rate at which these threads, or the device, write allocated memory."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
-        buffers = partial(torch.empty, task.shape, dtype=task.dtype, device=task.device)
+        buffers = partial(torch.empty, task.filled, dtype=task.dtype, device=task.device)
         self._work = _Threads(task, buffers, _filled if _past_caches(task) else lambda buffer: buffer.fill_(1))
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -220,8 +220,8 @@ class _Threads:
 
 def _past_caches(task: Task) -> bool:
     """Whether mmload writes the output with streaming stores, which bypass the caches and are faster than ``fill_``."""
-    count, *sample = task.shape
-    plain = task.device == "cpu" and task.dtype == torch.float32 and 4 * prod(task.shape) % 64 == 0
+    count, *sample = task.filled
+    plain = task.device == "cpu" and task.dtype == torch.float32 and 4 * prod(task.filled) % 64 == 0
     return plain and past_caches(count, 4 * prod(sample))
 
 

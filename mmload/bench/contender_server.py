@@ -114,7 +114,7 @@ class ContenderServer:
                     first = time.perf_counter() - began
                 if wanted is not None:
                     check_batch(wanted, pixels, labels)
-                images += len(pixels)
+                images += len(labels)
                 del pixels, labels
                 whole = time.perf_counter() - began < most
                 if not whole:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mmload.bench.measure import Plan
 from mmload.bench.task import AUGMENTS, Task
+from mmload.bench.training_recipes import check_name, task_of_recipe
 from mmload.errors import UsageError
 from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads
 from mmload.store.dataset import open as open_dataset
@@ -42,7 +44,9 @@ class Options:
     Attributes:
         split: which split; None: the first.
         augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.task.Task`.
-        crop: pixels of a side of the output square; None: 7/8 of the stored side (224 of 256), all of it with padding.
+        recipe: a function of :mod:`mmload.recipes`, in place of ``augment``; None: ``augment``.
+        crop: pixels of a side of the output square; None: as the recipe has it, else 7/8 of the stored side (224 of
+            256), all of it with padding.
         padding: pixels around the image before a random crop.
         batch_size: images per batch.
         images: lower bound of the images per epoch; smaller splits are repeated. None: 2,000, quick 500.
@@ -61,6 +65,7 @@ class Options:
 
     split: str | None = None
     augment: str = "crop"
+    recipe: str | None = None
     crop: int | None = None
     padding: int = 0
     batch_size: int = 64
@@ -81,6 +86,7 @@ class Options:
         check_threads(self.threads)
         if self.augment not in AUGMENTS:
             raise UsageError(f"--augment is {self.augment!r}; use one of {', '.join(AUGMENTS)}")
+        self._check_recipe()
         self._check_geometry()
         if not self.workers or min(self.workers) < 0 or max(self.workers) > MOST_THREADS:
             given = ",".join(map(str, self.workers))
@@ -89,6 +95,18 @@ class Options:
             raise UsageError(f"--time-budget is {self.time_budget:g}; use seconds above 0")
         if self.device is not None and self.device not in DEVICES:
             raise UsageError(f"--device is {self.device!r}; use one of {', '.join(DEVICES)}")
+
+    def _check_recipe(self) -> None:
+        """Check that a training recipe exists, and that nothing else says what is made or trained."""
+        if self.recipe is None:
+            return
+        check_name(self.recipe)
+        others = {"--augment": self.augment if self.augment != "crop" else None, "--padding": self.padding or None}
+        for name, asked in {**others, "--train": self.train}.items():
+            if asked is not None:
+                raise UsageError(
+                    f"{name} is {asked}, and --recipe {self.recipe} does not take it; leave one of them out"
+                )
 
     def _check_geometry(self) -> None:
         """Check that padding and crop are compatible with the augmentation."""
@@ -127,13 +145,18 @@ class Options:
         side = min(spec.shape[1:]) if spec is not None else 1
         if not len(opened[split]):
             raise UsageError(f"split {split!r} of {dataset} has no rows; there is nothing to measure")
+        made: dict[str, Any] = {
+            "augment": self.augment,
+            "crop": self.crop or (side if self.padding else max(1, side * 7 // 8)),
+            "padding": self.padding,
+        }
+        if self.recipe is not None and spec is not None:
+            made |= task_of_recipe(self.recipe, self.crop, (spec.shape[0], spec.shape[1], spec.shape[2]))
         return Task(
             dataset=dataset,
             split=split,
             source=source,
-            augment=self.augment,
-            crop=self.crop or (side if self.padding else max(1, side * 7 // 8)),
-            padding=self.padding,
+            **made,
             batch_size=self.batch_size,
             images=self.epoch_images(),
             threads=self.threads or available_cores(),

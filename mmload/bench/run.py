@@ -67,7 +67,7 @@ def run(
         versions=versions(),
         rows=rows,
         notes=[*notes_of(measurements, plan), *filter(None, [above_limit(rows), overrun(budget)])],
-        verdict=verdict(rows, cores=available_cores(), device=task.device),
+        verdict=verdict(rows, cores=available_cores(), device=task.device, trains=not task.training_recipe),
     )
 
 
@@ -123,6 +123,8 @@ def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
         "rows": len(task.rows),
         "stored": list(task.rows.fields["images"].shape),
         "augment": task.augment,
+        "recipe": task.training_recipe or None,
+        "views": [list(size) for size in task.views] or None,
         "crop": None if none else task.crop,
         "padding": task.padding,
         "batch_size": task.batch_size,
@@ -131,10 +133,16 @@ def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
         "threads": task.threads,
         "workers": list(task.workers),
         "device": task.device,
-        "output": "uint8 as stored, shuffled" if none else "float32 contiguous, flip + normalize, shuffled",
+        "output": _output_of(task),
         "train": plan.train,
         "time_budget": plan.budget,
     }
+
+
+def _output_of(task: Task) -> str:
+    if task.training_recipe:
+        return f"float32 contiguous, the training recipe {task.training_recipe}, shuffled"
+    return "uint8 as stored, shuffled" if task.augment == "none" else "float32 contiguous, flip + normalize, shuffled"
 
 
 def cache_of(measurements: Sequence[Measurement], plan: Plan) -> str:

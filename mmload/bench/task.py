@@ -36,6 +36,11 @@ class Task:
             "none": the stored uint8 rows.
         crop: pixels of a side of the output square.
         padding: pixels around the image before a random crop, as usual for CIFAR.
+        scale: shares of the area that a resized crop is drawn from.
+        interpolation: of a resized crop, "bilinear" or "bicubic".
+        training_recipe: the function of :mod:`mmload.recipes` that makes the output; "": crop, flip and normalize do.
+        views: (height, width) of each view that the training recipe makes.
+        left_out: the training recipe's steps besides crop, flip and normalize, which not every contender has.
         batch_size: images per batch.
         images: lower bound of the images per epoch; all contenders repeat a smaller split equally often.
         threads: threads of multi-threaded contenders; worker processes of peers with workers.
@@ -53,6 +58,11 @@ class Task:
     augment: str = "crop"
     crop: int = 224
     padding: int = 0
+    scale: tuple[float, float] = (0.08, 1.0)
+    interpolation: str = "bilinear"
+    training_recipe: str = ""
+    views: tuple[tuple[int, int], ...] = ()
+    left_out: str = ""
     batch_size: int = 64
     images: int = 2000
     threads: int = available_cores()
@@ -77,7 +87,7 @@ class Task:
         if spec is None:
             raise UsageError(f"split {self.split!r} of {self.dataset} stores no images; there is nothing to measure")
         side = min(spec.shape[1:])
-        if self.augment != "none" and not 1 <= self.crop <= side:
+        if self.augment != "none" and not self.views and not 1 <= self.crop <= side:
             raise UsageError(
                 f"--crop is {self.crop}, the stored images are {spec.shape[1]} x {spec.shape[2]}; use 1 to {side}"
             )
@@ -90,7 +100,7 @@ class Task:
 
     def _check_memory(self) -> None:
         """Check that several batches fit into memory."""
-        image, free = math.prod(self.shape[1:]) * self.dtype.itemsize, free_memory()
+        image, free = math.prod(self.filled[1:]) * self.dtype.itemsize, free_memory()
         if free and self.batch_size * image * _BATCHES > free:
             most = max(1, free // (image * _BATCHES))
             raise UsageError(
@@ -125,10 +135,22 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(B, C, H, W) of a full output batch."""
-        channels, height, width = self.rows.fields["images"].shape
-        out = (height, width) if self.augment == "none" else (self.crop, self.crop)
-        return (self.batch_size, channels, *out)
+        """(B, C, H, W) of a full output batch; with several views, of the first."""
+        return self.shapes[0]
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int, int]]:
+        """(B, C, H, W) of each view of a full output batch."""
+        channels, *stored = self.rows.fields["images"].shape
+        sizes = self.views or (tuple(stored) if self.augment == "none" else (self.crop, self.crop),)
+        return [(self.batch_size, channels, height, width) for height, width in sizes]
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """A shape of as many values as all views of a full output batch have."""
+        if len(self.views) < 2:
+            return self.shape
+        return self.batch_size, sum(math.prod(shape[1:]) for shape in self.shapes)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -16,13 +16,14 @@ WAITS = 0.1
 _BUSY = 0.75  # of the cores: from this utilization on, a loader is limited by processor time
 
 
-def verdict(rows: Sequence[Row], *, cores: int, device: str) -> str:
+def verdict(rows: Sequence[Row], *, cores: int, device: str, trains: bool = True) -> str:
     """The verdict as text.
 
     Args:
         rows: all measured rows.
         cores: number of cores that the process may use.
         device: "cpu" or "cuda".
+        trains: whether --train can be given for this task.
     """
     own, stock = best(rows, "mmload"), best(rows, "stock")
     if own is None:
@@ -34,19 +35,20 @@ def verdict(rows: Sequence[Row], *, cores: int, device: str) -> str:
     trained = _fastest_trained(rows, "stock"), _fastest_trained(rows, "mmload")
     if model and trained[0] and trained[1]:
         return _with_model(model, trained[0], trained[1], cores, device)
-    return _of_loaders(own, stock, cores)
+    return _of_loaders(own, stock, cores, trains)
 
 
-def _of_loaders(own: Row, stock: Row, cores: int) -> str:
+def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
     """The verdict if no model was trained."""
     both = f"The stock loader ({stock.name}) delivers {_rate(stock)} and mmload ({own.name}) {number(own.rate)}"
     if min(own.epochs) <= max(stock.epochs):
         relation = "fewer" if own.rate < stock.rate else "no difference beyond the spread of the epochs"
         return f"{both}: {relation}. There is nothing to gain here."
     cause = "decoding and transforming there is the bottleneck" if _busy(stock, cores) else "loading there is the limit"
+    tells = "; --train MODEL measures which it is" if trains else ""
     return (
         f"{both}, {own.rate / stock.rate:,.1f} times as many{_limit(own)}: {cause}{_cores(stock, cores)}. A model that "
-        f"takes fewer than {_rate(stock)} gains nothing from that; --train MODEL measures which it is."
+        f"takes fewer than {_rate(stock)} gains nothing from that{tells}."
     )
 
 

@@ -26,6 +26,7 @@ def bench(
     compare: given.Compare = None,
     split: given.Split = None,
     augment: given.Augment = "crop",
+    recipe: given.Recipe = None,
     crop: given.Crop = None,
     padding: given.Padding = 0,
     size: given.Size = None,
@@ -66,6 +67,7 @@ def bench(
     options = Options(
         split=split,
         augment=augment,
+        recipe=recipe,
         crop=crop,
         padding=padding,
         batch_size=batch_size,

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Entry, not_installed
+from mmload.bench.contenders.entry import Entry, not_installed, one_view, without
 from mmload.bench.contenders.source import no_source, source_dataset
 from mmload.bench.task import Task
 from mmload.errors import UsageError, counted
 
 _READER = "source"
+_DIFFERS = "its own decoder and resize; what is cut out of the middle may lie a pixel off"
 
 
 class Dali:
@@ -74,9 +75,9 @@ def dali_entries(task: Task) -> list[Entry]:
         Entry(
             name=f"NVIDIA DALI, {task.device.upper().replace('CUDA', 'GPU')}, {counted(task.threads, 'thread')}",
             group="peer",
-            differs="its own decoder and resize; what is cut out of the middle may lie a pixel off",
+            differs="; ".join(filter(None, [_DIFFERS, without(task)])),
             need=2,
-            missing=not_installed("nvidia.dali", advice) or no_source(task),
+            missing=one_view(task) or not_installed("nvidia.dali", advice) or no_source(task),
             make=Dali,
         )
     ]
@@ -93,7 +94,9 @@ def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]
         return fn.transpose(images, perm=[2, 0, 1]), labels
     window: dict[str, Any] = {}
     if task.augment == "resized-crop":
-        images = fn.random_resized_crop(images, size=task.crop)
+        cubic = task.interpolation == "bicubic"
+        how = {"interp_type": types.INTERP_CUBIC} if cubic else {}
+        images = fn.random_resized_crop(images, size=task.crop, random_area=list(task.scale), **how)
     else:
         images = _padded(images, task) if task.padding else images
         window = _random_window(task)

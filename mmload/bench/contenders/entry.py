@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -28,8 +28,10 @@ ROOM_SHARE = 1 / 8
 class Contender(Protocol):
     """One way to load, created and used in its own process."""
 
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images [B, C, H, W] and int64 labels [B] of each batch, on the task's device, of one epoch in a new order.
+    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
+        """Images [B, C, H, W] and labels [B] of each batch, on the task's device, of one epoch in a new order.
+
+        If the task has several views, a tuple of them takes the images' place.
 
         A batch is ready to use, and may become invalid when the next one is requested.
         """
@@ -72,14 +74,16 @@ class Batches:
         device: the device of the delivered batches; from pinned memory the copy overlaps with the next batch.
     """
 
-    def __init__(self, loader: Iterable[tuple[Tensor, Tensor]], device: str) -> None:
-        self._loader: Iterable[tuple[Tensor, Tensor]] = loader
+    def __init__(self, loader: Iterable[tuple[Any, Tensor]], device: str) -> None:
+        self._loader: Iterable[tuple[Any, Tensor]] = loader
         self._device = device
 
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
         """See :class:`Contender`."""
         for images, labels in self._loader:
-            yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+            views = [images] if isinstance(images, Tensor) else images
+            moved = tuple(view.to(self._device, non_blocking=True) for view in views)
+            yield moved if len(moved) > 1 else moved[0], labels.to(self._device, non_blocking=True)
 
     def close(self) -> None:
         """See :class:`Contender`."""
@@ -93,6 +97,22 @@ def not_installed(module: str, advice: str) -> str:
     except ModuleNotFoundError:  # its parent package is not installed
         found = False
     return "" if found else f"{module} is not installed: {advice}"
+
+
+def no_recipe(task: Task) -> str:
+    """Why a peer whose steps are written here for plain crops cannot run, "" if it can."""
+    return "its steps are written here for --augment, not for a training recipe" if task.training_recipe else ""
+
+
+def one_view(task: Task) -> str:
+    """Why a peer that makes one batch of a row cannot run, "" if it can."""
+    views = len(task.views)
+    return f"it makes one view of an image, the training recipe {views}" if views > 1 else ""
+
+
+def without(task: Task) -> str:
+    """What a peer does less that crops, flips and normalizes only; "" if that is the task."""
+    return f"does less: no {task.left_out}" if task.left_out else ""
 
 
 def unlabeled(task: Task) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Entry, converted, no_room, not_installed, unlabeled
+from mmload.bench.contenders.entry import Entry, converted, no_room, not_installed, one_view, unlabeled, without
 from mmload.bench.task import Task
 from mmload.errors import counted
 
@@ -61,12 +61,12 @@ class Ffcv:
 
 def ffcv_entries(task: Task) -> list[Entry]:
     """Raw pixels, and JPEGs of the stored rows."""
-    missing = not_installed("ffcv", _INSTALL) or unlabeled(task) or _not_color(task) or no_room(task)
+    missing = one_view(task) or not_installed("ffcv", _INSTALL) or unlabeled(task) or _not_color(task) or no_room(task)
     return [
         Entry(
             name=f"FFCV {name}, {counted(task.threads, 'thread')}",
             group="peer",
-            differs="; ".join(filter(None, [loss, _crop_differs(task), "channels_last"])),
+            differs="; ".join(filter(None, [loss, _crop_differs(task), without(task), "channels_last"])),
             need=2,
             missing=missing,
             make=partial(Ffcv, mode=mode),
@@ -139,7 +139,7 @@ def _decoder(task: Task) -> Any:
         return rgb_image.SimpleRGBImageDecoder()
     size = (task.crop, task.crop)
     if task.augment == "resized-crop":
-        return rgb_image.RandomResizedCropRGBImageDecoder(size)
+        return rgb_image.RandomResizedCropRGBImageDecoder(size, scale=task.scale)
     return rgb_image.CenterCropRGBImageDecoder(size, task.crop / _side(task))
 
 
@@ -151,7 +151,7 @@ def _translates(task: Task) -> bool:
 
 def _crop_differs(task: Task) -> str:
     if task.augment == "resized-crop":
-        return "resized by area, not bilinear"
+        return f"resized by area, not {task.interpolation}"
     return "center crop: it has no random one" if task.augment == "crop" and not _translates(task) else ""
 
 

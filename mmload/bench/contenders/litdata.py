@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, no_room, not_installed, unlabeled
+from mmload.bench.contenders.entry import Batches, Entry, converted, no_recipe, no_room, not_installed, unlabeled
 from mmload.bench.contenders.source import composed, float_steps, random_steps
 from mmload.bench.task import Task
 from mmload.errors import counted
@@ -54,7 +54,10 @@ def litdata_entries(task: Task) -> list[Entry]:
             group="peer",
             differs="shuffled by chunks and within them; each worker's last batch is smaller",
             need=2,
-            missing=not_installed("litdata", "pip install litdata") or unlabeled(task) or no_room(task),
+            missing=no_recipe(task)
+            or not_installed("litdata", "pip install litdata")
+            or unlabeled(task)
+            or no_room(task),
             make=LitData,
         )
     ]

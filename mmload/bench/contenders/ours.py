@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler
 from mmload.batch import Batch
 from mmload.bench.contenders.entry import Batches, Entry
 from mmload.bench.task import Task
+from mmload.bench.training_recipes import collate_of_recipe
 from mmload.errors import counted
 from mmload.loader.tiers import free_memory
 from mmload.runtime.byte_sizes import bytes_text
@@ -25,6 +26,7 @@ from mmload.store.dataset import Split
 
 if TYPE_CHECKING:
     from mmload.augment.collate import Collate
+    from mmload.augment.views import Views
 
 
 class Mmload:
@@ -45,10 +47,11 @@ class Mmload:
             threads=task.threads,
         )
 
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
         """See :class:`~mmload.bench.contenders.entry.Contender`."""
-        for batch in self._loader:
-            yield batch.images, labels_of(batch)
+        made: Batch | tuple[Batch, ...]
+        for made in self._loader:
+            yield _pair(made)
 
     def close(self) -> None:
         """See :class:`~mmload.bench.contenders.entry.Contender`."""
@@ -63,7 +66,7 @@ class MapStyle(Batches):
             _Rows(task.rows),
             batch_size=task.batch_size,
             sampler=SubsetRandomSampler(_repeated(task)),
-            collate_fn=partial(_pair, collate_of(task)),
+            collate_fn=partial(_collated, collate_of(task)),
         )
         super().__init__(loader, task.device)
 
@@ -84,8 +87,10 @@ def own_entries(task: Task) -> list[Entry]:
     return [Entry(name="DataLoader + mmload dataset, 0 workers", group="mmload", need=2, make=MapStyle), *loaders]
 
 
-def collate_of(task: Task) -> Collate | None:
+def collate_of(task: Task) -> Collate | Views | None:
     """The task's augmentation as mmload steps; None: the rows unchanged."""
+    if task.training_recipe:
+        return collate_of_recipe(task.training_recipe, task.crop, task.classes)
     if task.augment == "none":
         return None
     from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
@@ -125,6 +130,12 @@ class _Rows(torch.utils.data.Dataset[Batch]):
         return self._split.__getitems__(indices)
 
 
-def _pair(collate: Collate | None, batch: Batch) -> tuple[Tensor, Tensor]:
-    made = batch if collate is None else collate(batch)
+def _collated(collate: Collate | Views | None, batch: Batch) -> tuple[Any, Tensor]:
+    return _pair(batch if collate is None else collate(batch))
+
+
+def _pair(made: Batch | tuple[Batch, ...]) -> tuple[Any, Tensor]:
+    """The images, of each view if there are several, and the labels."""
+    if isinstance(made, tuple):
+        return tuple(view.images for view in made), labels_of(made[0])
     return made.images, labels_of(made)

@@ -6,6 +6,7 @@ processes persist; with CUDA, batches are pinned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torchvision.transforms import v2
 from mmload.bench.contenders.entry import Batches, Entry
 from mmload.bench.contenders.source import composed, float_steps, no_source, random_steps, recipe_steps, source_dataset
 from mmload.bench.task import Task
+from mmload.bench.training_recipes import Collated, OneByOne, collate_of_recipe, published_steps
 from mmload.errors import counted
 
 PREFETCH = 2
@@ -41,16 +43,35 @@ class OnTensors(Batches):
         super().__init__(data_loader(task, _Tensors(source_dataset(task), steps), workers), task.device)
 
 
+class Published(Batches):
+    """The same files decoded to uint8 tensors, and a training recipe by torchvision's v2 transforms.
+
+    Args:
+        task: the task.
+        scratch: unused.
+        workers: worker processes.
+        views: the transforms of each view.
+        mix: what mixes the samples of a batch; None: nothing.
+    """
+
+    def __init__(self, task: Task, scratch: Path, *, workers: int, views: list[list[Any]], mix: Any) -> None:
+        dataset = _Tensors(source_dataset(task), OneByOne(recipe_steps(task), views))
+        super().__init__(data_loader(task, dataset, workers, Collated(mix)), task.device)
+
+
 def stock_entries(task: Task) -> list[Entry]:
     """Both variants, each with every number of workers."""
     likely = min(
         task.workers, key=lambda workers: abs(workers - task.threads)
     )  # one worker per core is rarely much slower than the best number
-    ways = (("torchvision", Stock), ("v2 on tensors", OnTensors))
+    ways: tuple[tuple[str, Any], ...] = (("torchvision", Stock), ("v2 on tensors", OnTensors))
+    if task.training_recipe:
+        ways = (("v2 on tensors", _published(task)),)
     return [
         Entry(
             name=f"DataLoader + {name}, {counted(workers, 'worker')}",
             group="stock",
+            differs=_differs(task),
             missing=no_source(task),
             need=0 if workers == likely else 3,
             make=partial(make, workers=workers),
@@ -60,12 +81,32 @@ def stock_entries(task: Task) -> list[Entry]:
     ]
 
 
-def data_loader(task: Task, dataset: Dataset[tuple[Tensor, int]], workers: int) -> DataLoader[Any]:
+def _published(task: Task) -> Any:
+    """The contender with torchvision's steps of the task's training recipe."""
+    from mmload.augment.views import collates_of  # in the bench's process alone, as it imports numba
+
+    collates = collates_of(collate_of_recipe(task.training_recipe, task.crop, task.classes))
+    steps = [published_steps(collate) for collate in collates]
+    return partial(Published, views=[view for view, _ in steps], mix=steps[0][1])
+
+
+def _differs(task: Task) -> str:
+    """How torchvision's steps deviate from the training recipe."""
+    return "flips are random, not alternating" if task.training_recipe == "airbench" else ""
+
+
+def data_loader(
+    task: Task,
+    dataset: Dataset[tuple[Tensor, int]],
+    workers: int,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+) -> DataLoader[Any]:
     """A tuned DataLoader that shuffles the task's repeats of a dataset."""
     return DataLoader(
         ConcatDataset([dataset] * task.repeats),
         batch_size=task.batch_size,
         shuffle=True,
+        collate_fn=collate_fn,
         num_workers=workers,
         persistent_workers=workers > 0,
         prefetch_factor=PREFETCH if workers else None,

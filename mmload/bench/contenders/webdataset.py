@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import default_collate
 from torchvision.transforms import v2
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, no_room, not_installed
+from mmload.bench.contenders.entry import Batches, Entry, converted, no_recipe, no_room, not_installed
 from mmload.bench.contenders.source import composed, float_steps, no_source, random_steps, recipe_steps, source_dataset
 from mmload.bench.task import Task
 from mmload.errors import counted
@@ -59,7 +59,10 @@ def webdataset_entries(task: Task) -> list[Entry]:
             group="peer",
             differs=f"shuffled by shards and in a buffer of {BUFFER:,}; each worker's last batch is smaller",
             need=3,
-            missing=not_installed("webdataset", "pip install webdataset") or no_source(task) or no_room(task),
+            missing=no_recipe(task)
+            or not_installed("webdataset", "pip install webdataset")
+            or no_source(task)
+            or no_room(task),
             make=Tars,
         )
     ]

@@ -1,0 +1,159 @@
+"""Training recipes as the task of a bench: what our collate is, what torchvision's steps are, what others leave out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from mmload.errors import UsageError, choices
+
+if TYPE_CHECKING:
+    from mmload.augment.collate import Collate
+    from mmload.augment.views import Views
+
+EPOCH = 0
+"""What steps that follow the epoch take it for: a bench's epochs are alike."""
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no training recipe has.
+
+    Raises:
+        UsageError: listing the names.
+    """
+    if name not in _functions():
+        raise UsageError(f"--recipe is {name!r}; use one of {choices(_functions())}")
+
+
+def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Views:
+    """The collate of a training recipe, at epoch 0.
+
+    Args:
+        name: a function of :mod:`mmload.recipes`.
+        size: pixels of a side of its (larger) crops; None: as published.
+        classes: for recipes that mix samples.
+    """
+    make = _functions()[name]
+    given: dict[str, Any] = {} if size is None else {"size": size}
+    if "num_classes" in inspect.signature(make).parameters:
+        given["num_classes"] = max(2, classes)
+    made: Collate | Views = make(**given)
+    made.set_epoch(EPOCH)
+    return made
+
+
+def task_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) -> dict[str, Any]:
+    """What a task says of a recipe: the size of each view, its crop, and the steps that not every contender has.
+
+    Raises:
+        UsageError: if the recipe cannot be done to the stored images.
+    """
+    from mmload.augment import RandomCrop, RandomResizedCrop
+    from mmload.augment.views import collates_of
+
+    collates = collates_of(collate_of_recipe(name, size, 2))
+    try:
+        shapes = [_shape(collate, stored) for collate in collates]
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"--recipe {name} cannot be done to images {list(stored)}: {error}") from error
+    first = collates[0].steps[0]
+    crop: dict[str, Any] = {}
+    if isinstance(first, RandomResizedCrop):
+        crop = {"augment": "resized-crop", "scale": first.scale, "interpolation": first.mode}
+    elif isinstance(first, RandomCrop):
+        crop = {"augment": "crop", "padding": max(first.padding)}
+    return crop | {
+        "training_recipe": name,
+        "views": tuple(shapes),
+        "crop": shapes[0][0],
+        "left_out": ", ".join(dict.fromkeys(_names(collates))),
+    }
+
+
+def published_steps(collate: Collate) -> tuple[list[Any], Any]:
+    """Torchvision's steps for one image, and the one for a batch that ends them, None if none does.
+
+    An alternating flip, which torchvision does not have, is a random one.
+    """
+    from mmload.augment import AlternatingHorizontalFlip, RandomHorizontalFlip
+    from mmload.augment.collate import Collate as OwnCollate
+    from mmload.interop.torchvision import torchvision_equivalent
+
+    steps = [RandomHorizontalFlip() if isinstance(step, AlternatingHorizontalFlip) else step for step in collate.steps]
+    twin = OwnCollate(*steps, dtype=collate.dtype)
+    twin.set_epoch(EPOCH)
+    made = list(torchvision_equivalent(twin).transforms)
+    batch = [step for step in made if _mixes(step)]
+    return [step for step in made if not _mixes(step)], v2.Compose(batch) if batch else None
+
+
+class OneByOne:
+    """An image's views by torchvision. Picklable.
+
+    Args:
+        before: what is done to the image once.
+        views: the steps of each view after that.
+    """
+
+    def __init__(self, before: list[Any], views: list[list[Any]]) -> None:
+        self._before = v2.Compose(before) if before else v2.Identity()
+        self._views = [v2.Compose(view) for view in views]
+
+    def __call__(self, image: Any) -> Any:
+        """A tuple of the views, or the one."""
+        whole = self._before(image)
+        made = tuple(view(whole) for view in self._views)
+        return made if len(made) > 1 else made[0]
+
+
+class Collated:
+    """torch's default collate, and what mixes samples after it. Picklable.
+
+    Args:
+        mix: takes images and labels; None: nothing mixes.
+    """
+
+    def __init__(self, mix: Any) -> None:
+        self._mix = mix
+
+    def __call__(self, items: list[tuple[Any, int]]) -> tuple[Any, Tensor]:
+        """The batch of some samples."""
+        images, labels = torch.utils.data.default_collate(items)
+        return (images, labels) if self._mix is None else self._mix(images, labels)
+
+
+def _functions() -> Mapping[str, Callable[..., Any]]:
+    from mmload import recipes
+
+    return {name: getattr(recipes, name) for name in recipes.__all__ if name != "evaluation"}
+
+
+def _shape(collate: Collate, stored: tuple[int, int, int]) -> tuple[int, int]:
+    """The size of the images that a collate makes of one stored image."""
+    from mmload.batch import Batch
+
+    row = Batch(images=torch.zeros((2, *stored), dtype=torch.uint8), ids=torch.arange(2), batch_size=[2])
+    made = collate(row.replace(targets=torch.zeros(2, dtype=torch.int64))).images
+    return made.shape[2], made.shape[3]
+
+
+def _names(collates: tuple[Collate, ...]) -> list[str]:
+    """The steps besides the first crop, flip and Normalize, named by what they do."""
+    from mmload.augment import AlternatingHorizontalFlip, Normalize, RandomApply, RandomHorizontalFlip
+
+    usual = (RandomHorizontalFlip, AlternatingHorizontalFlip, Normalize)
+    steps = [step for collate in collates for step in list(collate.steps)[1:] if not isinstance(step, usual)]
+    inner = [list(step.transforms) if isinstance(step, RandomApply) else [step] for step in steps]
+    return [type(one).__name__ for several in inner for one in several]
+
+
+def _mixes(step: nn.Module) -> bool:
+    inner = getattr(step, "transforms", None)
+    return isinstance(step, v2.MixUp | v2.CutMix) or (
+        isinstance(step, v2.RandomChoice) and any(isinstance(one, v2.MixUp | v2.CutMix) for one in inner or ())
+    )

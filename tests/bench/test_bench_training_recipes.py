@@ -1,0 +1,140 @@
+"""``mmload bench --recipe``: what every contender has to make, and what it does less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from mmload import recipes
+from mmload.augment import CenterCrop, CutMix, Normalize
+from mmload.augment.collate import Collate
+from mmload.augment.views import collates_of
+from mmload.bench.batch_checks import check_batch, output_of
+from mmload.bench.ceilings import ceiling_entries
+from mmload.bench.contender_server import ContenderServer
+from mmload.bench.contenders import entries
+from mmload.bench.options import Options
+from mmload.bench.task import Task
+from mmload.bench.training_recipes import Collated, OneByOne, collate_of_recipe, published_steps
+from mmload.errors import MmloadError, UsageError
+from mmload.store.dataset import Dataset
+
+TRAINING = [name for name in recipes.__all__ if name != "evaluation"]
+SEVERAL = {"simclr": 2, "dinov2": 10}
+
+
+def task_of(dataset: Dataset, folder: Path, recipe: str) -> Task:
+    """24 pixels a side, in batches of 5."""
+    given = {"images": 9, "batch_size": 5, "threads": 1, "workers": (0,), "device": "cpu"}
+    return Options(recipe=recipe, crop=24, **given).task(dataset.path, folder)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("recipe", TRAINING)
+def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    task = task_of(dataset, folder, recipe)
+    assert len(task.views) == SEVERAL.get(recipe, 1)
+    ready = [entry for entry in entries(task) if entry.group in ("stock", "mmload") and not entry.missing]
+    assert [entry.name for entry in ready] == [
+        "DataLoader + v2 on tensors, 0 workers",
+        "DataLoader + mmload dataset, 0 workers",
+        "mmload.Loader, disk, 1 thread",
+        "mmload.Loader, memory, 1 thread",
+    ]
+    for entry in ready:
+        server = ContenderServer(entry, task, tmp_path)
+        server.make()
+        sample = server.epoch(least=0.0, most=60.0, check=True)  # every batch is checked
+        server.close()
+        assert sample.images == 18
+
+
+def test_the_ceiling_fills_all_views(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    task = task_of(dataset, folder, "dinov2")
+    assert task.filled == (5, 3 * (2 * 24**2 + 8 * 96**2))
+    for entry in ceiling_entries(task).values():
+        if entry.name.startswith(("fill", "uncached")):
+            buffers = [pixels for pixels, _ in entry.make(task, tmp_path).epoch()]
+            assert {buffer.numel() for buffer in buffers} == {5 * 3 * (2 * 24**2 + 8 * 96**2)}
+    assert task_of(dataset, folder, "mae").filled == (5, 3, 24, 24)
+
+
+def test_each_contender_says_what_it_does_less(dataset: Dataset, folder: Path, monkeypatch: Any) -> None:
+    made = {entry.name.split(",")[0]: entry for entry in entries(task_of(dataset, folder, "dinov2"))}
+    for name in ("FFCV raw", "NVIDIA DALI"):
+        assert made[name].missing == "it makes one view of an image, the training recipe 10"
+    for name in ("LitData", "WebDataset", "tensordict tutorial"):
+        assert made[name].missing == "its steps are written here for --augment, not for a training recipe"
+    monkeypatch.setattr(
+        recipes,
+        "mae",
+        lambda size=24: Collate(*recipes.simclr(size=size, normalize=Normalize.imagenet()).collates[0].steps),
+    )
+    less = {entry.name.split(",")[0]: entry for entry in entries(task_of(dataset, folder, "mae"))}
+    for name in ("FFCV raw", "NVIDIA DALI"):
+        assert "does less: no ColorJitter, RandomGrayscale, GaussianBlur" in less[name].differs
+    assert "resized by area, not bicubic" in less["FFCV raw"].differs
+    stock = {entry.differs for entry in entries(task_of(dataset, folder, "airbench")) if entry.group == "stock"}
+    assert stock == {"flips are random, not alternating"}
+
+
+def test_the_task_has_the_recipes_crop(dataset: Dataset, folder: Path) -> None:
+    mae, airbench = task_of(dataset, folder, "mae"), task_of(dataset, folder, "airbench")
+    assert (mae.augment, mae.scale, mae.interpolation, mae.crop) == ("resized-crop", (0.2, 1.0), "bicubic", 24)
+    assert (airbench.augment, airbench.padding, airbench.left_out) == ("crop", 2, "")
+    published = Options(recipe="ffcv_rn50", images=9, batch_size=2, device="cpu").task(dataset.path, None)
+    assert published.views == ((160, 160),)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"recipe": "moco"}, "--recipe is 'moco'; use one of .*simclr"),
+        ({"recipe": "evaluation"}, "--recipe is 'evaluation'"),
+        ({"recipe": "mae", "augment": "none"}, "--augment is none, and --recipe mae does not take it"),
+        ({"recipe": "mae", "padding": 4}, "--padding is 4, and --recipe mae does not take it"),
+        ({"recipe": "mae", "train": "resnet50"}, "--train is resnet50, and --recipe mae does not take it"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        Options(**wrong)
+
+
+def test_a_recipe_that_does_not_fit_the_rows_is_refused(dataset: Dataset, monkeypatch: Any) -> None:
+    monkeypatch.setattr(recipes, "mae", lambda: Collate(CenterCrop(8), Normalize((0.5,), (0.5,))))
+    with pytest.raises(UsageError, match=r"--recipe mae cannot be done to images \[3, 32, 32\]: Normalize has 1"):
+        Options(recipe="mae").task(dataset.path, None)
+
+
+def test_what_mixes_samples_comes_after_torchs_collate() -> None:
+    collate = Collate(CenterCrop(8), Normalize.imagenet(), CutMix(num_classes=4))
+    steps, mix = published_steps(collate)
+    assert not any(isinstance(step, v2.CutMix) for step in steps)
+    whole = torch.randint(0, 256, (3, 12, 12), dtype=torch.uint8)
+    view = OneByOne([v2.CenterCrop(10)], [steps])(whole)
+    assert torch.allclose(view, Collate(CenterCrop(8), Normalize.imagenet())(whole[None])[0], atol=1e-5)
+    images, labels = Collated(mix)([(view, 1), (view, 3)])
+    assert images.shape == (2, 3, 8, 8)
+    assert labels.shape == (2, 4)
+    pair = OneByOne([], [steps, [v2.ToImage(), v2.CenterCrop(4)]])(whole)
+    assert [one.shape[-1] for one in pair] == [8, 4]
+
+
+def test_batches_of_other_views_are_refused(dataset: Dataset, folder: Path) -> None:
+    wanted = output_of(task_of(dataset, folder, "simclr"))
+    right, labels = torch.zeros(5, 3, 24, 24), torch.zeros(5, dtype=torch.int64)
+    check_batch(wanted, (right, right), labels)
+    for wrong in ((right,), (right, right[:, :, 1:]), (right, right.half()), right):
+        with pytest.raises(MmloadError, match="it gives images"):
+            check_batch(wanted, wrong, labels)
+    with pytest.raises(MmloadError, match="it gives labels"):
+        check_batch(wanted, (right, right[:4]), labels)
+
+
+def test_the_collate_is_that_of_epoch_0() -> None:
+    collates = collates_of(collate_of_recipe("ffcv_rn50", None, 10))
+    assert [collate.epoch for collate in collates] == [0]
