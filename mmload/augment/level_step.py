@@ -53,8 +53,8 @@ class LevelStep(Step):
         """Refuses images that cannot be warped with this fill.
 
         Raises:
-            ValueError: if it has another number of channels, or is no level of uint8 images; or if the images have
-                more pixels than a warp can count.
+            ValueError: if it has another number of channels, is no level of uint8 images, or is outside of [0, 1] for
+                floats; or if the images have more pixels than a warp can count.
         """
         channels = plan.source[0]
         if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
@@ -65,6 +65,9 @@ class LevelStep(Step):
             raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")
         if fill is not None and plan.peak > 1:
             refuse_levels("fill", fill)
+        elif fill is not None and not all(0 <= one <= 1 for one in fill):
+            got = ", ".join(f"{one:g}" for one in fill)
+            raise ValueError(f"fill is {got} and the images are floats from 0 to 1: give a fill from 0 to 1")
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
         """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""

@@ -145,7 +145,15 @@ def chain(programs: Iterable[Program]) -> Program:
 
 
 def one_of(programs: Sequence[Program], chosen: Tensor) -> Program:
-    """For each sample one of several programs, as ``chosen`` (int64 [B]) says: as long as the longest of them."""
+    """For each sample one of several programs, as ``chosen`` (int64 [B]) says.
+
+    As long as the longest of them; as all together where their warps have different fills, as a place has one fill.
+    """
+    if (
+        len({(slot.fill, slot.mask_fill) for program in programs for slot in program.slots if slot.operations & WARPS})
+        > 1
+    ):
+        return chain(program.only(chosen == place) for place, program in enumerate(programs))
     length = max(len(program.slots) for program in programs)
     padded = [padded_to(program, length) for program in programs]
     place = chosen.view(1, -1, 1).expand(1, -1, length)
@@ -170,15 +178,9 @@ def padded_to(program: Program, length: int) -> Program:
 
 
 def _joined(slots: Iterable[Slot]) -> Slot:
-    """What can stand at a place where one of several can.
-
-    Raises:
-        ValueError: if warps there have different fills.
-    """
+    """What can stand at a place where one of several can."""
     slots = list(slots)
     fills = {(slot.fill, slot.mask_fill) for slot in slots if slot.operations & WARPS}
-    if len(fills) > 1:
-        raise ValueError("steps to choose from have different fills: give all the same")
     operations: frozenset[int] = frozenset().union(*(slot.operations for slot in slots))
     reach = max(slot.reach for slot in slots)
     fill, mask_fill = fills.pop() if fills else (None, 255)

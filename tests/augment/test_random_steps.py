@@ -106,10 +106,20 @@ def test_weights_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("wrap", [RandomChoice, RandomOrder])
-def test_warps_to_choose_from_need_one_fill(wrap: Any) -> None:
-    rotations = [augment.RandomRotation(9, fill=fill) for fill in (0, 9)]
-    with pytest.raises(ValueError, match="different fills: give all the same"):
-        Collate(wrap(rotations)).prepare(batch_of(2).replace(images=None), (3, 9, 9))
+def test_warps_to_choose_from_keep_their_fills(wrap: Any) -> None:
+    batch = batch_of(24, masks=torch.zeros((24, 29, 37), dtype=torch.uint8))
+    dark = augment.RandomRotation((45, 45), fill=0, mask_fill=3)
+    light = augment.RandomRotation((30, 30), fill=(250, 240, 230), mask_fill=4)
+
+    def rendered(*steps: nn.Module) -> list[tuple[list[Any], list[Any]]]:
+        got = Collate(*steps, dtype=torch.uint8)(batch)
+        return [(image.tolist(), mask.tolist()) for image, mask in zip(got.images, got.masks, strict=True)]
+
+    plain = [[dark], [light]] if wrap is RandomChoice else [[dark, light], [light, dark]]
+    got, (first, second) = rendered(wrap([dark, light])), [rendered(*steps) for steps in plain]
+    found = [place for k, one in enumerate(got) for place, want in enumerate((first[k], second[k])) if one == want]
+    assert len(found) == 24
+    assert set(found) == {0, 1}
 
 
 def test_they_hold_each_other_and_repeat_what_they_hold() -> None:

@@ -240,6 +240,9 @@ def test_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: 
         for fill in (0.5, 256, -1):
             with pytest.raises(ValueError, match=f"fill is {fill}, and the images are uint8"):
                 Collate(step(fill)).prepare(rows, (3, 9, 9))
+        for fill in (9, -0.5, 1.5):
+            with pytest.raises(ValueError, match=f"fill is {fill} and the images are floats from 0 to 1"):
+                Collate(step(fill)).prepare(rows, (3, 9, 9), source=torch.float32)
         Collate(step(0.5)).prepare(rows, (3, 9, 9), source=torch.float32)
 
 
