@@ -74,8 +74,8 @@ def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: P
     if size == (height, width):
         return cut(images, window, 0)
     mild = height <= _MILD * size[0] and width <= _MILD * size[1]
-    if mild and kind == "bilinear" and images.dtype == torch.uint8:
-        return _resize_mildly(images, size, window, out)
+    if mild and images.dtype == torch.uint8:
+        return _resize_mildly(images, size, kind, window, out)
     mode = torchvision_functional().InterpolationMode(kind)
     if size[1] > 1:
         return cut(torchvision_functional().resize_image(images, list(size), mode, antialias=True), window, 0)
@@ -84,15 +84,16 @@ def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: P
     return cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
 
 
-def _resize_mildly(images: Tensor, size: Size, window: Window, out: Pixels | None) -> Tensor:
-    from mmload.render.antialiased_resize import resize_part  # imports numba, which checking a recipe does not need
+def _resize_mildly(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
+    # imports numba, which checking a recipe does not need
+    from mmload.render.antialiased_resize import REACHES, resize_part
 
     top, left, height, width = window
     pixels = images.numpy().transpose(1, 2, 0)
     planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
     if out is None or out.shape != (len(images), height, width):
         out = np.empty((len(images), height, width), np.uint8)
-    resize_part(planes, *size, top, left, out.reshape(len(planes), -1, height, width))
+    resize_part(planes, *size, top, left, REACHES[kind], out.reshape(len(planes), -1, height, width))
     return torch.from_numpy(out)
 
 

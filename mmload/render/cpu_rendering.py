@@ -155,9 +155,10 @@ class CpuRendering:
         for part in chunks(len(indices), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
             here = slice(samples.start + part.start, samples.start + part.stop)
-            if how.mode == "bilinear" and how.antialias and self._is_inside:
+            if how.mode in antialias.REACHES and how.antialias and self._is_inside:
                 sources = np.ascontiguousarray(self._sources[:, here])
-                antialias.resize(images.numpy(), indices[part], sources, full.numpy())
+                reach = antialias.REACHES[how.mode]
+                antialias.resize(images.numpy(), indices[part], sources, reach, full.numpy())
             else:
                 for index, window, target in zip(indices[part], self._windows[here], full, strict=True):
                     target.copy_(resized(images[index], window, how, self._plan.padding))

@@ -43,7 +43,9 @@ STEPS = st.one_of(
     st.builds(RandomCrop, SIZES, st.integers(0, 30), st.booleans(), padding_mode=MODES),
     st.builds(CenterCrop, SIZES),
     st.builds(RandomResizedCrop, SIZES, interpolation=st.sampled_from(["bilinear", "nearest", "bicubic"])),
-    st.builds(Resize, SIZES, interpolation=st.sampled_from(["bilinear", "nearest-exact"]), antialias=st.booleans()),
+    st.builds(
+        Resize, SIZES, interpolation=st.sampled_from(["bilinear", "bicubic", "nearest-exact"]), antialias=st.booleans()
+    ),
     st.builds(RandomHorizontalFlip),
     st.builds(RandomVerticalFlip),
     st.builds(RandomGrayscale, st.just(0.5)),
@@ -167,15 +169,18 @@ def test_images_without_pixels_reach_no_kernel(mode: str, shape: tuple[int, ...]
     shape=st.tuples(st.integers(1, 4), *[st.integers(1, 40)] * 2),
     size=st.tuples(*[st.integers(2, 40)] * 2),
     crop=st.tuples(*[st.integers(1, 50)] * 2),
+    kind=st.sampled_from(["bilinear", "bicubic"]),
     interleaved=st.booleans(),
 )
 @settings(max_examples=100)
 def test_a_build_resizes_and_crops_any_image(
-    shape: tuple[int, ...], size: tuple[int, int], crop: tuple[int, int], interleaved: bool
+    shape: tuple[int, ...], size: tuple[int, int], crop: tuple[int, int], kind: str, interleaved: bool
 ) -> None:
     images = torch.randint(0, 256, shape, dtype=torch.uint8)
     images = images.permute(1, 2, 0).contiguous().permute(2, 0, 1) if interleaved else images
-    chain = TransformChain([{"step": "Resize", "size": size}, {"step": "CenterCrop", "size": crop}])
+    chain = TransformChain(
+        [{"step": "Resize", "size": size, "interpolation": kind}, {"step": "CenterCrop", "size": crop}]
+    )
     out = np.empty((shape[0], *crop), np.uint8)
     made = chain(Sample(id="a", fields={"images": images}), out).fields["images"]
     alone = chain(Sample(id="a", fields={"images": images})).fields["images"]
