@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from mmload.batch import Batch
 from mmload.render.plan import Mixing, Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_mixing import pasted_pixels
+from mmload.runtime.hashing import unit
 
 _TRIES = 12
 """Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
@@ -307,14 +309,27 @@ def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) ->
     Raises:
         ValueError: if targets cannot be blended, as :func:`refuse_targets` has it.
     """
+    if targets is not None and targets.device.type == "cpu" and targets.dim() == 1 and classes is not None:
+        blended = _blended_indices(targets, share, classes)
+        if blended is not None:
+            return blended
     refuse_targets(targets, classes)
     if targets is None:
         return None
-    soft = targets.to(torch.float32)
+    soft, own = targets.to(torch.float32), share[:, None]
     if targets.dim() == 1 and classes is not None:
         soft = torch.nn.functional.one_hot(targets.to(torch.int64), classes).to(torch.float32)
-    own = share[:, None]
     return soft * own + soft.roll(1, 0) * (1 - own)
+
+
+def _blended_indices(indices: Tensor, share: Tensor, classes: int) -> Tensor | None:
+    """The same of class indices on a CPU; None if they are none, or out of range."""
+    from mmload.augment.mix_loops import blend_indices  # compiled only by those who mix
+
+    blended = torch.empty((len(indices), classes))
+    words = None if indices.dtype.is_floating_point else indices.to(torch.int64).contiguous().numpy()
+    right = words is not None and blend_indices(words, share.contiguous().numpy(), blended.numpy())
+    return blended if right else None
 
 
 def beta(draws: Draws, alpha: float) -> Tensor:
@@ -328,18 +343,28 @@ def dirichlet(draws: Draws, alpha: float, count: int) -> Tensor:
 
 
 def _log_gamma(draws: Draws, alpha: float) -> Tensor:
-    """The logarithm of Gamma(alpha) per sample.
+    """The logarithm of Gamma(alpha) per sample: float64 [B]."""
+    bits = draws.bits(3 * _TRIES + 1)
+    if bits.device.type != "cpu":
+        return log_gammas_by_torch(bits, alpha)
+    from mmload.augment.mix_loops import log_gammas  # compiled only by those who draw from it
+
+    return torch.from_numpy(log_gammas(bits.numpy().view(np.uint64), alpha))
+
+
+def log_gammas_by_torch(bits: Tensor, alpha: float) -> Tensor:
+    """The logarithms of Gamma(alpha), float64 [B], of int64 words [B, 3 n + 1].
 
     Marsaglia and Tsang 2000 for alpha + 1, then times U^(1 / alpha), which holds for small alpha as well.
     """
+    radii, angles, uniform, last = torch.split(unit(bits), [_TRIES, _TRIES, _TRIES, 1], 1)
     d = alpha + 1.0 - 1.0 / 3.0
-    normal, uniform = draws.normal(_TRIES), draws.uniform(_TRIES)
+    normal = (-2.0 * torch.log1p(-radii)).sqrt() * (2.0 * torch.pi * angles).cos()
     cube = (1.0 + normal / (9.0 * d) ** 0.5) ** 3
     log_cube = cube.clamp(min=1e-300).log()
     accepted = (cube > 0) & (torch.log1p(-uniform) < 0.5 * normal**2 + d - d * cube + d * log_cube)
     first = accepted.to(torch.uint8).argmax(1, keepdim=True)
-    power = torch.log1p(-draws.uniform(1)[:, 0]) / alpha
-    logarithm: Tensor = log_cube.gather(1, first)[:, 0] + power
+    logarithm: Tensor = log_cube.gather(1, first)[:, 0] + torch.log1p(-last[:, 0]) / alpha
     return logarithm + math.log(d)
 
 

@@ -66,7 +66,8 @@ _mix = inlined(mix_word)
 
 
 @inlined
-def _unit(word: np.uint64) -> float:
+def unit_of_word(word: np.uint64) -> float:
+    """The upper 53 bits of a word as a number in [0, 1), in compiled functions."""
     return np.int64(word >> _11) * 2.0**-53
 
 
@@ -82,7 +83,7 @@ def _mixed(words: Words) -> Words:
 def _units(words: Words) -> npt.NDArray[np.float64]:
     out = np.empty(len(words))
     for k in range(len(words)):
-        out[k] = _unit(words[k])
+        out[k] = unit_of_word(words[k])
     return out
 
 
@@ -110,7 +111,7 @@ def chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
     """Whether each word, as a number in [0, 1), is below ``p``."""
     out = np.empty(len(words), np.bool_)
     for k in range(len(words)):
-        out[k] = _unit(words[k]) < p
+        out[k] = unit_of_word(words[k]) < p
     return out
 
 
@@ -121,5 +122,5 @@ def integers(words: Words, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.int6
     for number in range(len(out)):
         first, last = ranges[number]
         for k in range(len(words)):
-            out[number, k] = np.int64(_unit(words[k, number]) * (last - first + 1)) + first
+            out[number, k] = np.int64(unit_of_word(words[k, number]) * (last - first + 1)) + first
     return out

@@ -31,7 +31,8 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
-from mmload.augment.mix import MixStep
+from mmload.augment.mix import MixStep, log_gammas_by_torch, mixed_targets
+from mmload.augment.mix_loops import log_gammas
 from mmload.batch import Batch
 from mmload.parity.statistics import chi_square
 
@@ -293,3 +294,23 @@ def test_targets_that_cannot_be_mixed_are_refused_before_a_pixel_is_read() -> No
         Collate(RandomCrop(8), MixUp(num_classes=2)).prepare(batch_of(4).replace(images=None), shape)
     with pytest.raises(ValueError, match=r"targets are torch\.float32 \[B\]"):
         Collate(CutMix(num_classes=2)).prepare(batch_of(4).replace(images=None, targets=torch.rand(4)), shape)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.2, 1.0, 7.5, 1e5])
+def test_compiled_gamma_draws_are_those_of_torch(alpha: float) -> None:
+    bits = Draws(sample_seeds(0, 0, torch.arange(4000)), 3).bits(37)
+    bits[0, 24:36] = 0  # nothing is accepted
+    ours = torch.from_numpy(log_gammas(bits.numpy().view("uint64"), alpha))
+    torch.testing.assert_close(ours, log_gammas_by_torch(bits, alpha), rtol=1e-9, atol=1e-11)
+
+
+def test_indices_are_blended_as_their_one_hot_vectors() -> None:
+    share = torch.rand(50)
+    targets = torch.randint(0, 4, (50,))
+    soft = one_hot(targets, 4).float()
+    blended = soft * share[:, None] + soft.roll(1, 0) * (1 - share[:, None])
+    for dtype in (torch.int64, torch.uint8, torch.int16):
+        assert torch.equal(mixed_targets(targets.to(dtype), share, 4), blended)
+    assert mixed_targets(targets[:0], share[:0], 4).shape == (0, 4)
+    once = share[:1].expand(50)
+    assert torch.equal(mixed_targets(targets, once, 4), soft * once[:, None] + soft.roll(1, 0) * (1 - once[:, None]))

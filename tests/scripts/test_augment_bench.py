@@ -13,6 +13,6 @@ def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
     done = run_script("bench_augment", "--tiny", "--json", record)
     assert done.returncode == 0, done.stderr
     rows = json.loads(record.read_text())["rows"]
-    assert len(rows) == 27
+    assert len(rows) == 32
     assert all(row["images_per_second"] > 0 for row in rows)
-    assert done.stdout.count("img/s") == 27
+    assert done.stdout.count("img/s") == 32
