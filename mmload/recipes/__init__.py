@@ -9,5 +9,16 @@ from __future__ import annotations
 from mmload.recipes.evaluation import evaluation
 from mmload.recipes.self_supervised import dinov2, mae, simclr
 from mmload.recipes.speed_runs import airbench, ffcv_rn50
+from mmload.recipes.supervised import deit3, rsb_a2, torchvision_reference
 
-__all__ = ["airbench", "dinov2", "evaluation", "ffcv_rn50", "mae", "simclr"]
+__all__ = [
+    "airbench",
+    "deit3",
+    "dinov2",
+    "evaluation",
+    "ffcv_rn50",
+    "mae",
+    "rsb_a2",
+    "simclr",
+    "torchvision_reference",
+]

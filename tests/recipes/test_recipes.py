@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def dino_colors(blur: float) -> list[nn.Module]:
     ]
 
 
+def one_of(mixup: float, cutmix: float) -> nn.Module:
+    """What torchvision and timm do to a batch."""
+    return v2.RandomChoice([v2.MixUp(alpha=mixup, num_classes=4), v2.CutMix(alpha=cutmix, num_classes=4)])
+
+
 SIMCLR = [
     *crop(224),
     v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
@@ -64,6 +70,49 @@ PUBLISHED: dict[str, tuple[Callable[[], Collate | Views], list[list[nn.Module]]]
     ),
     # facebookresearch/mae, main_pretrain.py
     "mae": (recipes.mae, [[*crop(224, (0.2, 1.0)), FLOATS, IMAGENET]]),
+    # pytorch/vision, references/classification/presets.py and train.py
+    "torchvision_reference": (
+        partial(recipes.torchvision_reference, num_classes=4),
+        [
+            [
+                *crop(176, interpolation=InterpolationMode.BILINEAR),
+                v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR),
+                FLOATS,
+                IMAGENET,
+                v2.RandomErasing(p=0.1),
+                one_of(0.2, 1.0),
+            ]
+        ],
+    ),
+    # table 2 of the paper, with timm's two operations of probability 0.5 and magnitude 7 of 10 as torchvision's
+    "rsb_a2": (
+        partial(recipes.rsb_a2, num_classes=4),
+        [
+            [
+                *crop(224),
+                *[v2.RandomApply([v2.RandAugment(1, 21, 31, InterpolationMode.BILINEAR, [124, 116, 104])], p=0.5)] * 2,
+                FLOATS,
+                IMAGENET,
+                one_of(0.1, 1.0),
+            ]
+        ],
+    ),
+    # facebookresearch/deit, augment.py
+    "deit3": (
+        partial(recipes.deit3, num_classes=4),
+        [
+            [
+                *crop(224),
+                v2.RandomChoice(
+                    [v2.RandomGrayscale(p=1.0), v2.RandomSolarize(128, p=1.0), v2.GaussianBlur(13, (0.1, 2.0))]
+                ),
+                v2.ColorJitter(0.3, 0.3, 0.3),
+                FLOATS,
+                IMAGENET,
+                one_of(0.8, 1.0),
+            ]
+        ],
+    ),
     # pytorch/vision, references/classification/presets.py
     "evaluation": (
         lambda: recipes.evaluation(resize=232),
