@@ -4,6 +4,7 @@ The names, arguments and defaults are those of ``torchvision.transforms.v2``. A 
 ``nn.Sequential``, and in a :class:`mmload.augment.collate.Collate`, which renders the steps that compose at once.
 """
 
+from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.boxes import BoxRule
 from mmload.augment.color import Normalize, RandomGrayscale
 from mmload.augment.draws import sample_seeds, view_seeds
@@ -28,6 +29,7 @@ from mmload.augment.levels import (
     RandomSolarize,
 )
 from mmload.augment.mix import CutMix, MixUp
+from mmload.augment.multiscale import RandomShortestSize, ScaleJitter
 from mmload.augment.per_sample import PerSample
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from mmload.augment.random_steps import RandomApply, RandomChoice, RandomOrder
@@ -62,15 +64,19 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPerspective",
     "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "ScaleJitter",
     "Step",
     "TrivialAugmentWide",
     "TwoViews",

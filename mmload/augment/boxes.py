@@ -60,12 +60,14 @@ class Trail(NamedTuple):
         cropped: bool [B], whether something of a sample's image was cut off; padding that comes and goes is none of it.
         cut: bool [B, M], whether something of a box was.
         share: [B, M], what a box still shows of its area.
+        dropped: bool [B, M], whether a step said that the box goes.
     """
 
     frames: Tensor
     cropped: Tensor
     cut: Tensor
     share: Tensor
+    dropped: Tensor
 
     @classmethod
     def before(cls, boxes: Tensor, plan: Plan) -> Trail:
@@ -74,7 +76,7 @@ class Trail(NamedTuple):
         frame = constant((0.0, 0.0, float(width), float(height)), boxes.dtype, boxes.device)
         nothing = boxes.new_zeros(boxes.shape[:2], dtype=torch.bool)
         cropped = boxes.new_zeros(boxes.shape[0], dtype=torch.bool)
-        return cls(frame.expand(len(boxes), 1, 4), cropped, nothing, boxes.new_ones(boxes.shape[:2]))
+        return cls(frame.expand(len(boxes), 1, 4), cropped, nothing, boxes.new_ones(boxes.shape[:2]), nothing)
 
 
 def followed(batch: Batch, plan: Plan, trail: Trail | None = None) -> tuple[Batch, Trail | None]:
@@ -99,13 +101,26 @@ def followed(batch: Batch, plan: Plan, trail: Trail | None = None) -> tuple[Batc
     return batch.replace(boxes=boxes), trail
 
 
+def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Tensor]:
+    """The boxes of a batch where ``plan`` will have moved them, and which of them are real and were not dropped."""
+    if batch.boxes is None:
+        raise ValueError("the batch has no boxes")
+    boxes, trail = batch.boxes, trail or Trail.before(batch.boxes, plan)
+    if plan.moves:
+        boxes, trail = moved_boxes(boxes, plan, trail)
+    real = ~trail.dropped
+    if batch.counts is not None:
+        real = real & (torch.arange(boxes.shape[1], device=boxes.device) < batch.counts[:, None])
+    return boxes, real
+
+
 def judged(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
     """The batch with the boxes that stay; unchanged where no pass moved any."""
     if trail is None or batch.boxes is None:
         return batch
     sides = batch.boxes[..., 2:] - batch.boxes[..., :2]
     stays = (sides >= rule.least).all(2) & (trail.share >= rule.min_visible)
-    return _repacked(batch, batch.boxes, stays | ~(trail.cut | trail.cropped[:, None]))
+    return _repacked(batch, batch.boxes, (stays | ~(trail.cut | trail.cropped[:, None])) & ~trail.dropped)
 
 
 def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]:
@@ -125,15 +140,21 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
     how = plan.resampling
     if how is not None:
         cols, rows = (plan.of_batch(size).to(torch.float64) for size in (plan.cols, plan.rows))  # as torchvision does
-        ratio = _quad(how.width / cols, how.height / rows).to(boxes.dtype)
-        moved, lost, shown = _cut(_windowed(moved * ratio, how.left, how.top), plan.width, plan.height)
+        placed = how.placement
+        wide, high = (how.width, how.height) if placed is None else (placed.cols, placed.rows)
+        moved = moved * _quad(wide / cols, high / rows).to(boxes.dtype)
+        if placed is not None:
+            moved, lost, shown = _cut(_windowed(moved, -placed.left, -placed.top), how.width, how.height)
+            cut, share = cut | lost, share * shown
+        moved, lost, shown = _cut(_windowed(moved, how.left, how.top), plan.width, plan.height)
         cut, share = cut | lost, share * shown
     moved = _flipped(moved, plan)
     if plan.program is not None and plan.program.operations & MOVES:
         moved, lost, shown = _by_program(moved, plan.program, plan)
         cut, share = cut | lost, share * shown
     cropped = trail.cropped | cut[:, -1]
-    return moved[:, :-1], Trail(moved[:, -1:], cropped, trail.cut | cut[:, :-1], trail.share * share[:, :-1])
+    dropped = trail.dropped if plan.dropped is None else trail.dropped | plan.dropped
+    return moved[:, :-1], Trail(moved[:, -1:], cropped, trail.cut | cut[:, :-1], trail.share * share[:, :-1], dropped)
 
 
 def _cut(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,15 +181,17 @@ def _clipped(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor
 
 def _flipped(boxes: Tensor, plan: Plan) -> Tensor:
     """Boxes mirrored by the plan's flips."""
+    height, width = plan.frame
     if plan.flip_x is not None:
-        boxes = torch.where(plan.flip_x[:, None, None], _mirrored(boxes, plan.width, 0), boxes)
+        boxes = torch.where(plan.flip_x[:, None, None], _mirrored(boxes, width, 0), boxes)
     if plan.flip_y is not None:
-        boxes = torch.where(plan.flip_y[:, None, None], _mirrored(boxes, plan.height, 1), boxes)
+        boxes = torch.where(plan.flip_y[:, None, None], _mirrored(boxes, height, 1), boxes)
     return boxes
 
 
-def _mirrored(boxes: Tensor, length: int, axis: int) -> Tensor:
-    """All boxes mirrored within the output: ``axis`` 0 left to right, 1 upside down."""
+def _mirrored(boxes: Tensor, length: Tensor | int, axis: int) -> Tensor:
+    """All boxes mirrored within a frame of one length, or one per sample: ``axis`` 0 left to right, 1 upside down."""
+    length = length if isinstance(length, int) else length[:, None].to(boxes.dtype)
     ends = list(boxes.unbind(2))
     ends[axis], ends[axis + 2] = length - ends[axis + 2], length - ends[axis]
     return torch.stack(ends, dim=2)

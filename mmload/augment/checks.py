@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from mmload.augment import mix
 from mmload.augment.arguments import refusal, shown
+from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.color import Normalize
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import moves, refuse_foreign
+from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip
 from mmload.augment.level_step import LevelStep
 from mmload.augment.mix import MixStep
+from mmload.augment.resize import Resize
 from mmload.augment.step import AfterStep, Step, refuse_dtype, refuse_shape, sees_fields
 from mmload.batch import Batch
 from mmload.render.plan import refuse_levels
@@ -36,6 +39,7 @@ def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
     """
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise refusal("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
+    _refuse_unresized(steps)
     normalized = False
     for step in steps:
         if not isinstance(step, nn.Module):
@@ -55,6 +59,34 @@ def makes_floats(step: nn.Module) -> bool:
     if isinstance(step, AfterStep):
         return not step.takes_uint8
     return isinstance(step, Normalize) or (isinstance(step, MixStep) and step.makes_floats)
+
+
+def _refuse_unresized(steps: Sequence[nn.Module]) -> None:
+    """Refuses images of a size each, which no batch can be made of.
+
+    Raises:
+        ValueError: if something else than flips stands between RandomZoomOut or RandomIoUCrop and a Resize((h, w)).
+    """
+    ragged: list[str] = []
+    for step in steps:
+        if isinstance(step, RandomZoomOut | RandomIoUCrop):
+            if isinstance(step, RandomZoomOut) and ragged:
+                raise ValueError(f"RandomZoomOut stands after {ragged[0]}: put it first")
+            ragged.append(type(step).__name__)
+        elif ragged and isinstance(step, Resize) and step.short is None and step.size is not None:
+            if step.mode.startswith("nearest") and ragged[-1] == "a flip":
+                raise ValueError("a Resize by the nearest pixel stands after a flip: put the flip behind it")
+            ragged = []
+        elif ragged and isinstance(step, RandomHorizontalFlip | RandomVerticalFlip | AlternatingHorizontalFlip):
+            ragged.append("a flip")
+        elif ragged:
+            name = type(step).__name__
+            raise ValueError(f"{name} stands after {ragged[0]}, where images have a size each: {_RESIZE} before it")
+    if ragged:
+        raise ValueError(f"{ragged[0]} leaves images of a size each: {_RESIZE} behind it")
+
+
+_RESIZE = "put a Resize((height, width))"
 
 
 def _refuse_floats(step: nn.Module) -> None:
@@ -78,6 +110,9 @@ def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> No
     Raises:
         ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.
     """
+    for step in steps if not boxes else ():
+        if isinstance(step, Step) and step.needs_boxes:
+            raise ValueError(f"{type(step).__name__} needs boxes, and the batches have none")
     if not (boxes or masks):
         return
     for step in steps:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import integer, refusal, shown
-from mmload.augment.boxes import BoxRule, Trail, followed, judged
+from mmload.augment.boxes import BoxRule, Trail, boxes_in, followed, judged
 from mmload.augment.checks import (
     refuse_batch,
     refuse_changed,
@@ -307,7 +307,11 @@ class PreparedBatch:
 
     def _draws(self, at: int) -> Draws:
         """The draws of step ``at``."""
-        return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids)
+        boxes = None if self._batch.boxes is None else self._boxes_in
+        return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids, boxes=boxes)
+
+    def _boxes_in(self, plan: Plan) -> tuple[Tensor, Tensor]:
+        return boxes_in(self._batch, plan, self._trail)
 
     def _dtype_before(self, at: int, plan: Plan, source: torch.dtype) -> torch.dtype:
         """What a pass that ends before step ``at`` renders to: uint8 until something needs floats."""

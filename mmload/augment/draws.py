@@ -7,7 +7,7 @@ global generator, except in :func:`fresh_seeds`, for batches without seeds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import integer
 from mmload.render.device_constants import constant
+from mmload.render.plan import Plan
 from mmload.runtime.hashing import (
     INCREMENT,
     Words,
@@ -83,13 +84,23 @@ class Draws:
         step: the step's place in its list.
         epoch: the batch's; None: it is not known.
         ids: int64 [B], the samples' ids, which are the same in every epoch; None: they have none.
+        boxes: gives the samples' boxes [B, M, 4] where a plan has moved them, and which are real, bool [B, M]; None:
+            the batch has no boxes.
     """
 
-    def __init__(self, seeds: Tensor, step: int, *, epoch: int | None = None, ids: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        seeds: Tensor,
+        step: int,
+        *,
+        epoch: int | None = None,
+        ids: Tensor | None = None,
+        boxes: Callable[[Plan], tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
         expect_words(seeds)
         if seeds.dim() != 1:
             raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected [B]")
-        self._seeds, self._epoch, self._ids = seeds, epoch, ids
+        self._seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
         self._place = step
         self._step = signed(STEP * (step + 1))
         self._used = 0
@@ -123,6 +134,16 @@ class Draws:
         if self._ids.shape != self._seeds.shape:
             raise ValueError(f"ids have the shape {tuple(self._ids.shape)}, expected {tuple(self._seeds.shape)}")
         return self._ids.to(self._seeds.device)
+
+    def boxes(self, what: str, plan: Plan) -> tuple[Tensor, Tensor]:
+        """The boxes [B, M, 4] where ``plan`` has moved them, and which are real, for ``what`` depends on them.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        if self._boxes is None:
+            raise ValueError(f"{what} needs boxes, and the batch has none: build the dataset for detection")
+        return self._boxes(plan)
 
     def bits(self, count: int) -> Tensor:
         """The next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
@@ -160,7 +181,9 @@ class Draws:
 
     def branch(self, number: int) -> Draws:
         """Draws of their own for part ``number`` of the step, whatever it and the other parts draw."""
-        return Draws(view_seeds(self._seeds, number + 1), self._place, epoch=self._epoch, ids=self._ids)
+        return Draws(
+            view_seeds(self._seeds, number + 1), self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes
+        )
 
     def of_first(self) -> Draws:
         """Those of the batch's first sample alone, for what is drawn once a batch; of none in an empty one."""

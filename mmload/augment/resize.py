@@ -54,14 +54,14 @@ class RandomResizedCrop(Step):
         self.antialias = antialias is not None and flag("antialias", antialias)
 
     def fits(self, plan: Plan) -> bool:
-        """Only one resize fits into a pass."""
-        return plan.fits_resize(self.mode)
+        """Only one resize fits into a pass, and windows are drawn for images of one size."""
+        return plan.fits_resize(self.mode) and not plan.is_ragged
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One window per sample: the first of ten drawn that lies inside, else the center."""
         if not isinstance(self.size, tuple):
             return self.at_epoch(draws.epoch("RandomResizedCrop's size")).describe(plan, draws)
-        return plan.resized(self._windows(plan, draws), _resampling(self.size, self.mode, self.antialias))
+        return plan.resized(self._windows(plan, draws), resampling_to(self.size, self.mode, self.antialias))
 
     def at_epoch(self, epoch: int) -> RandomResizedCrop:
         """The step with the size of an epoch; itself where that is always the same."""
@@ -153,15 +153,17 @@ class Resize(Step):
         """The same size for every sample; nothing where it is the size already."""
         if callable(self.size):
             return self.at_epoch(draws.epoch("Resize's size")).describe(plan, draws)
+        if plan.is_ragged and self.size is None:
+            raise ValueError("size is one number where images have a size each, expected (height, width)")
         size = self.size or self._keeping_aspect(plan.height, plan.width)
-        if size == (plan.height, plan.width):
+        if size == (plan.height, plan.width) and not plan.is_ragged:
             return plan
         if min(size) == 0:
             raise ValueError(
                 f"max_size {self.max_size} leaves {size[0]} x {size[1]} pixels of images of {plan.height} x "
                 f"{plan.width}: make it larger, or give size as (height, width)"
             )
-        how = _resampling(size, self.mode, self.antialias)
+        how = resampling_to(size, self.mode, self.antialias)
         return plan.resized(None, replace(how, exact_masks=self.mode == "nearest-exact"))
 
     def at_epoch(self, epoch: int) -> Resize:
@@ -227,7 +229,8 @@ def _rounded(square: Tensor) -> Tensor:
     return square.sqrt().round().to(torch.int64)
 
 
-def _resampling(size: tuple[int, int], mode: str, antialias: bool) -> Resampling:
+def resampling_to(size: tuple[int, int], mode: str, antialias: bool) -> Resampling:
+    """The resize to (height, width)."""
     smooth = mode in ("bilinear", "bicubic")
     return Resampling(height=size[0], width=size[1], mode=mode, antialias=antialias and smooth)
 

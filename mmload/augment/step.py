@@ -24,7 +24,12 @@ class Step(nn.Module):
     """A step that can be described: geometry, linear color, holes.
 
     A subclass says whether it still fits into a description (``fits``) and adds itself to it (``describe``).
+
+    Attributes:
+        needs_boxes: whether it cannot be done without boxes.
     """
+
+    needs_boxes = False
 
     def fits(self, plan: Plan) -> bool:
         """Whether the step can be carried out in the same pass as what ``plan`` describes so far."""

@@ -26,6 +26,7 @@ from mmload.augment.step import AfterStep, Step
 from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
+from mmload.interop.canvas import scale_jitter, shortest_size
 from mmload.sources.voc_tasks import VOID
 
 
@@ -275,6 +276,11 @@ def _refuse_epochs(step: augment.RandomResizedCrop | augment.Resize) -> None:
         )
 
 
+def _iou_crop(step: augment.RandomIoUCrop) -> Any:
+    scales = step.min_scale, step.max_scale, step.min_aspect_ratio, step.max_aspect_ratio
+    return v2.RandomIoUCrop(*scales, list(step.sampler_options), step.trials)
+
+
 def _erasing(step: augment.RandomErasing) -> Any:
     value: Any = "random" if step.value is None else list(step.value)
     return v2.RandomErasing(step.p, step.scale, step.ratio, value[0] if len(value) == 1 else value)
@@ -355,6 +361,10 @@ _STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
     augment.CenterCrop: lambda step: CenterCrop(step.size),
     augment.RandomResizedCrop: _random_resized_crop,
     augment.Resize: _resized,
+    augment.ScaleJitter: lambda step: scale_jitter(step, _fill(step.fill)),
+    augment.RandomShortestSize: lambda step: shortest_size(step, _fill(step.fill)),
+    augment.RandomZoomOut: lambda step: v2.RandomZoomOut(_warp_fill(step), list(step.side_range), step.p),
+    augment.RandomIoUCrop: _iou_crop,
     augment.RandomHorizontalFlip: lambda step: v2.RandomHorizontalFlip(step.p),
     augment.RandomVerticalFlip: lambda step: v2.RandomVerticalFlip(step.p),
     augment.Normalize: lambda step: v2.Normalize(step.mean.tolist(), step.std.tolist()),

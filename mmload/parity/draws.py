@@ -20,7 +20,7 @@ from mmload import augment
 from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.step import Step
 from mmload.interop.torchvision import equivalent_of
-from mmload.parity import level_draws
+from mmload.parity import detection_draws, level_draws
 from mmload.render.plan import Plan
 
 Shape = tuple[int, int, int]
@@ -60,7 +60,8 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, step_index: int, se
         return []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        found = list(read(step, shape, Draws(seeds, step_index), len(seeds)))
+        draws = Draws(seeds, step_index, boxes=detection_draws.boxes_for(shape, len(seeds)))
+        found = list(read(step, shape, draws, len(seeds)))
     name = type(step).__name__
     return [Property(name=f"{name}: {what}", kind=kind, ours=ours, theirs=other) for what, kind, ours, other in found]
 
@@ -77,7 +78,8 @@ def shape_after(step: nn.Module, shape: Shape) -> Shape:
     if not isinstance(step, Step):
         return shape
     nothing = torch.zeros(1, dtype=torch.int64)
-    plan = step.describe(_blank(1, shape), Draws(nothing, 0, epoch=0, ids=nothing))
+    draws = Draws(nothing, 0, epoch=0, ids=nothing, boxes=detection_draws.boxes_for(shape, 1))
+    plan = step.describe(_blank(1, shape), draws)
     return shape[0], plan.height, plan.width
 
 
@@ -158,6 +160,7 @@ _READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]]
     augment.RandomErasing: _erasing,
     augment.ColorJitter: _jitter,
     **level_draws.READERS,
+    **detection_draws.READERS,
 }
 
 

@@ -58,7 +58,7 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
     finally:
         loader.close()
     verdicts = seen.verdicts(name)
-    notes = [f"compared up to {left_out}, which torchvision does not do to one sample alone"] * bool(left_out)
+    notes = [f"compared up to {left_out}"] * bool(left_out)
     if "boxes" in split.fields and collate.box_rule.min_visible:
         notes.append(f"boxes are not compared: torchvision has no min_visible, here {collate.box_rule.min_visible:g}")
     verdicts.extend(Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in notes)
@@ -164,8 +164,12 @@ def _cut_off(draws: Sequence[Drawn], k: int) -> bool:
         x1, y1, x2, y2 = x1 - window.left, y1 - window.top, x2 - window.left, y2 - window.top
         if min(x1, y1) < -_BOX_LIMIT or x2 > window.cols + _BOX_LIMIT or y2 > window.rows + _BOX_LIMIT:
             return True
-        x1, y1 = x1 * plan.width / window.cols, y1 * plan.height / window.rows
-        x2, y2 = x2 * plan.width / window.cols, y2 * plan.height / window.rows
+        placed = None if plan.resampling is None else plan.resampling.placement
+        wide, high = (plan.width, plan.height) if placed is None else (int(placed.cols[k]), int(placed.rows[k]))
+        x1, x2 = x1 * wide / window.cols, x2 * wide / window.cols
+        y1, y2 = y1 * high / window.rows, y2 * high / window.rows
+        if wide > plan.width or high > plan.height:
+            return True
         x1, x2 = (plan.width - x2, plan.width - x1) if -1 in window.flips else (x1, x2)
         y1, y2 = (plan.height - y2, plan.height - y1) if -2 in window.flips else (y1, y2)
         frame = [x1, y1, x2, y2]

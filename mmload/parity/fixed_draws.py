@@ -27,25 +27,32 @@ from mmload.parity.level_reference import Allowance, Items, changed
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
 
+_PLACED = augment.ScaleJitter | augment.RandomShortestSize
+
 Drawn = tuple[Plan, list[Window]]
 """The draws of a step for a batch: its plan, and each sample's window."""
 
 
 def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
-    """The steps before the first that torchvision cannot replay for images of ``shape``, and the name of that step."""
+    """The steps before the first that cannot be replayed for images of ``shape``, and the name of that step and why."""
     steps: list[nn.Module] = []
     for step in collate.steps:
+        if isinstance(step, augment.RandomZoomOut | augment.RandomIoUCrop):
+            return steps, f"{type(step).__name__}, whose images of a size each are not replayed"
         noise = isinstance(step, augment.RandomErasing) and step.value is None
         if noise or not isinstance(step, Step) or isinstance(step, MixStep):
-            return steps, type(step).__name__
+            return steps, f"{type(step).__name__}, {_ALONE}"
         nothing = torch.zeros(1, dtype=torch.int64)
         draws = Draws(nothing, 0, epoch=0, ids=nothing)
         plan = step.describe(Plan.of(1, shape, 255.0, torch.device("cpu")), draws)
         if _mirrors_twice(plan):
-            return steps, f"{type(step).__name__} with padding wider than the image"
+            return steps, f"{type(step).__name__} with padding wider than the image, {_ALONE}"
         shape = shape[0], plan.height, plan.width
         steps.append(step)
     return steps, ""
+
+
+_ALONE = "which torchvision does not do to one sample alone"
 
 
 def _mirrors_twice(plan: Plan) -> bool:
@@ -96,7 +103,7 @@ def result(
             row, allowance = changed(row, plan.program, k, allowance)
             continue
         row = _transformed(step, row, plan, sample_windows[k], k)
-        if isinstance(step, augment.RandomResizedCrop | augment.Resize | augment.RandomGrayscale):
+        if isinstance(step, augment.RandomResizedCrop | augment.Resize | augment.RandomGrayscale | _PLACED):
             allowance = replace(allowance, levels=allowance.levels + 1)
     if to_floats == len(steps) and dtype != torch.uint8:
         row["images"] = F.to_dtype(row["images"], torch.float32, scale=True)
@@ -137,6 +144,11 @@ def _geometry(step: nn.Module, transform: Any, image: Any, plan: Plan, window: W
         params: dict[str, Any] = transform.make_params([image])
         left, top, _, _ = params["padding"]
         return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
+    placed = None if plan.resampling is None else plan.resampling.placement
+    if placed is not None:
+        size = int(placed.rows[k]), int(placed.cols[k])
+        canvas = transform.canvas(*image.shape[-2:])
+        return {"canvas": canvas, "size": size, "top": -int(placed.top[k]), "left": -int(placed.left[k])}
     if isinstance(step, augment.RandomResizedCrop):
         return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
     for kind, drawn in (

@@ -22,8 +22,8 @@ from mmload.render.erased_regions import Corner, corners_of, punch_row
 from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling
 from mmload.render.scratch_memory import scratch
-from mmload.render.torch_resample import resized
-from mmload.render.torch_sampling import Window, chunks, windows
+from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
+from mmload.render.torch_sampling import Window, chunks, cut, windows
 from mmload.runtime.half_precision import BITS
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches
@@ -155,17 +155,39 @@ class CpuRendering:
         for part in chunks(len(indices), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
             here = slice(samples.start + part.start, samples.start + part.stop)
-            if how.mode in antialias.REACHES and how.antialias and self._is_inside:
+            if how.mode in antialias.REACHES and how.antialias and self._is_inside and how.placement is None:
                 sources = np.ascontiguousarray(self._sources[:, here])
                 reach = antialias.REACHES[how.mode]
                 antialias.resize(images.numpy(), indices[part], sources, reach, full.numpy())
             else:
-                for index, window, target in zip(indices[part], self._windows[here], full, strict=True):
-                    target.copy_(resized(images[index], window, how, self._plan.padding))
+                for k, index, target in zip(range(here.start, here.stop), indices[part], full, strict=True):
+                    self._resize_one(k, images[index], how, target)
             if self._operations is not None and self._keeps_all(how):
                 self._change(here, full.numpy(), out[part])
             else:
                 self._crop(here, full.numpy(), np.arange(len(full)), out[part])
+
+    def _resize_one(self, k: int, image: Tensor, how: Resampling, target: Tensor) -> None:
+        """The window of sample ``k``, which may reach outside of the image, or has a size of its own."""
+        window, padding = self._windows[k], self._plan.padding
+        placed = Placed(how.height, how.width, 0, 0) if self._placements is None else self._placements[k]
+        if how.mode not in antialias.REACHES or not how.antialias:
+            whole = how.placement is None
+            made = resized(image, window, how, padding) if whole else on_canvas_of(image, window, how, padding, placed)
+            target.copy_(made)
+            return
+        pixels = cut(image, window, padding).contiguous().unsqueeze(3).numpy()
+        over, across = placed.visible(how.height, how.width)
+        if how.placement is not None:
+            target.copy_(constant(how.placement.fill, torch.uint8, target.device).view(-1, 1, 1).expand_as(target))
+        if over.start < over.stop and across.start < across.stop:  # of a large image only what lies on the canvas
+            shape = len(target), 1, over.stop - over.start, across.stop - across.start
+            part = target[:, None] if shape[2:] == target.shape[1:] else scratch("placed", shape, torch.uint8)
+            top, left = over.start - placed.top, across.start - placed.left
+            reach = antialias.REACHES[how.mode]
+            antialias.resize_part(pixels, placed.rows, placed.cols, top, left, reach, part.numpy())
+            if shape[2:] != target.shape[1:]:
+                target[:, over, across] = part[:, 0]
 
     def _keeps_all(self, how: Resampling) -> bool:
         """Whether nothing is cropped after a resize, so that levels change where they lie."""
@@ -289,6 +311,10 @@ class CpuRendering:
     @lazy_property
     def _windows(self) -> list[Window]:
         return windows(self._plan)
+
+    @lazy_property
+    def _placements(self) -> list[Placed] | None:
+        return placements(self._plan)
 
     @lazy_property
     def _corners(self) -> list[list[Corner]]:

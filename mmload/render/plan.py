@@ -51,11 +51,32 @@ def refuse_levels(name: str, values: tuple[float, ...] | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Windows are resized to a size per sample, and placed on a canvas that is as large for all.
+
+    Attributes:
+        rows: int64 [B], height of the resized window.
+        cols: int64 [B].
+        top: int64 [B], where its first row lies on the canvas; negative: so many rows are cut off.
+        left: int64 [B].
+        fill: of the rest of the canvas, values per channel or one for all.
+        mask_fill: of a mask's.
+    """
+
+    rows: Tensor
+    cols: Tensor
+    top: Tensor
+    left: Tensor
+    fill: tuple[float, ...]
+    mask_fill: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resampling:
     """The window is resized to (height, width), and a part of that is kept.
 
     Attributes:
-        height: pixels after the resize, before the part is taken.
+        height: pixels after the resize, before the part is taken; of the canvas, where there is a placement.
         width: the same.
         mode: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``.
         antialias: whether shrinking averages over all source pixels.
@@ -65,6 +86,7 @@ class Resampling:
         mirror_x: bool [B], whether the window is mirrored left to right before the resize, which ``flip_x`` of the plan
             does after it: masks, whose nearest pixels are counted from one side, need to know.
         mirror_y: bool [B], the same upside down.
+        placement: to what size each window is resized, and where that lies on the canvas; None: to height x width.
     """
 
     height: int
@@ -76,6 +98,7 @@ class Resampling:
     exact_masks: bool = False
     mirror_x: Tensor | None = None
     mirror_y: Tensor | None = None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +171,7 @@ class Plan:
         scale: float32 [C].
         holes: what is overwritten after that.
         mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
+        dropped: bool [B, M], boxes that go whatever is left of them; None: none.
     """
 
     count: int
@@ -170,6 +194,7 @@ class Plan:
     scale: Tensor | None = None
     holes: tuple[Hole, ...] = ()
     mixing: Mixing | None = None
+    dropped: Tensor | None = None
 
     @classmethod
     def of(cls, count: int, source: tuple[int, int, int], peak: float, device: torch.device) -> Plan:
@@ -190,6 +215,16 @@ class Plan:
     def shape(self) -> tuple[int, int, int, int]:
         """[B, C, H, W] of the output."""
         return self.count, self.source[0], self.height, self.width
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether windows have a size of their own per sample and are not resized yet, so that there is no output."""
+        return self.resampling is None and isinstance(self.rows, Tensor)
+
+    @property
+    def frame(self) -> tuple[Tensor | int, Tensor | int]:
+        """(height, width) of the images so far, one number or int64 [B] each."""
+        return (self.rows, self.cols) if self.is_ragged else (self.height, self.width)
 
     @property
     def moves(self) -> bool:
@@ -225,7 +260,16 @@ class Plan:
 
     def fits_window(self) -> bool:
         """Whether a crop can still be composed."""
-        return not self.ends and self.program is None
+        return not self.ends and self.program is None and not self.is_ragged
+
+    def fits_ragged(self) -> bool:
+        """Whether windows of a size per sample can still be composed, to be resized later."""
+        composes = self.is_ragged or self.fits_window()
+        return composes and self.resampling is None and self.shift is None and self.gray is None
+
+    def fits_placement(self, mode: str) -> bool:
+        """Whether a resize to a size per sample can still be composed: not after a flip, which moves the canvas."""
+        return self.fits_resize(mode) and not self.is_ragged and self.flip_x is None and self.flip_y is None
 
     def fits_flip(self) -> bool:
         """Whether a flip can still be composed: as an operation on levels, or before they change."""
@@ -242,7 +286,8 @@ class Plan:
         colored = self.gray is not None or self.shift is not None
         flipped = self.flip_x is not None or self.flip_y is not None
         other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and flipped)
-        return self.resampling is None and self.padding is None and not self.ends and not other
+        padded = self.padding is not None and not self.is_ragged
+        return self.resampling is None and not padded and not self.ends and not other
 
     def fits_levels(self) -> bool:
         """Whether values are still levels, and all of them the image's."""
@@ -280,6 +325,21 @@ class Plan:
             narrowed = self._within(top, left, rows, cols)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
         return replace(self, **narrowed, resampling=resampling, height=resampling.height, width=resampling.width)
+
+    def windowed(
+        self,
+        window: tuple[Tensor, Tensor, Tensor, Tensor],
+        padding: Padding | None = None,
+        dropped: Tensor | None = None,
+    ) -> Plan:
+        """The plan followed by windows (top, left, rows, cols: int64 [B]), to be resized later."""
+        top, left, rows, cols = window
+        height, width = self.frame
+        top = _mirrored(top, self.flip_y, height - rows)
+        left = _mirrored(left, self.flip_x, width - cols)
+        gone = dropped if self.dropped is None or dropped is None else self.dropped | dropped
+        around = padding or self.padding
+        return replace(self, **self._within(top, left, rows, cols), padding=around, dropped=gone)
 
     def _within(self, top: Tensor, left: Tensor, rows: Tensor | int, cols: Tensor | int) -> dict[str, Any]:
         """What changes when the source window is narrowed to a window inside of it."""

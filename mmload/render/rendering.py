@@ -96,12 +96,16 @@ def _refuse(plan: Plan, dtype: torch.dtype) -> None:
     """
     if min(plan.source) < 1:
         raise ValueError(f"images have the shape {plan.source}, expected [C, H, W] with a pixel at least")
-    if plan.peak > 1 and plan.padding is not None:
-        refuse_levels("fill", plan.padding.fill)
-    if plan.padding is not None and len(plan.padding.fill) not in (1, plan.source[0]):
-        raise ValueError(
-            f"fill has {counted(len(plan.padding.fill), 'number')} and the images {counted(plan.source[0], 'channel')}"
-        )
+    placed = None if plan.resampling is None else plan.resampling.placement
+    for fill in [around.fill for around in (plan.padding, placed) if around is not None]:
+        if plan.peak > 1:
+            refuse_levels("fill", fill)
+        if len(fill) not in (1, plan.source[0]):
+            raise ValueError(
+                f"fill has {counted(len(fill), 'number')} and the images {counted(plan.source[0], 'channel')}"
+            )
+    if plan.is_ragged:
+        raise ValueError("the images have a size of their own each: put a Resize((height, width)) before other steps")
     if dtype != torch.uint8:
         return
     if plan.peak == 1 or plan.shift is not None or plan.blends:

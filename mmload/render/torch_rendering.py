@@ -5,6 +5,8 @@ Values are subtracted and multiplied in float32, separately, as in the kernels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from mmload.render.erased_regions import punch_batch
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan, Resampling
 from mmload.render.torch_mixing import mixed_batch
-from mmload.render.torch_resample import resized, resized_batch
+from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized, resized_batch
 from mmload.render.torch_sampling import Window, picked, windows
 
 
@@ -65,13 +67,17 @@ def _moved(plan: Plan, images: Tensor) -> Tensor:
         return resized_batch(images, plan, how)
     if not len(images):
         return images.new_empty(plan.shape)
-    pairs = zip(images, windows(plan), strict=True)
-    return torch.stack([_moved_one(plan, how, image, window) for image, window in pairs])
+    placed: Sequence[Placed | None] = placements(plan) or [None] * len(images)
+    samples = zip(images, windows(plan), placed, strict=True)
+    return torch.stack([_moved_one(plan, how, *sample) for sample in samples])
 
 
-def _moved_one(plan: Plan, how: Resampling, image: Tensor, window: Window) -> Tensor:
+def _moved_one(plan: Plan, how: Resampling, image: Tensor, window: Window, placed: Placed | None) -> Tensor:
     """One image by way of a resize."""
-    full = resized(image, window, how, plan.padding)
+    if placed is None:
+        full = resized(image, window, how, plan.padding)
+    else:
+        full = on_canvas_of(image, window, how, plan.padding, placed)
     top, left = window.part_top, window.part_left
     part = full[:, top : top + plan.height, left : left + plan.width]
     return part.flip(window.flips) if window.flips else part

@@ -6,12 +6,16 @@ level of them. Colors are not changed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmload.render.device_constants import constant
 from mmload.render.plan import Padding, Plan, Resampling
-from mmload.render.torch_sampling import Window, cut
+from mmload.render.torch_sampling import Window, cut, fill_values, less, on_canvas
 
 
 def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | None) -> Tensor:
@@ -34,6 +38,44 @@ def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | N
     return (full.clamp_(0, 255).round_() if whole else full).to(pixels.dtype)
 
 
+class Placed(NamedTuple):
+    """One sample's placement in integers: see :class:`mmload.render.plan.Placement`."""
+
+    rows: int
+    cols: int
+    top: int
+    left: int
+
+    def visible(self, height: int, width: int) -> tuple[slice, slice]:
+        """The rows and columns of a canvas of height x width that show the resized window."""
+        over = slice(min(max(self.top, 0), height), max(min(self.top + self.rows, height), 0))
+        return over, slice(min(max(self.left, 0), width), max(min(self.left + self.cols, width), 0))
+
+
+def placements(plan: Plan) -> list[Placed] | None:
+    """The plan's placements as Python numbers; None: there are none."""
+    placed = None if plan.resampling is None else plan.resampling.placement
+    if placed is None:
+        return None
+    numbers = torch.stack((placed.rows, placed.cols, placed.top, placed.left), 1).tolist()
+    return [Placed(*one) for one in numbers]
+
+
+def on_canvas_of(image: Tensor, window: Window, how: Resampling, padding: Padding | None, placed: Placed) -> Tensor:
+    """The window of any image [C, H, W] resized and placed on a canvas: [C, height, width] in its dtype."""
+    full = resized(image, window, replace(how, height=placed.rows, width=placed.cols), padding)
+    canvas = _canvas_fill(how, image).expand(len(image), how.height, how.width).clone()
+    over, across = placed.visible(how.height, how.width)
+    inner = full[:, over.start - placed.top :, across.start - placed.left :]
+    canvas[:, over, across] = inner[:, : over.stop - over.start, : across.stop - across.start]
+    return canvas
+
+
+def _canvas_fill(how: Resampling, images: Tensor) -> Tensor:
+    fill = (0.0,) if how.placement is None else how.placement.fill
+    return constant(fill, images.dtype, images.device).view(-1, 1, 1)
+
+
 def resized_batch(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
     """Every window of a batch resized bilinearly by two matrix products: [B, C, h, w] in the images' dtype.
 
@@ -41,12 +83,19 @@ def resized_batch(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
     cost less than a loop over the samples. Flips are in the matrices.
     """
     _, height, width = plan.source
-    over = _weights(plan.top, plan.rows, how.top, plan.flip_y, (how.height, plan.height, height), how, plan)
-    across = _weights(plan.left, plan.cols, how.left, plan.flip_x, (how.width, plan.width, width), how, plan)
-    lines = torch.matmul(images.float(), across.transpose(1, 2)[:, None])
-    if images.dtype != torch.uint8:
-        return torch.matmul(over[:, None], lines).to(images.dtype)
-    return torch.matmul(over[:, None], lines).round_().clamp_(0, 255).to(torch.uint8)
+    placed, (above, beside) = how.placement, (0, 0) if plan.padding is None else plan.padding.margin
+    high, top = (how.height, how.top) if placed is None else (placed.rows, less(how.top, placed.top))
+    wide, left = (how.width, how.left) if placed is None else (placed.cols, less(how.left, placed.left))
+    over = _weights(plan.top, plan.rows, top, plan.flip_y, (high, plan.height, height), above, how, plan)
+    across = _weights(plan.left, plan.cols, left, plan.flip_x, (wide, plan.width, width), beside, how, plan)
+    floats = images.float()
+    ground = None if plan.padding is None else fill_values(plan.padding, floats)
+    floats = floats if ground is None else floats - ground  # so that 0 is what lies outside
+    made = torch.matmul(over[:, None], torch.matmul(floats, across.transpose(1, 2)[:, None]))
+    made = made if ground is None else made.add_(ground)
+    if placed is not None:
+        made = torch.where(on_canvas(plan, placed)[:, None], made, _canvas_fill(how, floats))
+    return made.to(images.dtype) if images.dtype != torch.uint8 else made.round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _weights(
@@ -54,7 +103,8 @@ def _weights(
     size: Tensor | int,
     part: Tensor | None,
     flip: Tensor | None,
-    lengths: tuple[int, int, int],
+    lengths: tuple[Tensor | int, int, int],
+    margin: int,
     how: Resampling,
     plan: Plan,
 ) -> Tensor:
@@ -65,11 +115,13 @@ def _weights(
         size: its length.
         part: int64 [B], where the kept part starts in the resized window; None: 0.
         flip: bool [B], whether the output is mirrored.
-        lengths: of the resized window, the output and the source.
+        lengths: of the resized window (one, or int64 [B]), the output and the source.
+        margin: how far windows may reach outside of the source, on both sides.
         how: whether it is antialiased.
         plan: how many samples there are, and where.
     """
     resized, output, source = lengths
+    resized = resized if isinstance(resized, int) else resized[:, None, None]
     size = plan.of_batch(size)[:, None, None]
     place = torch.arange(output, device=plan.device).expand(plan.count, -1)
     if flip is not None:
@@ -79,8 +131,8 @@ def _weights(
     step = size.to(torch.float32) / resized
     reach = step.clamp(min=1.0) if how.antialias else torch.ones_like(step)
     center = (place[:, :, None] + 0.5) * step
-    offset = torch.arange(source, device=plan.device)[None, None, :]
+    offset = torch.arange(-margin, source + margin, device=plan.device)[None, None, :]
     offset = offset - (0 if start is None else start[:, None, None])
     weight = (1.0 - ((offset + 0.5 - center) / reach).abs()).clamp(min=0.0)
     weight = weight * ((offset >= 0) & (offset < size))
-    return weight / weight.sum(2, keepdim=True)
+    return (weight / weight.sum(2, keepdim=True))[:, :, margin : margin + source]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmload.render.device_constants import constant
-from mmload.render.plan import Padding, Plan
+from mmload.render.plan import Padding, Placement, Plan
 
 PICKED_AT_ONCE = 131_072
 """Pixels that are picked one by one at a time on a CPU: their indices take 1 MB, and stay in cache."""
@@ -112,7 +113,22 @@ def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
 def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
     """The same windows of masks [B, H, W], the nearest pixel where they are resized: [B, h, w]."""
     fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
-    return _picked(masks[:, None], plan, fill)[:, 0]
+    chosen = _picked(masks[:, None], plan, fill)[:, 0]
+    placed = None if plan.resampling is None else plan.resampling.placement
+    if placed is None:
+        return chosen
+    ground = constant((placed.mask_fill,), masks.dtype, masks.device)
+    return torch.where(on_canvas(plan, placed), chosen, ground)
+
+
+def on_canvas(plan: Plan, placed: Placement) -> Tensor:
+    """Which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
+    how = plan.resampling
+    top, left = (None, None) if how is None else (how.top, how.left)
+    y = _places(plan.height, plan.flip_y, top, plan) - placed.top[:, None]
+    x = _places(plan.width, plan.flip_x, left, plan) - placed.left[:, None]
+    over, across = (y >= 0) & (y < placed.rows[:, None]), (x >= 0) & (x < placed.cols[:, None])
+    return over[:, :, None] & across[:, None, :]
 
 
 def picked(images: Tensor, plan: Plan) -> Tensor:
@@ -142,6 +158,10 @@ def _indexed(
     height, width = images.shape[-2:]
     if padding is None or fill is None:
         return images, y[:, :, None] * width + x[:, None, :]
+    if padding.mode == "constant" and padding.margin[0] * padding.margin[1] > height * width:
+        # One line and column around the image stand for all that lies outside: padded, it would be many times as large.
+        y, x = y.clamp(-1, height), x.clamp(-1, width)
+        padding = replace(padding, margin=(1, 1))
     if padding.mode != "constant":
         y, x = reflected(y, height, padding.mode), reflected(x, width, padding.mode)
         return images, y[:, :, None] * width + x[:, None, :]
@@ -157,8 +177,11 @@ def _rows(plan: Plan) -> Tensor:
     how = plan.resampling
     if how is None:
         return _positions(plan.height, plan.flip_y, None, None, plan.top, plan)
-    sizes = plan.of_batch(plan.rows), how.height, how.mirror_y, 0.5 * how.exact_masks
-    return _positions(plan.height, plan.flip_y, how.top, sizes, plan.top, plan)
+    high, start = (
+        (how.height, how.top) if how.placement is None else (how.placement.rows, less(how.top, how.placement.top))
+    )
+    sizes = plan.of_batch(plan.rows), high, how.mirror_y, 0.5 * how.exact_masks
+    return _positions(plan.height, plan.flip_y, start, sizes, plan.top, plan)
 
 
 def _columns(plan: Plan) -> Tensor:
@@ -166,36 +189,51 @@ def _columns(plan: Plan) -> Tensor:
     how = plan.resampling
     if how is None:
         return _positions(plan.width, plan.flip_x, None, None, plan.left, plan)
-    sizes = plan.of_batch(plan.cols), how.width, how.mirror_x, 0.5 * how.exact_masks
-    return _positions(plan.width, plan.flip_x, how.left, sizes, plan.left, plan)
+    wide, start = (
+        (how.width, how.left) if how.placement is None else (how.placement.cols, less(how.left, how.placement.left))
+    )
+    sizes = plan.of_batch(plan.cols), wide, how.mirror_x, 0.5 * how.exact_masks
+    return _positions(plan.width, plan.flip_x, start, sizes, plan.left, plan)
+
+
+def less(start: Tensor | None, placed: Tensor) -> Tensor:
+    """Where a kept part starts in the resized window, from where both start on the canvas."""
+    return -placed if start is None else start - placed
 
 
 def _positions(
     length: int,
     flip: Tensor | None,
     part: Tensor | None,
-    sizes: tuple[Tensor, int, Tensor | None, float] | None,
+    sizes: tuple[Tensor, Tensor | int, Tensor | None, float] | None,
     start: Tensor | None,
     plan: Plan,
 ) -> Tensor:
     """Where each output place comes from, back through flip, kept part, resize (window to length) and window."""
-    place = torch.arange(length, device=plan.device).expand(plan.count, -1)
-    if flip is not None:
-        place = torch.where(flip[:, None], length - 1 - place, place)
-    if part is not None:
-        place = place + part[:, None]
+    place = _places(length, flip, part, plan)
     if sizes is not None:
         place = _nearest(place, *sizes)
     return place if start is None else place + start[:, None]
 
 
-def _nearest(place: Tensor, window: Tensor, length: int, mirror: Tensor | None, middle: float) -> Tensor:
+def _places(length: int, flip: Tensor | None, part: Tensor | None, plan: Plan) -> Tensor:
+    """Where each output place comes from, back through flip and kept part: int64 [B, length]."""
+    place = torch.arange(length, device=plan.device).expand(plan.count, -1)
+    if flip is not None:
+        place = torch.where(flip[:, None], length - 1 - place, place)
+    return place if part is None else place + part[:, None]
+
+
+def _nearest(place: Tensor, window: Tensor, length: Tensor | int, mirror: Tensor | None, middle: float) -> Tensor:
     """The source place of torch's nearest pixel, in its float32 arithmetic: floor((place + middle) * window / length).
 
     ``middle`` is 0 for ``nearest`` and 0.5 for ``nearest-exact``.
 
     Where the window is mirrored before the resize, places are counted from the other side.
     """
+    if isinstance(length, Tensor):  # one per sample; what lies beside the resized window is not looked at
+        length = length[:, None]
+        place = torch.minimum(place.clamp(min=0), length - 1)
     step, last = window.to(torch.float32)[:, None] / length, window[:, None] - 1
     if mirror is not None:
         place = torch.where(mirror[:, None], length - 1 - place, place)

@@ -53,6 +53,16 @@ def sized(**sizes: Any) -> Collate:
     return Collate(augment.Resize(augment.ProgressiveSize(**sizes)))
 
 
+def zoomed(**given: Any) -> Collate:
+    """A collate that zooms out."""
+    return Collate(augment.RandomZoomOut(**given), augment.Resize((5, 6)))
+
+
+def cropped(**given: Any) -> Collate:
+    """A collate that crops to boxes."""
+    return Collate(augment.RandomIoUCrop(**given), augment.Resize((5, 6)))
+
+
 STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (augment.RandomCrop, {"size": 4}, ("size", "padding", "pad_if_needed", "fill", "padding_mode", "mask_fill")),
     (augment.RandomCrop, {"size": 4, "padding": 2}, ("fill", "padding_mode", "mask_fill")),
@@ -66,6 +76,22 @@ STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (augment.Resize, {"size": None, "max_size": 9}, ("max_size",)),
     (sized, {"min_size": 3, "max_size": 5, "start_epoch": 0, "end_epoch": 1}, ("min_size", "max_size")),
     (sized, {"min_size": 3, "max_size": 5, "start_epoch": 0, "end_epoch": 9}, ("start_epoch", "end_epoch", "multiple")),
+    (
+        augment.ScaleJitter,
+        {"target_size": (9, 8)},
+        ("target_size", "scale_range", "interpolation", "antialias", "fill", "mask_fill"),
+    ),
+    (
+        augment.RandomShortestSize,
+        {"min_size": 5},
+        ("min_size", "max_size", "interpolation", "antialias", "fill", "mask_fill"),
+    ),
+    (zoomed, {}, ("fill", "side_range", "p", "mask_fill")),
+    (
+        cropped,
+        {},
+        ("min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio", "sampler_options", "trials"),
+    ),
     (augment.RandomErasing, {"p": 1.0}, ("p", "scale", "ratio", "value")),
     (augment.ColorJitter, {}, ("brightness", "contrast", "saturation", "hue")),
     (augment.RandomInvert, {}, ("p",)),
@@ -107,6 +133,7 @@ OTHERS = (
     (augment.RandomPhotometricDistort, "brightness"),
     (augment.RandomPhotometricDistort, "hue"),
     (sized, "min_size"),
+    (augment.RandomShortestSize, "min_size"),
 )
 """Arguments that have another meaning than those of the same name."""
 CASES = [(make, given, name) for make, given, names in STEPS for name in names]
@@ -131,7 +158,10 @@ def run(made: Any) -> None:
         made = Collate(made)
     if isinstance(made, Collate | TwoViews):
         made.set_epoch(1)
-    got = made(batch_of()) if isinstance(made, torch.nn.Module) else ()
+    batch = batch_of()
+    if isinstance(made, Collate) and any(isinstance(step, augment.RandomIoUCrop) for step in made.steps):
+        batch = batch.replace(boxes=torch.tensor([[[1.0, 1, 5, 6]]]).expand(3, 1, 4).clone())
+    got = made(batch) if isinstance(made, torch.nn.Module) else ()
     for one in got if isinstance(got, tuple) else (got,):
         assert one.images.isfinite().all()
         assert one.images.shape[-1] < 1000

@@ -25,9 +25,13 @@ from mmload.augment import (
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomIoUCrop,
     RandomResizedCrop,
+    RandomShortestSize,
     RandomVerticalFlip,
+    RandomZoomOut,
     Resize,
+    ScaleJitter,
     Views,
 )
 from mmload.augment.collate import Collate
@@ -137,6 +141,21 @@ def test_pil_images_go_in_as_well() -> None:
     image = pictures(1)[0]
     pil = Image.fromarray(image.permute(1, 2, 0).numpy())
     assert torch.equal(torchvision_equivalent(collate)(pil), torchvision_equivalent(collate)(image))
+
+
+def test_detection_steps_have_their_settings_and_sizes() -> None:
+    torch.manual_seed(0)
+    zoom, crop = RandomZoomOut((1, 2, 3), (1.5, 2.0), 0.3, mask_fill=7), RandomIoUCrop(0.4, 0.9, 0.6, 1.5, [0.2], 9)
+    made = torchvision_equivalent(Collate(zoom, crop, Resize((9, 9)), dtype=torch.uint8)).transforms[1:3]
+    assert vars(made[0])["side_range"] == [1.5, 2.0]
+    assert made[0].fill == {tv_tensors.Mask: 7, "others": [1.0, 2.0, 3.0]}
+    assert [made[1].min_scale, made[1].max_scale, made[1].options, made[1].trials] == [0.4, 0.9, [0.2], 9]
+    for step, size in ((ScaleJitter((20, 30), (0.2, 2.0)), (20, 30)), (RandomShortestSize((9, 20), 22), (17, 22))):
+        transform = torchvision_equivalent(Collate(step, dtype=torch.uint8))
+        assert {transform(pictures(1)[0]).shape[1:] for _ in range(8)} == {size}
+        mask = tv_tensors.Mask(torch.zeros(24, 31, dtype=torch.uint8))
+        seen = [transform({"images": tv_tensors.Image(pictures(1)[0]), "masks": mask})["masks"] for _ in range(9)]
+        assert {int(value) for one in seen for value in one.unique()} == {0, 255}
 
 
 def test_a_size_that_follows_the_epoch_is_that_of_the_collates_epoch() -> None:

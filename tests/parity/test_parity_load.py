@@ -26,9 +26,13 @@ from mmload.augment import (
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomIoUCrop,
     RandomResizedCrop,
+    RandomShortestSize,
     RandomVerticalFlip,
+    RandomZoomOut,
     Resize,
+    ScaleJitter,
 )
 from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import Draws, sample_seeds, whole_numbers
@@ -126,6 +130,41 @@ def test_every_random_step_passes(rows: Split) -> None:
     found = check_draws({"x": collate}, rows, seed=0, draws=DRAWS)
     assert [verdict.state for verdict in found] == ["pass"] * (21 + 7) + ["note"]
     assert "MixUp draws for each sample, torchvision for each batch" in found[-1].text
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ScaleJitter((36, 44), (0.2, 2.0), fill=9),
+        RandomShortestSize((20, 31, 47), 50, "bicubic", fill=(1, 2, 3), mask_fill=7),
+        ScaleJitter((50, 50), (0.5, 0.9), "nearest"),
+    ],
+)
+def test_resizes_to_random_sizes_are_compared(boxed: Split, step: nn.Module) -> None:
+    collate = Collate(step, RandomHorizontalFlip())
+    found = check_draws({"x": collate}, boxed, seed=0, draws=1000)
+    assert {verdict.state for verdict in found} == {"pass"}
+    assert len(found) == 4 + 1 + 1 + 1
+    expect_all_pass(collate, boxed)
+
+
+def test_steps_that_leave_a_size_each_are_compared_by_their_draws(boxed: Split) -> None:
+    collate = Collate(
+        RandomHorizontalFlip(), RandomZoomOut(), RandomIoUCrop(sampler_options=[0.1, 1.0]), Resize((9, 9))
+    )
+    found = by_name(check_draws({"x": collate}, boxed, seed=0, draws=1000))
+    assert {verdict.state for verdict in found.values()} == {"pass"}
+    assert {"x, RandomZoomOut: rows", "x, RandomIoUCrop: share cropped", "x, RandomIoUCrop: width"} <= set(found)
+    equal = check_equal("x", collate, boxed, seed=0)
+    assert {verdict.state for verdict in equal[:-1]} == {"pass"}
+    assert equal[-1].text == "compared up to RandomZoomOut, whose images of a size each are not replayed"
+
+
+def expect_all_pass(collate: Collate, split: Split) -> None:
+    """Equal draws give equal images, labels, boxes and masks."""
+    equal = check_equal("x", collate, split, seed=0)
+    assert {verdict.state for verdict in equal} == {"pass"}, [(one.name, one.text) for one in equal]
+    assert len(equal) == 4
 
 
 def test_steps_that_follow_the_epoch_are_compared_in_each(rows: Split) -> None:

@@ -1,0 +1,60 @@
+"""torchvision's resizes to a random size, followed by what makes a batch of one size of them: a crop and a pad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
+
+from mmload import augment
+
+
+class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+    """A resize of torchvision's, and its result at the top left of a canvas; what is larger is cropped at random.
+
+    Args:
+        resize: ``v2.ScaleJitter`` or ``v2.RandomShortestSize``.
+        canvas: (height, width) of an image -> that of its canvas.
+        fill: of the canvas.
+        mask_fill: of a mask's canvas.
+    """
+
+    def __init__(
+        self, resize: v2.Transform, canvas: Callable[[int, int], tuple[int, int]], fill: Any, mask_fill: int
+    ) -> None:
+        super().__init__()
+        self.resize, self.canvas, self.fill, self.mask_fill = resize, canvas, fill, mask_fill
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """The canvas, the size, and the first row and column that lie on the canvas."""
+        sized = next(one for one in flat_inputs if isinstance(one, torch.Tensor) or hasattr(one, "size"))
+        canvas = self.canvas(*F.get_size(sized))
+        size = self.resize.make_params(flat_inputs)["size"]
+        share = float(torch.rand(1))
+        top, left = (int(max(have - want, 0) * share) for have, want in zip(size, canvas, strict=True))
+        return {"canvas": canvas, "size": size, "top": top, "left": left}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """An image, boxes or a mask, resized, cropped and padded."""
+        resized = self.resize.transform(inpt, {"size": params["size"]})
+        rows, cols = (min(pair) for pair in zip(params["size"], params["canvas"], strict=True))
+        cropped = F.crop(resized, params["top"], params["left"], rows, cols)
+        fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
+        return F.pad(cropped, [0, 0, params["canvas"][1] - cols, params["canvas"][0] - rows], fill=fill)
+
+
+def scale_jitter(step: augment.ScaleJitter, fill: Any) -> OnCanvas:
+    """The equivalent of a ScaleJitter, with its fill as torchvision takes it."""
+    size = step.target_size
+    resize = v2.ScaleJitter(size, step.scale_range, InterpolationMode(step.mode), step.antialias)
+    return OnCanvas(resize, lambda height, width: size, fill, step.mask_fill)
+
+
+def shortest_size(step: augment.RandomShortestSize, fill: Any) -> OnCanvas:
+    """The equivalent of a RandomShortestSize, with its fill as torchvision takes it."""
+    resize = v2.RandomShortestSize(list(step.min_size), step.max_size, InterpolationMode(step.mode), step.antialias)
+    return OnCanvas(resize, step.canvas, fill, step.mask_fill)

@@ -1,0 +1,412 @@
+"""The steps for detection against torchvision, with the draws that they made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributions import ks
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.ops import box_iou
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
+
+from mmload.augment import (
+    AlternatingHorizontalFlip,
+    BoxRule,
+    CenterCrop,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomIoUCrop,
+    RandomPhotometricDistort,
+    RandomResizedCrop,
+    RandomShortestSize,
+    RandomVerticalFlip,
+    RandomZoomOut,
+    Resize,
+    ScaleJitter,
+    sample_seeds,
+)
+from mmload.augment.boxes import boxes_in
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.augment.step import Step
+from mmload.batch import Batch
+from mmload.render.plan import Plan
+from mmload.render.rendering import Rendering
+
+HEIGHT, WIDTH, MOST = 40, 52, 5
+FILL = (123, 117, 104)
+Items = dict[str, Any]
+
+
+def batch_of(count: int, height: int = HEIGHT, width: int = WIDTH) -> Batch:
+    generator = torch.Generator().manual_seed(9)
+    corners = torch.rand((count, MOST, 2, 2), generator=generator) * torch.tensor([width, height])
+    counts = torch.randint(0, MOST + 1, (count,), generator=generator)
+    real = torch.arange(MOST) < counts[:, None]
+    return Batch(
+        images=torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator),
+        boxes=torch.cat((corners.amin(2), corners.amax(2)), dim=2) * real[:, :, None],
+        labels=torch.where(real, torch.arange(MOST), -1),
+        counts=counts,
+        masks=torch.randint(0, 9, (count, height, width), dtype=torch.uint8, generator=generator),
+        seeds=sample_seeds(1, 0, torch.arange(count)),
+        ids=torch.arange(count),
+        batch_size=[count],
+    )
+
+
+def plans_of(steps: list[Step], batch: Batch) -> list[Plan]:
+    """The plan after each of the steps of one pass."""
+    plan = Plan.of(len(batch), tuple(batch.images.shape[1:]), 255.0, torch.device("cpu"))
+    plans = []
+    for place, step in enumerate(steps):
+        plan = step.describe(plan, Draws(batch.seeds, place, boxes=lambda seen: boxes_in(batch, seen, None)))
+        plans.append(plan)
+    return plans
+
+
+def items_of(batch: Batch, k: int) -> Items:
+    size = batch.images.shape[-2], batch.images.shape[-1]
+    boxes = tv_tensors.BoundingBoxes(batch.boxes[k, : int(batch.counts[k])], format="XYXY", canvas_size=size)
+    labels = batch.labels[k, : int(batch.counts[k])]
+    return {
+        "images": tv_tensors.Image(batch.images[k]),
+        "boxes": boxes,
+        "masks": tv_tensors.Mask(batch.masks[k]),
+        "labels": labels,
+    }
+
+
+def on_all(items: Items, change: Any) -> Items:
+    return {name: item if name == "labels" else change(item, name) for name, item in items.items()}
+
+
+def expect(got: Batch, k: int, items: Items, least: float = 1.0) -> None:
+    """Sample ``k`` is torchvision's, with the boxes that have a pixel at least."""
+    assert torch.equal(got.masks[k], items["masks"].as_subclass(Tensor))
+    boxes = F.clamp_bounding_boxes(items["boxes"]).as_subclass(Tensor)
+    stays = (boxes[:, 2:] - boxes[:, :2] >= least).all(1)
+    count = int(got.counts[k])
+    assert got.labels[k, :count].tolist() == items["labels"][stays].tolist()
+    torch.testing.assert_close(got.boxes[k, :count], boxes[stays], rtol=0, atol=1e-3)
+    assert (got.labels[k, count:] == -1).all()
+    assert torch.equal(got.images[k], items["images"].as_subclass(Tensor))
+
+
+MODES = [("bilinear", True), ("bilinear", False), ("nearest", True), ("bicubic", True), ("nearest-exact", True)]
+
+
+@pytest.mark.parametrize(("mode", "antialias"), MODES)
+@pytest.mark.parametrize("shape", [(HEIGHT, WIDTH), (30, 30)])
+def test_scale_jitter_is_torchvisions_resize_in_a_fixed_size(
+    shape: tuple[int, int], mode: str, antialias: bool
+) -> None:
+    batch = batch_of(24, *shape)
+    step = ScaleJitter((36, 44), (0.2, 2.0), mode, antialias, FILL, mask_fill=7)
+    (plan,) = plans_of([step], batch)
+    placed = plan.resampling.placement
+    got = Collate(step, dtype=torch.uint8)(batch)
+    assert {bool(one < 0) for one in placed.top} == {True, False}
+    for k in range(24):
+        size = [int(placed.rows[k]), int(placed.cols[k])]
+        how = InterpolationMode(mode)
+        items = on_all(items_of(batch, k), lambda item, name: F.resize(item, size, how, antialias=antialias))  # noqa: B023
+        top, left = -int(placed.top[k]), -int(placed.left[k])
+        rows, cols = min(size[0], 36), min(size[1], 44)
+        items = on_all(items, lambda item, name: F.crop(item, top, left, rows, cols))  # noqa: B023
+        borders = [0, 0, 44 - cols, 36 - rows]
+        items = on_all(items, lambda item, name: F.pad(item, borders, 7 if name == "masks" else FILL))  # noqa: B023
+        expect(got, k, items, 1.0 if (rows, cols) != tuple(size) else -1.0)
+
+
+@pytest.mark.parametrize(("mode", "antialias"), MODES)
+def test_shortest_sizes_are_torchvisions_beside_the_fill(mode: str, antialias: bool) -> None:
+    batch = batch_of(24)
+    step = RandomShortestSize((20, 31, 47), 55, mode, antialias, FILL)
+    transform = v2.RandomShortestSize([20, 31, 47], 55)
+    (plan,) = plans_of([step], batch)
+    placed = plan.resampling.placement
+    got = Collate(step, dtype=torch.uint8)(batch)
+    assert got.images.shape[2:] == (42, 55)
+    sizes = {transform.make_params([batch.images[0]])["size"] for _ in range(60)}
+    assert {(int(rows), int(cols)) for rows, cols in zip(placed.rows, placed.cols, strict=True)} == sizes
+    for k in range(24):
+        size = [int(placed.rows[k]), int(placed.cols[k])]
+        how = InterpolationMode(mode)
+        items = on_all(items_of(batch, k), lambda item, name: F.resize(item, size, how, antialias=antialias))  # noqa: B023
+        borders = [0, 0, 55 - size[1], 42 - size[0]]
+        items = on_all(items, lambda item, name: F.pad(item, borders, 255 if name == "masks" else FILL))  # noqa: B023
+        expect(got, k, items, -1.0)
+
+
+@pytest.mark.parametrize("step", [ScaleJitter((36, 44), fill=9), RandomShortestSize((20, 40), fill=9)])
+def test_what_follows_a_canvas_is_as_in_passes_of_their_own(step: Step) -> None:
+    batch = batch_of(16)
+    later = [RandomHorizontalFlip(), CenterCrop((18, 20)), RandomVerticalFlip()]
+    first = Collate(step, dtype=torch.uint8, box_rule=BoxRule(min_size=0))(batch)
+    expected = Collate(nn.Identity(), *later, dtype=torch.uint8)(first)
+    got = Collate(step, *later, dtype=torch.uint8)(batch)
+    assert torch.equal(got.images, expected.images)
+    assert torch.equal(got.masks, expected.masks)
+    before = Collate(RandomHorizontalFlip(1.0), step, dtype=torch.uint8)(batch)
+    mirrored = batch.replace(
+        images=batch.images.flip(-1), masks=batch.masks.flip(-1), boxes=None, labels=None, counts=None
+    )
+    assert torch.equal(before.images, Collate(nn.Identity(), step, dtype=torch.uint8)(mirrored).images)
+    assert torch.equal(before.masks, Collate(nn.Identity(), step, dtype=torch.uint8)(mirrored).masks)
+
+
+def zoomed(items: Items, plan: Plan, k: int, fill: Any, mask_fill: int) -> Items:
+    """torchvision's pad with the canvas of a plan."""
+    height, width = plan.source[1:]
+    top, left = -int(plan.top[k]), -int(plan.left[k])
+    borders = [left, top, int(plan.cols[k]) - width - left, int(plan.rows[k]) - height - top]
+    return on_all(items, lambda item, name: F.pad(item, borders, mask_fill if name == "masks" else fill))
+
+
+@pytest.mark.parametrize(("mode", "antialias"), MODES)
+def test_a_zoom_out_and_a_resize_are_torchvisions(mode: str, antialias: bool) -> None:
+    batch = batch_of(24)
+    steps: list[Step] = [RandomZoomOut(FILL, (1.0, 3.0), mask_fill=3), Resize((30, 41), mode, antialias=antialias)]
+    zoom = plans_of(steps, batch)[0]
+    got = Collate(*steps, dtype=torch.uint8)(batch)
+    changed = [(int(zoom.rows[k]), int(zoom.cols[k])) != (HEIGHT, WIDTH) for k in range(24)]
+    assert 4 < sum(changed) < 20
+    for k in range(24):
+        items = zoomed(items_of(batch, k), zoom, k, list(FILL), 3)
+        how = InterpolationMode(mode)
+        items = on_all(items, lambda item, name: F.resize(item, [30, 41], how, antialias=antialias))  # noqa: B023
+        expect(got, k, items, -1.0)
+
+
+def cropped(items: Items, before: Plan | None, after: Plan, k: int) -> Items:
+    """torchvision's RandomIoUCrop with the window of a plan; boxes whose center is outside become nothing."""
+    top, left = int(after.top[k]), int(after.left[k])
+    if before is not None:
+        top, left = top - int(before.top[k]), left - int(before.left[k])
+    height, width = F.get_size(items["images"])
+    rows, cols = int(after.rows[k]), int(after.cols[k])
+    if (rows, cols) == (height, width):
+        return items
+    boxes = items["boxes"].as_subclass(Tensor)
+    x, y = (boxes[:, :2] + boxes[:, 2:]).unbind(1)
+    x, y = 0.5 * x, 0.5 * y
+    within = (left < x) & (x < left + cols) & (top < y) & (y < top + rows)
+    assert within.any()
+    params = {"top": top, "left": left, "height": rows, "width": cols, "is_within_crop_area": within}
+    return on_all(items, lambda item, name: v2.RandomIoUCrop().transform(item, params))
+
+
+def test_ssds_recipe_is_torchvisions() -> None:
+    """references/detection/presets.py: distort, zoom out, crop by IoU, flip; then the size that the model takes."""
+    batch = batch_of(40)
+    steps: list[Step] = [
+        RandomZoomOut(FILL),
+        RandomIoUCrop(),
+        RandomHorizontalFlip(),
+        Resize((30, 30)),
+    ]
+    zoom, crop, _, whole = plans_of(steps, batch)
+    got = Collate(*steps, dtype=torch.uint8)(batch)
+    for k in range(40):
+        items = cropped(zoomed(items_of(batch, k), zoom, k, list(FILL), 255), zoom, crop, k)
+        if whole.flip_x[k]:
+            items = on_all(items, lambda item, name: F.horizontal_flip(item))
+        resized = on_all(items, lambda item, name: F.resize(item, [30, 30]))
+        if whole.flip_x[k]:  # masks count their pixels from the other side; pixels are rounded by themselves
+            apart = (got.images[k].int() - resized["images"].int()).abs()
+            assert int(apart.max()) <= 1
+            resized["images"] = tv_tensors.Image(got.images[k])
+        cut = (int(crop.rows[k]), int(crop.cols[k])) != (int(zoom.rows[k]), int(zoom.cols[k]))
+        expect(got, k, resized, 1.0 if cut else -1.0)
+    distorted = Collate(RandomPhotometricDistort(), *steps, dtype=torch.uint8)(batch)
+    assert distorted.images.shape == (40, 3, 30, 30)
+    lite = Collate(RandomIoUCrop(), RandomHorizontalFlip(), Resize((30, 30)), Normalize.imagenet())(batch)
+    assert lite.images.dtype == torch.float32
+
+
+def test_a_sample_depends_on_nothing_but_itself() -> None:
+    batch = batch_of(30)
+    for steps in (
+        [
+            RandomPhotometricDistort(),
+            RandomZoomOut(FILL),
+            RandomIoUCrop(),
+            AlternatingHorizontalFlip(),
+            Resize((30, 30)),
+        ],
+        [ScaleJitter((40, 40), fill=FILL), RandomHorizontalFlip()],
+        [RandomShortestSize((20, 30))],
+    ):
+        collate = Collate(*steps)
+        collate.set_epoch(1)
+        whole = collate(batch)
+        for part in (slice(0, 7), slice(7, 8), slice(8, 30)):
+            got = collate(batch[part])
+            for name in ("images", "masks", "boxes", "labels", "counts"):
+                assert torch.equal(got.get(name), whole.get(name)[part])
+        rendered = collate.prepare(batch.replace(images=None), (3, HEIGHT, WIDTH))
+        out = torch.empty(rendered.shape, dtype=rendered.dtype)
+        if not isinstance(steps[0], RandomPhotometricDistort):
+            for first in range(0, 30, 4):
+                index = torch.arange(first, min(first + 4, 30))
+                rendered.render_rows(first, batch.images, index, out[first : first + 4])
+            assert torch.equal(rendered.finish(out).images, whole.images)
+
+
+@pytest.mark.parametrize("steps", [
+    [RandomZoomOut(FILL, (1.0, 2.5)), RandomIoUCrop(), RandomHorizontalFlip(), Resize((30, 34))],
+    [ScaleJitter((36, 44), fill=FILL), RandomHorizontalFlip(), CenterCrop(30)],
+    [RandomShortestSize((20, 31, 47), 55, fill=FILL), RandomVerticalFlip()],
+])  # fmt: skip
+def test_a_device_makes_the_pixels_of_the_cpu(steps: list[Step], monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = batch_of(24)
+    plan = plans_of(steps, batch)[-1]
+    expected = torch.empty(plan.shape, dtype=torch.uint8)
+    Rendering(plan, torch.uint8).render_batch(batch.images, expected)
+    from mmload.render import torch_resample
+
+    got = torch_resample.resized_batch(batch.images, plan, plan.resampling)
+    assert (got.int() - expected.int()).abs().max() <= 1
+    by_operations = torch.empty_like(expected)
+    Rendering(plan, torch.uint8).by_operations(batch.images, by_operations)
+    assert (by_operations.int() - expected.int()).abs().max() <= 1
+
+
+def draws_of(count: int) -> Draws:
+    return Draws(sample_seeds(3, 0, torch.arange(count)), 0)
+
+
+COUNT = 6000
+
+
+def test_factors_and_places_are_distributed_as_torchvisions() -> None:
+    blank = Plan.of(COUNT, (3, 60, 80), 255.0, torch.device("cpu"))
+    image = torch.empty(3, 60, 80)
+    torch.manual_seed(0)
+    jitter = ScaleJitter((50, 100)).describe(blank, draws_of(COUNT)).resampling.placement
+    theirs = torch.tensor([v2.ScaleJitter((50, 100)).make_params([image])["size"] for _ in range(COUNT)])
+    assert ks(jitter.rows.double(), theirs[:, 0].double()) < 2
+    assert ks(jitter.cols.double(), theirs[:, 1].double()) < 2
+    zoom = RandomZoomOut(p=1.0).describe(blank, draws_of(COUNT))
+    padding = torch.tensor([v2.RandomZoomOut(p=1.0).make_params([image])["padding"] for _ in range(COUNT)]).double()
+    for ours, other in (
+        (zoom.cols - 80, padding[:, 0] + padding[:, 2]),
+        (zoom.rows - 60, padding[:, 1] + padding[:, 3]),
+        (-zoom.left, padding[:, 0]),
+        (-zoom.top, padding[:, 1]),
+    ):
+        assert ks(ours.double(), other) < 2
+    on = RandomZoomOut(p=0.3, side_range=(2, 3)).describe(blank, draws_of(COUNT)).rows > 60
+    assert abs(float(on.double().mean()) - 0.3) < 0.03
+    sizes = RandomShortestSize((30, 40, 50)).describe(blank, draws_of(COUNT)).resampling.placement.rows
+    assert all(abs(float((sizes == one).double().mean()) - 1 / 3) < 0.03 for one in (30, 40, 50))
+
+
+BOXES = torch.tensor([[5.0, 4, 25, 30], [40, 20, 70, 55], [10, 40, 14, 44]])
+
+
+@pytest.mark.parametrize("options", [None, [0.1, 1.0], [0.4]])
+def test_iou_crops_are_distributed_as_torchvisions(options: list[float] | None) -> None:
+    count = 1500
+    step, transform = RandomIoUCrop(sampler_options=options), v2.RandomIoUCrop(sampler_options=options)
+    boxes = BOXES.expand(count, 3, 4)
+    real = torch.ones(count, 3, dtype=torch.bool)
+    seeds = sample_seeds(3, 0, torch.arange(count))
+    plan = step.describe(
+        Plan.of(count, (3, 60, 80), 255.0, torch.device("cpu")), Draws(seeds, 0, boxes=lambda plan: (boxes, real))
+    )
+    given = [
+        tv_tensors.Image(torch.empty(3, 60, 80)),
+        tv_tensors.BoundingBoxes(BOXES, format="XYXY", canvas_size=(60, 80)),
+    ]
+    torch.manual_seed(0)
+    theirs = [transform.make_params(given) for _ in range(count)]
+    whole = (plan.rows == 60) & (plan.cols == 80)
+    assert abs(float(whole.double().mean()) - sum(not one for one in theirs) / count) < 0.04
+    params = [one for one in theirs if one]
+    for name, values in (("top", plan.top), ("left", plan.left), ("height", plan.rows), ("width", plan.cols)):
+        assert ks(values[~whole].double(), torch.tensor([one[name] for one in params]).double()) < 2
+    within = torch.stack([one["is_within_crop_area"] for one in params]).double().mean(0)
+    assert ((~plan.dropped[~whole]).double().mean(0) - within).abs().max() < 0.05
+    if options == [0.4]:
+        window = torch.stack((plan.left, plan.top, plan.left + plan.cols, plan.top + plan.rows), 1).double()
+        reached = box_iou(window[~whole], BOXES.double()).masked_fill(plan.dropped[~whole], 0).amax(1)
+        assert (reached >= 0.4).all()
+
+
+def test_iou_crop_leaves_samples_without_boxes_and_those_that_nothing_fits() -> None:
+    batch = batch_of(12)
+    none = batch.replace(counts=torch.zeros(12, dtype=torch.int64))
+    expected = Collate(Resize((20, 20)), dtype=torch.uint8)(none)
+    got = Collate(RandomIoUCrop(sampler_options=[0.1]), Resize((20, 20)), dtype=torch.uint8)(none)
+    assert torch.equal(got.images, expected.images)
+    impossible = RandomIoUCrop(min_scale=0.9, min_aspect_ratio=9, max_aspect_ratio=10)
+    got = Collate(impossible, Resize((20, 20)), dtype=torch.uint8)(batch)
+    assert torch.equal(got.counts, batch.counts)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([RandomZoomOut()], r"RandomZoomOut leaves images of a size each: put a Resize\(\(height, width\)\) behind it"),
+        ([RandomIoUCrop(), RandomHorizontalFlip()], "RandomIoUCrop leaves images of a size each"),
+        ([RandomZoomOut(), Resize(30)], "Resize stands after RandomZoomOut, where images have a size each"),
+        ([RandomZoomOut(), Normalize.imagenet(), Resize((3, 3))], "Normalize stands after RandomZoomOut"),
+        ([RandomIoUCrop(), RandomResizedCrop(30)], "RandomResizedCrop stands after RandomIoUCrop"),
+        ([RandomIoUCrop(), nn.Identity(), Resize((3, 3))], "Identity stands after RandomIoUCrop"),
+        ([RandomIoUCrop(), RandomZoomOut(), Resize((3, 3))], "RandomZoomOut stands after RandomIoUCrop: put it first"),
+        ([RandomIoUCrop(), RandomHorizontalFlip(), Resize((3, 3), "nearest")], "nearest pixel stands after a flip"),
+    ],
+)
+def test_lists_that_give_no_batch_are_refused(steps: list[nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Collate(*steps)
+
+
+def test_what_first_shows_at_a_batch_is_refused_there() -> None:
+    batch = batch_of(2)
+    for collate, message in (
+        (Collate(ScaleJitter((20, 20), (0.001, 1))), "scale_range .* leaves no pixel of images of 40 x 52"),
+        (Collate(RandomShortestSize(9, max_size=1)), "max_size 1 leaves 0 x 1 pixels of images of 40 x 52"),
+        (Collate(ScaleJitter((20, 20), fill=(1, 2))), "fill has 2 numbers and the images 3 channels"),
+        (Collate(RandomZoomOut(0.5), Resize((9, 9))), "fill is 0.5"),
+        (Collate(RandomZoomOut(), Resize(lambda epoch: 9)), "size is one number where images have a size each"),
+    ):
+        collate.set_epoch(0)
+        with pytest.raises(ValueError, match=message):
+            collate(batch)
+    bare = batch.replace(boxes=None, labels=None, counts=None)
+    with pytest.raises(ValueError, match="RandomIoUCrop needs boxes, and the batches have none"):
+        Collate(RandomIoUCrop(), Resize((9, 9)))(bare)
+    with pytest.raises(ValueError, match="RandomIoUCrop needs boxes, and the batch has none"):
+        RandomIoUCrop()(batch.images)
+    with pytest.raises(ValueError, match="images have a size of their own each"):
+        RandomZoomOut()(batch.images)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ScaleJitter(20), "target_size is 20, expected"),  # type: ignore[arg-type]
+        (lambda: ScaleJitter((20, 0)), r"target_size is \(20, 0\)"),
+        (lambda: ScaleJitter((20, 20), (2, 1)), "scale_range is"),
+        (lambda: ScaleJitter((20, 20), mask_fill=256), "mask_fill is 256"),
+        (lambda: RandomShortestSize([]), "min_size is"),
+        (lambda: RandomShortestSize((20, 0.5)), "min_size is 0.5"),  # type: ignore[arg-type]
+        (lambda: RandomShortestSize(20, 0), "max_size is 0"),
+        (lambda: RandomZoomOut(side_range=(0.5, 2)), "side_range is"),
+        (lambda: RandomIoUCrop(min_scale=0), "min_scale is 0"),
+        (lambda: RandomIoUCrop(0.9, 0.5), r"\(min_scale, max_scale\) is \(0.9, 0.5\)"),
+        (lambda: RandomIoUCrop(min_aspect_ratio=3), r"\(min_aspect_ratio, max_aspect_ratio\) is \(3.0, 2.0\)"),
+        (lambda: RandomIoUCrop(sampler_options=[]), "sampler_options is"),
+        (lambda: RandomIoUCrop(trials=0), "trials is 0"),
+    ],
+)
+def test_invalid_arguments_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
