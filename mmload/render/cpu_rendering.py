@@ -201,9 +201,19 @@ class CpuRendering:
             return
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             levels = scratch("levels", (part.stop - part.start, *self._plan.shape[1:]), torch.uint8)
-            unflipped = frames.of(part)._replace(flips=np.zeros(len(levels), np.uint8))
-            self._cut(images, indices[part], unflipped, self._no_colors, levels)
+            self._copy(images, indices[part], frames.of(part), levels)
             self._change(slice(samples.start + part.start, samples.start + part.stop), levels.numpy(), out[part])
+
+    def _copy(self, images: Bytes, indices: Numbers, frames: Frames, levels: Tensor) -> None:
+        """Cuts frames out of images, not yet flipped."""
+        from mmload.render import level_kernels
+
+        spare = np.array(images.shape[2:]) - levels.shape[2:]
+        if (np.stack((frames.tops, frames.lefts), 1) <= spare).all() and min(*frames.tops, *frames.lefts) >= 0:
+            level_kernels.copy_windows(images, indices, frames.tops, frames.lefts, levels.numpy())
+        else:
+            unflipped = frames._replace(flips=np.zeros(len(levels), np.uint8))
+            self._cut(images, indices, unflipped, self._no_colors, levels)
 
     def _change(self, samples: slice, levels: Bytes, out: Tensor) -> None:
         """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""

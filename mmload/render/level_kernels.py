@@ -329,6 +329,26 @@ def _flip(image: Bytes, flips: int) -> None:
         _upside_down(image)
 
 
+@numba_compiled("void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[:, :, :, ::1])")
+def copy_windows(images: Bytes, indices: Numbers, tops: Numbers, lefts: Numbers, out: Bytes) -> None:
+    """Windows that lie inside of their images, as they are: 6 us where a crop, through floats, takes 15.
+
+    Args:
+        images: uint8 [N, C, H, W].
+        indices: int64 [B], which of the images each sample is.
+        tops: int64 [B], first row of its window.
+        lefts: int64 [B], first column of it.
+        out: uint8 [B, C, h, w].
+    """
+    count, channels, height, width = out.shape
+    for k in range(_U(count)):
+        index, top, left = _U(indices[k]), _U(tops[k]), _U(lefts[k])
+        for c in range(_U(channels)):
+            for y in range(_U(height)):
+                for x in range(_U(width)):
+                    out[k, c, y, x] = images[index, c, top + y, left + x]
+
+
 @numba_compiled(
     "void(uint8[:, :, :, ::1], uint8[::1], int64[:, ::1], float32[:, :, ::1], int64[:, ::1], uint8[::1], float32[::1], "
     "uint32[::1])"
