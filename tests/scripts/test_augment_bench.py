@@ -16,3 +16,14 @@ def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
     assert len(rows) == 32
     assert all(row["images_per_second"] > 0 for row in rows)
     assert done.stdout.count("img/s") == 32
+
+
+def test_a_tiny_run_compares_every_step_with_torchvision(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    done = run_script("bench_augment", "--steps", "--tiny", "--json", record)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(record.read_text())["rows"]
+    assert len(rows) == done.stdout.count("| `") == 25
+    assert all(row["list_us"] > 0 and row["torchvision_alone_us"] > 0 for row in rows)
+    ratios = [row["list_ratio"] for row in rows]
+    assert ratios == sorted(ratios)
