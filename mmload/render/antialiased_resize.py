@@ -98,9 +98,11 @@ def _blend(source: Bytes, start: int, step: int, taps: Taps, at: int, wide: int,
     """Output lines from ``at`` on, into ``out`` [n, >= wide]: weighted sums of lines, rounded and clamped to levels.
 
     Input line k is line ``start`` + k ``step`` of ``source``. With weights of 15 bits sums are exact in float32:
-    absolute weights add up to 1.3 or less, so that all sums stay below 2^24 in units of a weight. Five to eight
-    lines are the first four and the last four, of which those that are among the first weigh 0. Longer sums use
-    integers, and so do two or three cubic lines, at the borders of an image; those of a bilinear resize need no clamp.
+    absolute weights add up to 1.3 or less, so that all sums stay below 2^24 in units of a weight. So they do where four
+    lines or fewer have no negative weight: one of them is a quarter at least, so that weights have 16 bits at most.
+    Five to eight lines are the first four and the last four, of which those that are among the first weigh 0. Longer
+    sums use integers, and so do two or three cubic lines, at the borders of an image; others of two or three need no
+    clamp.
     """
     firsts, counts, weights, bits = taps
     half, unit = np.float32(0.5), np.float32(1) / np.float32(1 << bits)
@@ -111,9 +113,8 @@ def _blend(source: Bytes, start: int, step: int, taps: Taps, at: int, wide: int,
         second, third, fourth = first + after, first + _U(2) * after, first + _U(3) * after
         a, b = np.float32(weights[k, 0]) * unit, np.float32(weights[k, 1]) * unit
         c, d = np.float32(weights[k, 2]) * unit, np.float32(weights[k, 3]) * unit
-        few = count if bits <= 15 or count <= 2 else _MANY
-        if count in (2, 3) and min(a, b, c) < 0:
-            few = _MANY
+        plain = count <= 4 and min(min(a, b), min(c, d)) >= 0
+        few = count if plain or (bits <= 15 and count >= 4) else _MANY
         if few == 1:
             for x in range(_U(wide)):
                 out[i, x] = source[first, x]
