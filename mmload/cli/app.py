@@ -23,6 +23,7 @@ from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
 from mmload.cli.preview import preview
 from mmload.cli.repair import repair
+from mmload.cli.report import report
 from mmload.cli.terminal import last_resort, show
 from mmload.cli.verify import verify
 from mmload.cli.where import where
@@ -91,7 +92,7 @@ def _root(
     """Shown by --help."""
 
 
-for command in (build, verify, repair, info, where, preview, parity, bench):
+for command in (build, verify, repair, info, where, preview, report, parity, bench):
     app.command()(command)
 app.command("bench build")(bench_build)
 

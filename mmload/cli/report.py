@@ -1,0 +1,41 @@
+"""The ``mmload report`` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmload.cli import options
+from mmload.cli.interrupt import interruptible
+from mmload.cli.terminal import check_target, progress_bar, show
+from mmload.errors import MmloadError, UsageError, counted
+
+
+def report(
+    dataset: options.Dataset,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.html", help="The page.")] = Path("report.html"),
+) -> None:
+    """Write a page about a dataset: rows of all splits, classes, brightness, sizes, copies, outliers."""
+    check_target("--out", out, dataset)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out is {out}; give a name that ends in .html")
+    from mmload.inspection.facts import facts
+    from mmload.inspection.page import page
+    from mmload.inspection.report import report as look
+    from mmload.store.dataset import open as open_dataset
+
+    opened = open_dataset(dataset)
+    with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
+        found = look(opened, progress=progress)
+        text = page(opened, facts(opened.path, opened.manifest), found)
+    try:
+        out.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise MmloadError(f"cannot write {out} ({error.strerror})") from error
+    across = sum(pair.first[0] != pair.second[0] for pair in found.pairs)
+    show(
+        f"{out}: {counted(len(found.pairs), 'pair')} of copies, {across:,} of them in two splits; "
+        f"{counted(len(found.outliers), 'outlier')}"
+    )

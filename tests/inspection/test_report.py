@@ -1,0 +1,130 @@
+"""``mmload report``: what it finds, and a page that is whole, small, escaped and readable in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import complaint, mmload
+from PIL import Image
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.inspection.report import report
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+
+ODD_CLASS = "<img src=x onerror=alert(1)> & 'co'"
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Two splits with one picture in both, twice in train, and outliers of each kind; a class name full of HTML."""
+    place = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+
+    def save(name: str, pixels: np.ndarray, size: tuple[int, int] = (64, 64)) -> None:
+        path = place / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(path)
+
+    def picture() -> np.ndarray:
+        return rng.integers(30, 220, (6, 6, 3), dtype=np.uint8)
+
+    for number in range(6):
+        save(f"train/{ODD_CLASS}/{number}.png", picture())
+        save(f"val/{ODD_CLASS}/{number}.png", picture())
+    leak = picture()
+    save(f"train/{ODD_CLASS}/leak.png", leak)
+    save(f"train/{ODD_CLASS}/again.png", leak)
+    save(f"val/{ODD_CLASS}/leak.png", leak, (96, 96))
+    save("train/dark/black.png", np.zeros((4, 4, 3), np.uint8))
+    save("train/dark/white.png", np.full((4, 4, 3), 254, np.uint8))
+    save("train/dark/gray.png", np.full((4, 4, 3), 130, np.uint8))
+    save("val/dark/long.png", picture(), (300, 60))
+    build(BuildRecipe(kind="imagefolder", root=place / "photos", out=place / "out", transforms=square(48)), threads=2)
+    return open_dataset(place / "out")
+
+
+def name_of(dataset: Dataset, split: str, row: int) -> str:
+    return Path(dataset[split].source(row).id).name
+
+
+def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
+    found = report(odd)
+    pairs = [
+        (pair.first[0], name_of(odd, *pair.first), pair.second[0], name_of(odd, *pair.second), pair.equal)
+        for pair in found.pairs
+    ]
+    assert {pair[:1] + pair[2:3] for pair in pairs[:2]} == {("train", "val")}
+    assert {(pair[1], pair[3]) for pair in pairs[:2]} == {("leak.png", "leak.png"), ("again.png", "leak.png")}
+    assert pairs[2:] == [("train", "again.png", "train", "leak.png", True)]
+    outliers = {(name_of(odd, one.split, one.row), one.reason) for one in found.outliers}
+    assert outliers == {
+        ("black.png", "nearly black"),
+        ("black.png", "one color"),
+        ("white.png", "nearly white"),
+        ("white.png", "one color"),
+        ("gray.png", "one color"),
+        ("long.png", "extreme aspect"),
+    }
+    assert found.brightness["train"].sum() == len(odd["train"])
+    assert found.complete
+
+
+def test_the_page_is_whole_and_nothing_in_it_is_markup_by_accident(odd: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = mmload("report", odd.path, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{out}: 3 pairs of copies, 2 of them in two splits; 6 outliers\n"
+    text = out.read_text(encoding="utf-8")
+    assert len(text) < 5_000_000
+    seen: list[tuple[str, dict[str, str | None]]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            seen.append((tag, dict(attrs)))
+
+    Reader().feed(text)
+    images = [attributes for tag, attributes in seen if tag == "img"]
+    assert len(images) == 2 + 3 + 6  # sheets, pairs, outliers
+    assert all(str(one["src"]).startswith("data:image/") and one["alt"] for one in images)
+    assert not [tag for tag, attributes in seen if tag == "script" or any(name.startswith("on") for name in attributes)]
+    assert not re.search(r'(?:src|href)="(?!data:|#)', text)
+    assert "&lt;img src=x onerror=alert(1)&gt; &amp; &#x27;co&#x27;" in text
+
+
+def test_a_browser_shows_it(odd: Dataset, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no Chromium here")
+    out = tmp_path / "page.html"
+    assert mmload("report", odd.path, "-o", out).returncode == 0
+    words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    words += ["--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=2000"]
+    for width in (1200, 390):
+        picture = tmp_path / f"{width}.png"
+        shot = [*words, f"--window-size={width},2400", f"--screenshot={picture}", out.as_uri()]
+        done = subprocess.run(shot, capture_output=True, text=True, timeout=120, check=True)
+        assert "CONSOLE" not in done.stderr, done.stderr
+        assert len(np.unique(np.asarray(Image.open(picture).convert("L")))) > 50
+
+
+def test_datasets_without_images_or_rows_have_a_page(odd: Dataset, dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert mmload("report", dataset.path, "-o", out).returncode == 0
+    text = out.read_text(encoding="utf-8")
+    assert "No row shows the picture of another" in text
+    assert "Every sample of the source has its row." in text
+
+
+def test_what_cannot_be_written_is_one_line(dataset: Dataset, tmp_path: Path) -> None:
+    assert "give a name that ends in .html" in complaint(mmload("report", dataset.path, "-o", tmp_path / "a.txt"), 2)
+    assert "there is no folder" in complaint(mmload("report", dataset.path, "-o", tmp_path / "no" / "a.html"), 2)
+    assert "which lies in" in complaint(mmload("report", dataset.path, "-o", dataset.path / "a.html"), 2)
+    assert "no such dataset" in complaint(mmload("report", tmp_path / "nothing", "-o", tmp_path / "a.html"), 1)
