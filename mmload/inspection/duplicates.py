@@ -13,14 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from mmload.inspection.thumbnails import SIDE
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.inspection.row_kernels import SIDE, Floats, Hashes, Numbers, compare
 from mmload.runtime.thread_pools import available_cores
-
-CLOSE_BITS = 14
-"""Hashes that differ in at most so many of 63 bits may be of one picture; of different ones 31 differ on average."""
 
 LEAST_CORRELATION = 0.95
 """Thumbnails that are correlated more than this show one picture, by 320 photographs and 1,600 copies of them: no false
@@ -36,11 +31,6 @@ FLAT = 3.0
 
 _MOST_PAIRS = 2_000_000
 _TILE = 2048
-_U = np.uintp
-
-Floats = npt.NDArray[np.float32]
-Hashes = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,43 +136,7 @@ def _pairs_of_tile(codes: Hashes, start: int) -> Numbers:
     room = 65536
     while True:
         out = np.empty((room, 2), np.int64)
-        count = int(_compare(codes, start, min(start + _TILE, len(codes)), out))
+        count = int(compare(codes, start, min(start + _TILE, len(codes)), out))
         if count <= room or room > _MOST_PAIRS:
             return out[: min(count, room)].copy()
         room = min(count, _MOST_PAIRS + 1)
-
-
-@numba_compiled("int64(uint64[::1], int64, int64, int64[:, ::1])")
-def _compare(codes: Hashes, start: int, stop: int, out: Numbers) -> np.int64:
-    """Writes the pairs as far as there is room, and counts all of them.
-
-    Bits are counted by sums of halves (Hacker's Delight, 5-1), which vectorizes on any processor. Whether any of 64
-    comparisons is close is decided first: pairs are rare.
-    """
-    found = np.int64(0)
-    ones, twos, fours = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F)
-    total, shift = np.uint64(0x0101010101010101), np.uint64(56)
-    limit = np.uint64(CLOSE_BITS)
-    for i in range(start, stop):
-        code = codes[_U(i)]
-        for begin in range(i + 1, len(codes), 64):
-            end = min(begin + 64, len(codes))
-            close = np.int64(0)
-            for j in range(_U(begin), _U(end)):
-                bits = codes[j] ^ code
-                bits = bits - ((bits >> np.uint64(1)) & ones)
-                bits = (bits & twos) + ((bits >> np.uint64(2)) & twos)
-                bits = (bits + (bits >> np.uint64(4))) & fours
-                close += np.int64(((bits * total) >> shift) <= limit)
-            if close == 0:
-                continue
-            for j in range(_U(begin), _U(end)):
-                bits = codes[j] ^ code
-                bits = bits - ((bits >> np.uint64(1)) & ones)
-                bits = (bits & twos) + ((bits >> np.uint64(2)) & twos)
-                bits = (bits + (bits >> np.uint64(4))) & fours
-                if ((bits * total) >> shift) <= limit:
-                    if found < len(out):
-                        out[_U(found), 0], out[_U(found), 1] = np.int64(i), np.int64(j)
-                    found += np.int64(1)
-    return found

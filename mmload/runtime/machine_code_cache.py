@@ -104,7 +104,10 @@ def _imported_sources(module: str) -> bytes:
 @cache
 def _source(module: str) -> bytes:
     package, _, name = module.rpartition(".")
-    return pkgutil.get_data(package, f"{name}.py") or b""
+    try:
+        return pkgutil.get_data(package, f"{name}.py") or b""
+    except FileNotFoundError:  # a package
+        return pkgutil.get_data(module, "__init__.py") or b""
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -15,7 +15,8 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.inspection import duplicates
 from mmload.inspection.duplicates import copies, groups, hashes
-from mmload.inspection.thumbnails import SIDE, thumbnails
+from mmload.inspection.row_kernels import CLOSE_BITS, SIDE, reduce
+from mmload.inspection.thumbnails import thumbnails
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 
@@ -80,10 +81,8 @@ def test_thumbnails_are_means_of_blocks(shape: tuple[int, int, int], tmp_path: P
     images = np.random.default_rng(0).integers(0, 256, (3, *shape), dtype=np.uint8)
     weights = np.array([77, 150, 29]) if channels >= 3 else np.array([256])
     grays = (images[:, : len(weights)] * weights[:, None, None]).sum(1) // 256
-    from mmload.inspection.thumbnails import _reduce
-
     small, sums = np.zeros((3, SIDE, SIDE), np.float32), np.zeros((3, 2), np.int64)
-    _reduce(images, small, sums)
+    reduce(images, small, sums)
     for i in range(SIDE):
         for j in range(SIDE):
             top, left = i * height // SIDE, j * width // SIDE
@@ -114,7 +113,7 @@ def test_every_close_pair_of_hashes_is_compared(seed: int, count: int, near: int
         codes[second] = codes[first] ^ np.bitwise_or.reduce(np.uint64(1) << rng.integers(0, 63, 14, dtype=np.uint64))
     found, complete = duplicates._close(codes, None)
     apart = np.bitwise_count(codes[:, None] ^ codes)
-    expected = np.argwhere(np.triu(apart <= duplicates.CLOSE_BITS, 1))
+    expected = np.argwhere(np.triu(apart <= CLOSE_BITS, 1))
     assert complete
     assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, expected.tolist()))
 
