@@ -48,7 +48,7 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "arguments"), BAD, ids=str)
+@pytest.mark.parametrize(("make", "arguments"), BAD, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_invalid_arguments_are_one_line(make: Callable[..., Any], arguments: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError), match=" (is|are|has) ") as raised:
         make(**arguments)
