@@ -63,10 +63,10 @@ def judged(dataset: Dataset, count: int) -> tuple[dict[str, float], int]:
 
 
 def test_copies_of_real_photographs_are_found_and_nothing_else(real_data: Path, tmp_path: Path) -> None:
-    photos = sorted(real_data.glob("imagenet120/train/*/*.JPEG"))[:60]
+    photos = sorted(real_data.glob("imagenet120/train/*/*.JPEG"))[:30]
     shares, false = judged(*with_copies(photos, tmp_path))
     assert false == 0
-    assert all(share >= 0.98 for share in shares.values()), shares
+    assert all(share >= 0.96 for share in shares.values()), shares
 
 
 def test_copies_of_drawn_pictures_are_found_and_nothing_else(photos: Path, tmp_path: Path) -> None:
