@@ -60,7 +60,7 @@ LONGEST = (
     "test_interrupt.py",
     "test_shard_job.py",
 )
-"""Modules with tests or fixtures of many seconds, longest first; kernel_bounds later, as its loops compile meanwhile."""
+"""Modules with tests or fixtures of many seconds, longest first, but for the bounds, whose loops compile meanwhile."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
