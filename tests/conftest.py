@@ -7,7 +7,6 @@ import importlib.util
 import io
 import math
 import multiprocessing
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -43,42 +42,26 @@ REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
 
 LONGEST = (
+    "test_kernel_bounds.py",
     "test_bench_cli.py",
     "test_torture.py",
     "test_gpu_check.py",
     "test_numba_compile.py",
     "test_terminal.py",
     "test_engines.py",
-    "test_kernel_bounds.py",
+    "test_cli.py",
     "test_bench_measure.py",
     "test_bench_contenders.py",
-    "test_cli.py",
     "test_bench.py",
-    "test_dataset_replaced.py",
     "test_integrations.py",
-    "test_door.py",
     "test_interrupt.py",
-    "test_shard_job.py",
 )
-"""Modules with tests or fixtures of many seconds, longest first, but for the bounds, whose loops compile meanwhile."""
+"""Modules with tests or fixtures of many seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each worker process begins with its share of the longest modules: one that begins late leaves cores idle.
-
-    Workers get equal parts of the list, in order, and take over tests from the end of others' parts.
-    """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for place, name in enumerate(LONGEST):
-        parts[place % workers] += [item for item in items if item.path.name == name]
-    others = [item for item in items if item.path.name not in LONGEST]
-    sizes = [len(items) * (part + 1) // workers - len(items) * part // workers for part in range(workers)]
-    for part, size in zip(parts, sizes, strict=True):
-        room = max(0, size - len(part))
-        part += others[:room]
-        del others[:room]
-    items[:] = [item for part in parts for item in part] + others
+    """The longest first: one that starts last would leave cores idle at the end of a parallel run."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session")
