@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,7 +55,7 @@ def preview(
 
     opened = open_dataset(dataset)
     chosen = opened[split] if split is not None else next(iter(opened.values()))
-    collate = _collate(augment, recipe)
+    collate = _collate(augment, recipe, max(1, len(chosen.classes)))
     picture = _picture(chosen, collate, _numbers(rows), of_class, lines, columns, seed)
     try:
         picture.save(out)
@@ -91,7 +92,7 @@ def _picture(
         raise UsageError(f"--rows: {error}") from error
 
 
-def _collate(augment: str | None, recipe: str | None) -> Collate | Views | None:
+def _collate(augment: str | None, recipe: str | None, classes: int) -> Collate | Views | None:
     if augment is not None:
         from mmload.augment.collate import Collate
         from mmload.inspection.step_text import steps_of
@@ -106,7 +107,9 @@ def _collate(augment: str | None, recipe: str | None) -> Collate | Views | None:
 
     if recipe not in recipes.__all__:
         raise UsageError(f"--recipe is {recipe!r}; use one of {choices(recipes.__all__)}")
-    made: Collate | Views = getattr(recipes, recipe)()
+    make = getattr(recipes, recipe)
+    mixes = "num_classes" in inspect.signature(make).parameters
+    made: Collate | Views = make(num_classes=classes) if mixes else make()
     return made
 
 

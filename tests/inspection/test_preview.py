@@ -10,6 +10,7 @@ import torch
 from conftest import complaint, mmload
 from PIL import Image
 
+from mmload import recipes
 from mmload.augment import CenterCrop, MixUp, Normalize, RandomHorizontalFlip, TwoViews
 from mmload.augment.collate import Collate
 from mmload.errors import UsageError
@@ -139,3 +140,11 @@ def test_a_notebook_shows_names_escaped_and_rows(dataset: Dataset) -> None:
     assert html.count("<img") == 1
     assert "data:image/png;base64," in html
     assert "&#x27;train&#x27;" in html
+
+
+@pytest.mark.parametrize("name", recipes.__all__)
+def test_every_training_recipe_can_be_seen(name: str, dataset: Dataset, tmp_path: Path) -> None:
+    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--recipe", name, "--grid", "2x2")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "a.png") as sheet:
+        assert sheet.width > 128
