@@ -18,17 +18,13 @@ from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.runtime.durable_files import is_partial, sync_folder
 from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_writer import META_NAME
+from mmload.store.unfinished import is_staging_folder, staging_folder
 
 Moved = dict[str, Path]
 """File name in a dataset -> path to which a file that did not belong to the dataset was moved."""
 
 _SHOWN = 3  # upper bound on the entries listed in a message
 _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
-
-
-def staging_folder(out: Path) -> Path:
-    """The working folder for a build of this destination."""
-    return out.parent / f".{out.name}.building"
 
 
 def check_apart(kind: str, root: Path, out: Path) -> None:
@@ -55,7 +51,7 @@ def check_apart(kind: str, root: Path, out: Path) -> None:
             what = "is" if _same(source, folder) else "lies in"
             raise UsageError(f"the source {root} {what} {folder}, where the build would write; {advice}")
     for folder in place.parents:
-        if folder.name.startswith(".") and folder.name.endswith(".building") and (folder / "lock").is_file():
+        if is_staging_folder(folder):
             raise UsageError(f"OUT {out} lies in {folder}, which another build empties; {advice}")
     if kind not in _IMPORTED and is_within(place, source):
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")

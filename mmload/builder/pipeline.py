@@ -8,6 +8,7 @@ prints.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ from mmload.sources import SourceSplit, decode_cuda, make_source
 from mmload.sources.decode import Decoder
 from mmload.store.manifest import Manifest
 from mmload.store.shard_writer import BuildPaths, ShardSummary
+from mmload.store.unfinished import COMMAND
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
@@ -76,6 +78,7 @@ def build(
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    command: Sequence[str] = (),
 ) -> BuildReport:
     """Build a dataset, or resume an interrupted build.
 
@@ -90,6 +93,8 @@ def build(
             decodes: it decodes the samples of all waiting threads in one batch.
         processes: processes over shards; None starts one per 8 cores.
         progress: called with (samples done, samples in all).
+        command: the words after ``mmload`` on the command line that asks for this: messages about the unfinished build
+            show it.
 
     Raises:
         UsageError: if the recipe or an argument is invalid.
@@ -109,7 +114,7 @@ def build(
     errors = ErrorLimit(on_error, max_errors, sum(len(split) for split in splits.values()))
     plan = {"recipe": recipe.resolved(), "fingerprint": fingerprint(splits), "versions": made_by()}
     out = recipe.out.resolve()
-    work = _Work(recipe, plan, splits, chain, errors, progress)
+    work = _Work(recipe, plan, splits, chain, errors, progress, command)
     manifest, left = _built_at(out, work, engine, overwrite)
     seconds = time.perf_counter() - began
     return BuildReport(
@@ -170,8 +175,9 @@ class _Work:
         chain: TransformChain,
         errors: ErrorLimit,
         progress: Progress | None,
+        command: Sequence[str],
     ) -> None:
-        self.recipe, self.plan, self.splits, self.chain = recipe, plan, splits, chain
+        self.recipe, self.plan, self.splits, self.chain, self.command = recipe, plan, splits, chain, command
         self.errors, self.progress = errors, progress
         self.total = sum(len(split) for split in splits.values())
         self.done = self.built = self.skipped = 0
@@ -190,7 +196,7 @@ class _Work:
         return manifest
 
     def _build(self, staging: Staging, engine: Engine, overwrite: bool) -> Manifest:
-        _begin(staging, self.plan, overwrite)
+        _begin(staging, self.plan, overwrite, self.command)
         fields = {name: fields_of(split, self.chain, self.errors.skip) for name, split in self.splits.items()}
         shard_samples = {
             name: samples_per_shard(len(split), fields[name], self.recipe.shard_bytes)
@@ -264,15 +270,16 @@ def made_by() -> dict[str, str]:
     return found
 
 
-def _begin(staging: Staging, plan: Mapping[str, Any], overwrite: bool) -> None:
+def _begin(staging: Staging, plan: Mapping[str, Any], overwrite: bool, command: Sequence[str]) -> None:
     """Resume an unfinished build of the same plan, or start a new one; discard a build without a finished shard."""
     begun = staging.plan()
-    if begun == plan:
+    if begun is not None and {key: begun.get(key) for key in plan} == plan:
         return
     if begun is not None and staging.has_finished_shards() and not overwrite:
         raise BuildError(f"{staging.paths.folder} holds an unfinished build {_difference(begun, plan)}")
+    asked = {COMMAND: {"words": list(command), "folder": os.getcwd()}} if command else {}
     try:
-        staging.begin(plan)
+        staging.begin({**plan, **asked})
     except OSError as error:
         raise BuildError(f"cannot write to {staging.paths.folder} ({error.strerror}); choose another place") from error
 

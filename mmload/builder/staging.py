@@ -6,7 +6,7 @@ dataset or the new one, and the build can resume from the finished shards.
     .NAME.building/
       lock               held while a build is alive; its content identifies the folder
       workers            held while one of its worker processes is alive
-      plan.json          recipe and source of the build
+      plan.json          recipe and source of the build, and how it was asked for
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
       dataset/           the new dataset
       swap.json          identifies the new dataset, while the old one is exchanged for it
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from mmload.builder.destination import remove_dataset, staging_folder, standing
+from mmload.builder.destination import remove_dataset, standing
 from mmload.builder.staging_files import (
     MARK,
     PLAN,
@@ -51,6 +51,7 @@ from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.manifest import FILE_NAME, FileRecord, Manifest
 from mmload.store.shard_writer import BuildPaths
+from mmload.store.unfinished import staging_folder
 
 _WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from mmload.builder.destination import listed
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import is_partial
+from mmload.store.unfinished import PLAN_NAME
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
 """The content of ``lock``, which identifies a working folder."""
 
-PLAN, SWAP = "plan.json", "swap.json"
+PLAN, SWAP = PLAN_NAME, "swap.json"
 _FILES = ("lock", "workers", PLAN, SWAP)
 _FOLDERS = ("notes", "dataset", "replaced")
 _ADVICE = "a build works there: rename it, or remove it"

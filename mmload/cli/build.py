@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -66,6 +67,7 @@ def build(
             threads=threads,
             processes=processes,
             progress=progress,
+            command=sys.argv[1:],
         )
     _show_build(report, recipe)
 

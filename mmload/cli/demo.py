@@ -23,12 +23,13 @@ from mmload.bench import run as bench
 from mmload.bench.contenders import Entry, entries
 from mmload.bench.task import Task
 from mmload.builder import recipe as recipes
-from mmload.builder.destination import listed, staging_folder
+from mmload.builder.destination import listed
 from mmload.builder.pipeline import build
 from mmload.errors import BuildError, counted
 from mmload.loader import Loader
 from mmload.runtime.thread_pools import available_cores
 from mmload.store.dataset import open as open_dataset
+from mmload.store.unfinished import staging_folder
 
 GRAINS = {"bark": (5.0, 0.6), "clouds": (1.0, 1.6), "ripples": (0.2, 0.6), "sand": (1.0, 0.0)}
 """Class -> (how much finer the texture is across than along, added steepness of its spectrum)."""

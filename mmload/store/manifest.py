@@ -19,6 +19,7 @@ from mmload.errors import DamagedError, StoreError
 from mmload.records import DTYPES, FieldSpec
 from mmload.runtime.regular_files import read_regular
 from mmload.store.manifest_text import FIRST_VERSION, MOST_BYTES, parse, shown, text_of
+from mmload.store.unfinished import how_to_go_on
 
 FILE_NAME = "dataset.json"
 SAMPLES_NAME = "samples.jsonl"
@@ -156,6 +157,8 @@ def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
         content = read_regular(file if dir_fd is None else FILE_NAME, dir_fd=dir_fd, most=MOST_BYTES)
         return loads(content.decode("utf-8"), str(file))
     except FileNotFoundError as error:
+        if (advice := how_to_go_on(folder)) is not None:
+            raise StoreError(advice) from error
         if not folder.exists():
             raise StoreError(
                 f"no such dataset: {folder}; build it with: mmload build imagefolder ROOT {folder}"

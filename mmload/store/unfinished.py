@@ -1,0 +1,72 @@
+"""Tells the working folder of a build that has not ended from what was never built, and says how to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from mmload.runtime.regular_files import read_regular
+
+PLAN_NAME = "plan.json"
+MARK_NAME = "lock"
+COMMAND = "command"
+"""The plan's key for how the build was asked for: ``words`` after ``mmload``, and the working ``folder`` then."""
+
+_PREFIX, _SUFFIX = ".", ".building"
+_MOST_BYTES = 2**24
+
+
+def staging_folder(out: Path) -> Path:
+    """The working folder for a build of this destination."""
+    return out.parent / f"{_PREFIX}{out.name}{_SUFFIX}"
+
+
+def is_staging_folder(folder: Path) -> bool:
+    """Whether a build works, or has worked, in a folder: by its name and its mark."""
+    named = folder.name.startswith(_PREFIX) and folder.name.endswith(_SUFFIX)
+    return named and (folder / MARK_NAME).is_file()
+
+
+def how_to_go_on(folder: Path) -> str | None:
+    """The message on a folder without a dataset, if a build of it has begun and not ended; else None.
+
+    Args:
+        folder: the destination of a build, its working folder, or the unfinished dataset in that.
+    """
+    try:
+        place = Path(os.path.abspath(folder))
+    except OSError:  # the working directory was removed
+        return None
+    staging = next((one for one in (staging_folder(place), place, place.parent) if is_staging_folder(one)), None)
+    if staging is None:
+        return None
+    out = staging.with_name(staging.name[len(_PREFIX) : -len(_SUFFIX)])
+    return f"the build of {out} is unfinished; if it no longer runs, go on with: {_command(staging, out)}"
+
+
+def _command(staging: Path, out: Path) -> str:
+    """What was typed, as far as the plan tells."""
+    plan = _mapping(_parsed(staging / PLAN_NAME))
+    asked = _mapping(plan.get(COMMAND))
+    words, folder = asked.get("words"), asked.get("folder")
+    if isinstance(words, list) and all(isinstance(word, str) for word in words) and isinstance(folder, str):
+        command = shlex.join(["mmload", *words])
+        return command if os.path.abspath("") == folder else f"cd {shlex.quote(folder)} && {command}"
+    kind = _mapping(_mapping(plan.get("recipe")).get("source")).get("kind")
+    if isinstance(kind, str):
+        return f"mmload build {shlex.quote(kind)} ROOT {shlex.quote(str(out))}, with the recipe that it was begun with"
+    return f"mmload build KIND ROOT {shlex.quote(str(out))}"
+
+
+def _parsed(file: Path) -> Any:
+    try:
+        return json.loads(read_regular(file, most=_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _mapping(body: Any) -> dict[str, Any]:
+    return body if isinstance(body, dict) else {}
