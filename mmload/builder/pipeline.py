@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,6 +32,7 @@ from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec
 from mmload.sources import SourceSplit, decode_cuda, make_source
 from mmload.sources.decode import Decoder
+from mmload.sources.exclusion import Excluded, samples_of, without
 from mmload.store.manifest import Manifest
 from mmload.store.shard_writer import BuildPaths, ShardSummary
 from mmload.store.unfinished import COMMAND
@@ -75,6 +76,7 @@ def build(
     overwrite: bool = False,
     on_error: str = "fail",
     max_errors: int | str | None = None,
+    exclude: str | Path | None = None,
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
@@ -89,6 +91,7 @@ def build(
         overwrite: replace a finished dataset, or an unfinished one of another recipe or source.
         on_error: "fail" aborts the build at the first unreadable sample; "skip" skips and lists it.
         max_errors: with "skip", the upper bound on skipped samples: a number, or a share of all such as "1%".
+        exclude: a list of samples to leave out, besides those of the recipe; see docs/sources.md.
         threads: decoding threads of each process; None divides the available cores, or takes 64 where a CUDA device
             decodes: it decodes the samples of all waiting threads in one batch.
         processes: processes over shards; None starts one per 8 cores.
@@ -110,9 +113,10 @@ def build(
         decode_cuda.check()
     engine = LocalEngine(threads=decode_cuda.BATCH if on_cuda and threads is None else threads, processes=processes)
     chain = TransformChain(recipe.transforms)
-    splits = splits_of(recipe)
+    splits, excluded = _remaining(recipe, exclude)
     errors = ErrorLimit(on_error, max_errors, sum(len(split) for split in splits.values()))
-    plan = {"recipe": recipe.resolved(), "fingerprint": fingerprint(splits), "versions": made_by()}
+    resolved = replace(recipe, exclude=excluded).resolved()
+    plan = {"recipe": resolved, "fingerprint": fingerprint(splits), "versions": made_by()}
     out = recipe.out.resolve()
     work = _Work(recipe, plan, splits, chain, errors, progress, command)
     manifest, left = _built_at(out, work, engine, overwrite)
@@ -143,15 +147,28 @@ def _built_at(out: Path, work: _Work, engine: Engine, overwrite: bool) -> tuple[
 
 
 def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
-    """The splits that a recipe's source finds at its root.
+    """The splits that a recipe's source finds at its root, without the samples that it excludes.
 
     Raises:
         RecipeError: if the recipe has no root, or its options are invalid.
         SourceError: if the source cannot be read.
     """
+    return without(_whole_splits(recipe), recipe.exclude, all_there=False)
+
+
+def _whole_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
     if recipe.root is None:
         raise RecipeError("the recipe has no root; give one")
     return make_source(recipe.kind, recipe.root, Decoder(**recipe.decode), recipe.options).splits()
+
+
+def _remaining(recipe: BuildRecipe, listed: str | Path | None) -> tuple[Mapping[str, SourceSplit], Excluded]:
+    """The splits without the samples that the recipe and a list exclude, which must be there; and all of these."""
+    splits, excluded = _whole_splits(recipe), recipe.exclude
+    if listed is not None:
+        named = samples_of(listed, splits)
+        excluded = {name: [*excluded.get(name, ()), *named.get(name, ())] for name in {*excluded, *named}}
+    return without(splits, excluded, all_there=True), excluded
 
 
 def fingerprint(splits: Mapping[str, SourceSplit]) -> str:

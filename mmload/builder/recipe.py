@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -68,6 +68,7 @@ class BuildRecipe:
         transforms: arguments of :class:`mmload.builder.transforms.TransformChain`, in order.
         shard_bytes: upper bound on the bytes of a shard, which holds at least one row.
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
+        exclude: split -> ids of its samples to leave out; see :mod:`mmload.store.exclusion_list` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
     """
 
@@ -78,9 +79,11 @@ class BuildRecipe:
     transforms: tuple[Mapping[str, Any], ...] = ()
     shard_bytes: int = 2**30
     shuffle_seed: int | None = None
+    exclude: Mapping[str, Sequence[str]] = field(default_factory=dict)
     out: _PathField = _PathField()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "exclude", _excluded(self.exclude))
         seed = self.shuffle_seed
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
             raise RecipeError(f"shuffle_seed is {seed!r}; use an integer from 0 to 2**63 - 1")
@@ -97,11 +100,12 @@ class BuildRecipe:
         decode = {**_DECODE, **self.decode}
         if decode.get("device") == "cpu":  # as in recipes from before the option existed
             del decode["device"]
-        body = {
+        body: dict[str, Any] = {
             "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
             "decode": decode,
             "transforms": [dict(step) for step in self.transforms],
             "store": {"shard_size": self.shard_bytes, **shuffle},
+            **({"exclude": self.exclude} if self.exclude else {}),
         }
         try:
             plain: dict[str, Any] = json.loads(json.dumps(body, allow_nan=False))
@@ -168,12 +172,12 @@ def load(path: str | Path) -> BuildRecipe:
 
 
 def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
-    """Create a recipe from the tables of its file: ``source``, ``decode``, ``transforms``, ``store`` and ``out``.
+    """Create a recipe from a file's ``source``, ``decode``, ``transforms``, ``store``, ``exclude`` and ``out``.
 
     Raises:
         RecipeError: naming the invalid key or value, and the valid ones.
     """
-    _known(body, {"source", "decode", "transforms", "store", "out"}, "the recipe")
+    _known(body, {"source", "decode", "transforms", "store", "exclude", "out"}, "the recipe")
     source = dict(_table(body, "source"))
     kind = source.pop("kind", None)
     if not isinstance(kind, str):
@@ -194,6 +198,7 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
         transforms=tuple(steps),
         shard_bytes=parse_bytes(store.get("shard_size", 2**30)),
         shuffle_seed=store.get("shuffle_seed"),
+        exclude=_table(body, "exclude"),
         out=_path(body.get("out"), "out"),
     )
 
@@ -209,6 +214,19 @@ def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(table, dict):
         raise RecipeError(f"{name} is {table!r}; it has to be a table, [{name}]")
     return table
+
+
+def _excluded(body: object) -> dict[str, tuple[str, ...]]:
+    """Samples by split, in order and each once: the same samples make the same recipe."""
+    if not isinstance(body, Mapping) or not all(_are_texts(split, ids) for split, ids in body.items()):
+        raise RecipeError(
+            f"exclude is {str(body):.80}; write a table of splits, each with a list of its samples' names"
+        )
+    return {split: tuple(sorted(set(body[split]))) for split in sorted(body) if body[split]}
+
+
+def _are_texts(split: object, ids: object) -> bool:
+    return isinstance(split, str) and isinstance(ids, list | tuple) and all(isinstance(each, str) for each in ids)
 
 
 def _path(value: object, where: str) -> Path | None:

@@ -41,6 +41,7 @@ def build(
     decode: given.Decode = None,
     on_error: given.OnError = "fail",
     max_errors: given.MaxErrors = None,
+    exclude: given.Exclude = None,
     overwrite: given.Overwrite = False,
 ) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
@@ -64,6 +65,7 @@ def build(
             overwrite=overwrite,
             on_error=on_error,
             max_errors=max_errors,
+            exclude=exclude,
             threads=threads,
             processes=processes,
             progress=progress,

@@ -52,4 +52,7 @@ Decode = Annotated[
 Processes = Annotated[int | None, typer.Option(help="Processes over shards; one for every 8 cores by default.")]
 OnError = Annotated[str, typer.Option(help="A sample that cannot be read: fail, or skip it.")]
 MaxErrors = Annotated[str | None, typer.Option(help="With --on-error skip: the most to leave out, as 20 or 1%.")]
+Exclude = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A list of samples to leave out, one a line; see mmload browse.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the dataset at OUT.")]

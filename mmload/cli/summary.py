@@ -92,6 +92,8 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"               {one['id']}: {one['reason']}" for one in skipped["first"][:_REASONS])
         if skipped["count"] > _REASONS:
             yield f"               and {skipped['count'] - _REASONS:,} more"
+    if split["excluded"]:
+        yield f"    excluded   {counted(split['excluded'], 'sample')}, as the build was told to (--exclude)"
     for note in split["notes"]:
         yield f"  note on {name}: {note}"
 
@@ -162,10 +164,11 @@ def _skipped_text(count: int, rows: int, file: str) -> str:
 
 
 def _left_out(path: Path, manifest: Manifest, name: str) -> str:
-    split = manifest.splits[name]
-    if not split.skipped_count:
-        return ""
-    return _skipped_text(split.skipped_count, split.rows, str(path / name / SKIPPED_NAME))
+    split, excluded = manifest.splits[name], len(manifest.excluded(name))
+    texts = [f"{counted(excluded, 'sample')} of split {name} by --exclude"] if excluded else []
+    if split.skipped_count:
+        texts.append(_skipped_text(split.skipped_count, split.rows, str(path / name / SKIPPED_NAME)))
+    return "; ".join(texts)
 
 
 def _decimals(values: list[float]) -> str:

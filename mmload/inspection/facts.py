@@ -23,7 +23,7 @@ def facts(path: Path, manifest: Manifest) -> dict[str, Any]:
         ``path``, ``rows``, ``bytes`` of all shards, ``recipe``, ``fingerprint`` of the source, ``splits`` (by name, see
         docs/inspection.md), and ``checks``: what verify, parity and bench recorded, None where they did not.
     """
-    splits = {name: _split(path, name, record, manifest.card) for name, record in manifest.splits.items()}
+    splits = {name: _split(path, name, record, manifest) for name, record in manifest.splits.items()}
     return {
         "path": str(path),
         "rows": sum(split["rows"] for split in splits.values()),
@@ -35,7 +35,7 @@ def facts(path: Path, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _split(path: Path, name: str, record: SplitRecord, card: Mapping[str, Any]) -> dict[str, Any]:
+def _split(path: Path, name: str, record: SplitRecord, manifest: Manifest) -> dict[str, Any]:
     counts: tuple[int | None, ...] = record.class_counts or (None,) * len(record.classes)
     return {
         "rows": record.rows,
@@ -55,7 +55,8 @@ def _split(path: Path, name: str, record: SplitRecord, card: Mapping[str, Any]) 
             "first": [{"id": sample, "reason": reason} for sample, reason in record.skipped],
             "file": str(path / name / SKIPPED_NAME) if record.skipped_count else None,
         },
-        "notes": _notes(card, name),
+        "excluded": len(manifest.excluded(name)),
+        "notes": _notes(manifest.card, name),
     }
 
 

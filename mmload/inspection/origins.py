@@ -74,6 +74,8 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
             return found
     for name in names:
         for candidate in _endings(file):
+            if candidate in manifest.excluded(name):
+                raise UsageError(f"{candidate} was left out of split {name}: the build was told to, by --exclude")
             reason = _left_out(folder, manifest, name, candidate)
             if reason is not None:
                 raise UsageError(f"{candidate} was left out of split {name}: {reason}")

@@ -215,6 +215,8 @@ def _outliers(dataset: Dataset, outliers: Sequence[Outlier]) -> str:
 def _left_out(facts: Mapping[str, Any]) -> str:
     parts = []
     for name, split in facts["splits"].items():
+        if split["excluded"]:
+            parts.append(f"<p>{counted(split['excluded'], 'sample')} of split {escape(name)}, by --exclude.</p>")
         skipped = split["skipped"]
         if skipped["count"]:
             first = _table([(one["id"], one["reason"]) for one in skipped["first"][:20]])

@@ -102,6 +102,12 @@ class Manifest:
         body = [self.recipe, self.fingerprint, {name: _split_to_json(split) for name, split in self.splits.items()}]
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
+    def excluded(self, split: str) -> list[str]:
+        """The samples of a split that the recipe leaves out, by id; none if the recipe is malformed."""
+        table = self.recipe.get("exclude")
+        names = table.get(split) if isinstance(table, dict) else None
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
     def dumps(self) -> str:
         """The manifest as JSON text; equal manifests give equal text."""
         body = {

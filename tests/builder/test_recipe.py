@@ -107,7 +107,7 @@ def test_a_resolved_recipe_comes_back(size: int, shard: int, seed: int | None, g
         ({}, "kind is None; name the source's kind"),
         ({"source": {"kind": 3}}, "kind is 3"),
         ({"source": []}, r"source is \[\]; it has to be a table, \[source\]"),
-        ({**SOURCE, "sink": {}}, "no key 'sink'; it has decode, out, source, store, transforms"),
+        ({**SOURCE, "sink": {}}, "no key 'sink'; it has decode, exclude, out, source, store, transforms"),
         (
             {**SOURCE, "decode": {"dct": 1}},
             r"\[decode\] has no key 'dct'; it has background, device, exif_orient, mode",

@@ -35,5 +35,5 @@ def resealed(body):
 
 
 def recipe(root, out, **more):
-    options = {"transforms": EXACT, "shard_bytes": 4000, **more}
-    return BuildRecipe(kind="imagefolder", root=root, out=out, **options)
+    options = {"kind": "imagefolder", "transforms": EXACT, "shard_bytes": 4000, **more}
+    return BuildRecipe(root=root, out=out, **options)
