@@ -42,10 +42,8 @@ REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
 
 LONGEST = (
-    "test_kernel_bounds.py",
     "test_bench_cli.py",
-    "test_torture.py",
-    "test_gpu_check.py",
+    "test_whole_bench.py",
     "test_numba_compile.py",
     "test_terminal.py",
     "test_engines.py",

@@ -26,6 +26,7 @@ from mmload.bench.train import TrainSample
 from mmload.runtime.thread_pools import available_cores
 
 _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
+_TRAINED_LONG_ENOUGH = 20.0  # seconds after which a turn of training does not need another step
 _TO_MAKE_AGAIN = 60.0  # timeout in seconds for creating a contender again, with its files evicted
 _LEAVE = 5.0  # seconds that all processes together have to exit
 
@@ -318,6 +319,7 @@ class _Rounds:
         if self._two_steps > max(1.0, self._budget.left):
             result.untrained = 0.0 if result.training else self._two_steps
             return
+        most = min(most, _TRAINED_LONG_ENOUGH)
         limit = max(most, self._two_steps) + 2 * self._plan.patience
         result.training.append(worker.ask("train", limit, model=self._plan.train, most=most))
 

@@ -1,19 +1,17 @@
-"""``mmload bench`` from end to end: every contender that is installed, a few images each; what it refuses; Ctrl-C."""
+"""``mmload bench`` as a command: a folder alone, what it refuses, Ctrl-C. test_whole_bench.py has a whole one."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import signal
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import Done, complaint, mmload
+from conftest import complaint, mmload
 from fake_contenders import alive
 from forked_program import MMLOAD, Program
 
@@ -21,111 +19,8 @@ from mmload.bench import Record, read_record, usage
 from mmload.bench.record import Row
 from mmload.errors import UsageError
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import read
 
 TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--device", "cpu", "--time-budget", 3]
-
-
-@pytest.fixture(scope="module")
-def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
-    """One whole bench, trained and cold, with its record and its chart."""
-    out = tmp_path_factory.mktemp("bench")
-    copy = shutil.copytree(dataset.path, out / "copy")
-    words: list[object] = ["--record", "--cold", "--epochs", 1, "--train", "squeezenet1_1", "--json", out / "a.json"]
-    words += ["--time-budget", 120]  # a busy machine has to have room for training
-    if find_spec("matplotlib") is not None:
-        words += ["--plot", out / "a.png"]
-    return mmload("bench", copy, "--source", folder, *TINY, *words), out
-
-
-def test_a_whole_bench_measures_all_that_is_there(done: tuple[Done, Path]) -> None:
-    command, out = done
-    assert command.returncode == 0, command.stderr
-    assert command.stderr == ""
-    record = json.loads((out / "a.json").read_text())
-    assert record["settings"]["augment"] == "crop"
-    assert {"python", "torch", "torchvision", "mmload"} <= set(record["versions"])
-    assert record["machine"]["cores"] >= 1
-    results = {result["name"]: result for result in record["results"]}
-    groups = {result["group"] for result in results.values()}
-    assert groups == {"stock", "peer", "mmload", "ceiling", "cached"}
-    for result in results.values():
-        if result["group"] in (
-            "stock",
-            "mmload",
-        ):  # on a busy machine, those that the verdict does not need may be left out
-            assert result["failure"] == "" or "the time budget of 120 s" in result["failure"], result
-        if result["group"] != "cached" and not result["failure"]:
-            assert len(result["epochs"]) == len(result["samples"]) >= 1
-            assert result["images_per_second"] > 0
-            assert result["cpu_seconds_per_1000"] >= 0
-        if result["training"]:
-            assert 0 <= result["waited"] <= 1
-            assert all(turn["steps"] >= 1 for turn in result["training"])
-    trained = {result["group"] for result in results.values() if result["training"]}
-    assert trained >= {"stock", "mmload", "cached"}
-    own = next(result for name, result in results.items() if name.startswith("mmload.Loader, disk"))
-    assert own["of_ceiling"] > 0
-    assert own["ceiling"] in results
-
-
-def test_its_table_ends_with_a_verdict_on_the_model(done: tuple[Done, Path]) -> None:
-    command, out = done
-    lines = command.stdout.splitlines()
-    assert all(len(line) <= 80 for line in lines if not line.startswith(("record: ", "chart: ")))
-    assert "Your loader delivers" in command.stdout
-    assert "bottleneck" in command.stdout
-    assert "trained/s" in command.stdout
-    assert f"record: {out / 'a.json'}" in lines
-
-
-def test_cold_is_said_only_where_it_was_proven(done: tuple[Done, Path]) -> None:
-    command, out = done
-    record = read_record(out / "a.json")
-    rows = [row for row in record.rows if row.cold is not None]
-    assert {row.group for row in rows} >= {"stock", "mmload"}
-    text = " ".join(command.stdout.split())
-    if all(row.cold for row in rows):
-        assert "mincore found no page of them in memory" in text
-    else:
-        assert "NOT cold" in text
-        assert "cold: before every epoch" not in text
-
-
-def test_its_chart_is_drawn(done: tuple[Done, Path]) -> None:
-    if find_spec("matplotlib") is None:
-        pytest.skip("matplotlib is not installed")
-    assert (done[1] / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert f"chart: {done[1] / 'a.png'}" in done[0].stdout
-
-
-def test_it_is_kept_in_the_card_of_its_dataset(done: tuple[Done, Path]) -> None:
-    command, copy = done[0], done[1] / "copy"
-    assert command.stdout.endswith(f"recorded in the card of {copy}\n")
-    kept = read(copy).card["bench"]
-    assert kept["verdict"] in " ".join(command.stdout.split())
-    assert all("samples" not in row for row in kept["results"])
-    assert f"  bench      {kept['date'][:10]}: " in mmload("info", copy).stdout
-
-
-def test_its_record_is_compared_with_itself(done: tuple[Done, Path]) -> None:
-    path = done[1] / "a.json"
-    shown = mmload("bench", "--compare", path, path)
-    assert shown.returncode == 0, shown.stderr
-    assert "1.00x" in shown.stdout
-    assert "settings, machine and versions are the same" in shown.stdout
-
-
-def test_a_record_from_somebody_forges_no_line(done: tuple[Done, Path], tmp_path: Path) -> None:
-    body = json.loads((done[1] / "a.json").read_text())
-    for row in body["results"]:
-        row["name"] += "\nFORGED"
-    body["versions"]["x\nFORGED"] = body["verdict"] = "1\nFORGED\x1b[31m"
-    (tmp_path / "b\nFORGED.json").write_text(json.dumps(body))
-    shown = mmload("bench", "--compare", done[1] / "a.json", tmp_path / "b\nFORGED.json")
-    assert shown.stdout.count("\\nFORGED") > 3
-    assert not [line for line in shown.stdout.splitlines() if line.strip().startswith("FORGED")]
-    assert "\x1b" not in shown.stdout
 
 
 def test_a_folder_alone_is_sampled_and_says_what_a_build_would_gain(folder: Path) -> None:
@@ -195,17 +90,6 @@ def test_numbers_that_do_not_fit_the_images_or_the_memory_are_one_line(dataset: 
     assert re.search(r"--batch-size is 1000000000: 8 batches of .* GiB do not fit .*; use at most \d+$", line)
     line = complaint(mmload(*words, "--source", tmp_path), 1)
     assert f"torchvision cannot read {tmp_path} as an ImageFolder" in line
-
-
-def test_a_record_is_written_before_anything_is_shown(done: tuple[Done, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*lines: str) -> None:
-        raise OSError(28, "No space left on device")
-
-    record = read_record(done[1] / "a.json")
-    monkeypatch.setattr("mmload.cli.bench._measure", lambda *_: record)
-    monkeypatch.setattr("mmload.cli.bench.show", full)
-    assert mmload("bench", "nowhere", "--json", done[1] / "again.json").returncode == 1
-    assert read_record(done[1] / "again.json") == record
 
 
 def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def run(text: str, place: Path, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_of_it", ["raise", "raise RecursionError", "pass"])
 @pytest.mark.parametrize("where", ["typer", "mmload.cli.app", "mmload.builder.verify", "torch"])
 def test_an_interrupt_while_it_imports(where: str, made_of_it: str, tmp_path: Path) -> None:

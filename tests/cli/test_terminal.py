@@ -77,6 +77,7 @@ def test_what_a_library_swallows_is_told_all_the_same() -> None:
     assert done.stderr.startswith("mmload: cannot write to standard output")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["verify", "DATASET"], ["info", "nowhere"]], ids=" ".join)
 def test_outputs_that_are_closed_or_full_for_both_change_nothing_of_the_end(words: list[str], dataset: Dataset) -> None:
     if not FULL.exists():

@@ -62,6 +62,7 @@ def judged(dataset: Dataset, count: int) -> tuple[dict[str, float], int]:
     return shares, sum(first % count != second % count for first, second in pairs)
 
 
+@pytest.mark.slow
 def test_copies_of_real_photographs_are_found_and_nothing_else(real_data: Path, tmp_path: Path) -> None:
     photos = sorted(real_data.glob("imagenet120/train/*/*.JPEG"))[:30]
     shares, false = judged(*with_copies(photos, tmp_path))

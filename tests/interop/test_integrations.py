@@ -156,6 +156,7 @@ def test_the_loader_has_torchdatas_protocol_of_state(path: Path) -> None:
     assert all(torch.equal(batch.images, images) for batch, images in zip(again, rest, strict=True))
 
 
+@pytest.mark.slow
 def test_workers_that_are_spawned_read_the_same(path: Path) -> None:
     split = mmload.open(path)["train"]
     split[0]  # its files are open

@@ -14,6 +14,8 @@ import pytest
 import torch
 from conftest import script
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 

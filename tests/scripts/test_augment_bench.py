@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from script_process import run_script
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:

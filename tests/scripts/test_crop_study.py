@@ -14,6 +14,8 @@ import pytest
 from conftest import script
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "crop_study"
 
 

@@ -20,6 +20,8 @@ from conftest import script
 from decoding import pretended
 from interpreting import interpreted
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 

@@ -15,7 +15,10 @@ from script_process import run_script
 
 import mmload
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it kills forks and makes FIFOs, sockets and devices")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="it kills forks and makes FIFOs, sockets and devices"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -209,6 +209,7 @@ def test_a_pickled_split_reads_a_copy_of_the_same_content(place: Path) -> None:
     assert values(pickle.loads(state)[:]) == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="replaces links")
 @pytest.mark.parametrize("late", [True, False])
 def test_hundreds_of_opens_while_it_is_replaced_are_each_of_one_dataset(tmp_path: Path, late: bool) -> None:
