@@ -16,6 +16,7 @@ from pathlib import Path
 from mmload.builder.recipe import canonical
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.runtime.durable_files import is_partial, sync_folder
+from mmload.runtime.path_identity import is_same, is_within
 from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_writer import META_NAME
 from mmload.store.unfinished import is_staging_folder, staging_folder
@@ -48,7 +49,7 @@ def check_apart(kind: str, root: Path, out: Path) -> None:
     advice = "choose a place apart from the source"
     for folder in (place, staging_folder(place)):
         if is_within(source, folder):
-            what = "is" if _same(source, folder) else "lies in"
+            what = "is" if is_same(source, folder) else "lies in"
             raise UsageError(f"the source {root} {what} {folder}, where the build would write; {advice}")
     for folder in place.parents:
         if is_staging_folder(folder):
@@ -299,15 +300,3 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 def _sorted(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return sorted(entries, key=lambda entry: entry.name)
-
-
-def is_within(inner: Path, outer: Path) -> bool:
-    """Whether a resolved path is a folder or is inside it, by device and inode."""
-    return any(_same(folder, outer) for folder in (inner, *inner.parents))
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one == other or one.samefile(other)
-    except OSError:
-        return False

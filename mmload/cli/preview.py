@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,19 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.cli import options
-from mmload.cli.terminal import check_target, show
-from mmload.errors import MmloadError, UsageError, choices
+from mmload.cli.terminal import check_target, show, write_result
+from mmload.errors import UsageError, choices
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from PIL import Image
-    from torch import Tensor
 
     from mmload.augment import Views
     from mmload.augment.collate import Collate
     from mmload.store.dataset import Split
 
 _MOST_SIDE = 64  # lines or columns of a grid
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def preview(
@@ -49,18 +51,17 @@ def preview(
     if not 0 <= seed < 2**63:
         raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
     check_target("--out", out, dataset)
-    if out.suffix.lower() not in _SUFFIXES:
-        raise UsageError(f"--out is {out}; give a name that ends in {', '.join(_SUFFIXES)}")
+    if out.suffix.lower() not in _FORMATS:
+        raise UsageError(f"--out is {out}; give a name that ends in {', '.join(_FORMATS)}")
     from mmload.store.dataset import open as open_dataset
 
     opened = open_dataset(dataset)
     chosen = opened[split] if split is not None else next(iter(opened.values()))
     collate = _collate(augment, recipe, max(1, len(chosen.classes)))
     picture = _picture(chosen, collate, _numbers(rows), of_class, lines, columns, seed)
-    try:
-        picture.save(out)
-    except OSError as error:
-        raise MmloadError(f"cannot write {out} ({error.strerror or error})") from error
+    file = io.BytesIO()
+    picture.save(file, _FORMATS[out.suffix.lower()])
+    write_result(out, file.getvalue())
     show(f"{out}: {picture.width} x {picture.height} pixels")
 
 
@@ -76,7 +77,7 @@ def _picture(
     from mmload.pictures.contact_sheet import contact_sheet
     from mmload.store.row_cells import cells_of_rows, first_rows
 
-    def drawn(count: int) -> Tensor | list[int]:
+    def drawn(count: int) -> npt.NDArray[np.int64] | list[int]:
         return rows if rows is not None else first_rows(split, count, seed=seed, of_class=of_class)
 
     try:

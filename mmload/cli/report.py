@@ -9,8 +9,8 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import interruptible
-from mmload.cli.terminal import check_target, progress_bar, show
-from mmload.errors import MmloadError, UsageError, counted
+from mmload.cli.terminal import check_target, progress_bar, show, write_result
+from mmload.errors import UsageError, counted
 
 
 def report(
@@ -30,10 +30,7 @@ def report(
     with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
         found = look(opened, progress=progress)
         text = page(opened, facts(opened.path, opened.manifest), found)
-    try:
-        out.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise MmloadError(f"cannot write {out} ({error.strerror})") from error
+    write_result(out, text)
     across = sum(pair.first[0] != pair.second[0] for pair in found.pairs)
     show(
         f"{out}: {counted(len(found.pairs), 'pair')} of copies, {across:,} of them in two splits; "

@@ -15,6 +15,7 @@ from typing import TextIO
 
 from mmload.cli.interrupt import fail
 from mmload.errors import MmloadError, UsageError, one_line
+from mmload.runtime.path_identity import is_within
 
 _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
@@ -144,8 +145,6 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
     """
     if path is None:
         return
-    from mmload.builder.destination import is_within
-
     for folder in inputs:
         if folder is not None and is_within(path.resolve(), folder.resolve()):
             raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
@@ -155,6 +154,20 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
         raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{name} is {path}, which may not be written; give another file, or change its permissions")
+
+
+def write_result(path: Path, content: str | bytes) -> None:
+    """Write a result file whole or not at all.
+
+    Raises:
+        MmloadError: if it cannot be written.
+    """
+    from mmload.runtime.durable_files import write_atomically
+
+    try:
+        write_atomically(path.resolve(), content)  # where a link leads, not over the link
+    except OSError as error:
+        raise MmloadError(f"cannot write {path} ({error.strerror or error})") from error
 
 
 def warn(warnings: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
@@ -14,9 +15,11 @@ from mmload.batch import Batch
 from mmload.errors import UsageError
 from mmload.pictures.cells import SHOWN, cells_of
 from mmload.pictures.contact_sheet import Cell, contact_sheet
-from mmload.store.dataset import Rows, Split
 from mmload.store.row_cells import cells_of_rows
 from mmload.store.row_numbers import row_numbers
+
+if TYPE_CHECKING:
+    from mmload.store.dataset import Rows, Split
 
 
 def augmented_sheet(

@@ -24,8 +24,8 @@ _SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 _TOKEN_BYTES = 8
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file atomically and durably. Only a kill can leave a temporary file.
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a small file, text as UTF-8, atomically and durably. Only a kill can leave a temporary file.
 
     Raises:
         OSError: if a file system operation fails.
@@ -33,7 +33,7 @@ def write_atomically(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}.partial")
     try:
         with open(partial, "xb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
             sync(file)
         partial.replace(path)
     except BaseException:

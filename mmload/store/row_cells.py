@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from mmload.errors import UsageError, choices
 from mmload.pictures.cells import SHOWN, cells_of, first_to_see
 from mmload.pictures.contact_sheet import Cell
 from mmload.records import FieldSpec
-from mmload.store.row_numbers import row_numbers
+from mmload.store.row_numbers import row_array
 
 if TYPE_CHECKING:
     from mmload.store.row_reader import RowReader
+
+Numbers = npt.NDArray[np.int64]
 
 _NAMED = 8  # classes that a message names
 
@@ -61,15 +63,15 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     spec = split.fields.get("images")
     if spec is None or spec.dtype != "uint8":
         raise UsageError(f"{where} has no uint8 images to show; it has {choices(split.fields)}")
-    numbers = row_numbers(rows, len(split), f"split {split.name!r}")
+    numbers = row_array(rows, len(split), f"split {split.name!r}")
     if not len(numbers):
         raise UsageError(f"no row of {where} is chosen, so there is nothing to show")
-    split.check_changed()  # a Batch would do this, too: its import takes as long as all the rest
-    fields = {name: split.reader.gather(name, numbers).numpy() for name in SHOWN if name in split.fields}
-    return cells_of({**fields, "ids": numbers.numpy()}, split.classes)
+    split.check_changed()
+    fields = {name: split.reader.array(name, numbers) for name in SHOWN if name in split.fields}
+    return cells_of({**fields, "ids": numbers}, split.classes)
 
 
-def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | None = None) -> Tensor:
+def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | None = None) -> Numbers:
     """Rows that one wants to see first: as many of each class as can be, drawn at random, sorted by class.
 
     Args:
@@ -87,16 +89,17 @@ def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | 
     spec = split.fields.get("targets")
     targets = None
     if spec is not None and spec.shape == () and split.classes:
-        targets = split.reader.gather("targets", torch.arange(len(split))).numpy()
+        targets = split.reader.array("targets", np.arange(len(split)))
     if of_class is None:
-        return torch.from_numpy(first_to_see(targets, len(split), count, seed))
+        return first_to_see(targets, len(split), count, seed)
     where = f"split {split.name!r} of {split.path}"
     if of_class not in split.classes:
         raise UsageError(f"{where} has no class {of_class!r}; it has {_some(split.classes)}")
     if targets is None:
         raise UsageError(f"rows of {where} have no single class; choose rows by their numbers")
     members = (targets == split.classes.index(of_class)).nonzero()[0]
-    return torch.from_numpy(members[first_to_see(None, len(members), count, seed)])
+    chosen: Numbers = members[first_to_see(None, len(members), count, seed)]
+    return chosen
 
 
 def _some(names: Sequence[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -63,4 +65,25 @@ def sparse_dataset(
     split = SplitRecord(rows=rows, fields=fields, samples=samples, shards=tuple(shards))
     manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
     (path / "dataset.json").write_text(manifest.dumps())
+    return path
+
+
+def of_tensors(path: Path, splits: Mapping[str, Mapping[str, torch.Tensor]], classes: tuple[str, ...] = ()) -> Path:
+    """A dataset of these fields, each split in one shard, its rows made of files called 0.png, 1.png, ..."""
+    records = {}
+    for name, tensors in splits.items():
+        folder = path / name / shard_name(0)
+        folder.mkdir(parents=True)
+        fields, files, rows = {}, {}, len(next(iter(tensors.values())))
+        for field, values in tensors.items():
+            data = values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            (folder / f"{field}.memmap").write_bytes(data)
+            fields[field] = FieldSpec(dtype=str(values.dtype).removeprefix("torch."), shape=tuple(values.shape[1:]))
+            files[field] = FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}")
+        listed = "".join(json.dumps({"id": f"{row}.png", "size": None}) + "\n" for row in range(rows)).encode()
+        (path / name / "samples.jsonl").write_bytes(listed)
+        samples = FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}")
+        shards = (ShardRecord(rows=rows, files=files),)
+        records[name] = SplitRecord(rows=rows, fields=fields, classes=classes, samples=samples, shards=shards)
+    (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits=records).dumps())
     return path

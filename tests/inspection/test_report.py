@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from PIL import Image
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.inspection.report import report
+from mmload.runtime import durable_files
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 
@@ -128,3 +130,24 @@ def test_what_cannot_be_written_is_one_line(dataset: Dataset, tmp_path: Path) ->
     assert "there is no folder" in complaint(mmload("report", dataset.path, "-o", tmp_path / "no" / "a.html"), 2)
     assert "which lies in" in complaint(mmload("report", dataset.path, "-o", dataset.path / "a.html"), 2)
     assert "no such dataset" in complaint(mmload("report", tmp_path / "nothing", "-o", tmp_path / "a.html"), 1)
+
+
+def test_a_page_is_written_whole_or_not_at_all(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, link = tmp_path / "page.html", tmp_path / "link.html"
+    out.write_text("an earlier page")
+    link.symlink_to(out)
+
+    def full(file: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable_files, "sync", full)
+        done = mmload("report", dataset.path, "-o", link)
+    assert complaint(done, 1) == f"mmload: cannot write {link} (No space left on device)"
+    assert out.read_text() == "an earlier page"
+    assert sorted(tmp_path.iterdir()) == [link, out]
+    assert mmload("report", dataset.path, "-o", link).returncode == 0
+    assert link.is_symlink()
+    assert out.read_text().startswith("<!doctype html>")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from written_datasets import of_tensors
 
 import mmload.store.row_reader
 from mmload.loader import Loader
 from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
 from mmload.store.row_reader import RowReader
 
 ROWS = torch.tensor([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
@@ -126,3 +130,17 @@ def test_tiers_read_cold_files_alike(dataset: Dataset, images: Tensor, monkeypat
         with Loader(dataset, batch_size=4, shuffle=True, tier=tier, threads=2) as loader:
             for batch in loader:
                 assert torch.equal(batch.images, images[batch.ids])
+
+
+def test_arrays_are_the_tensors(dataset: Dataset, reader: RowReader) -> None:
+    for name in dataset["train"].fields:
+        array = reader.array(name, ROWS.numpy())
+        assert torch.equal(torch.from_numpy(array), reader.gather(name, ROWS))
+
+
+def test_arrays_of_bfloat16_are_the_same_values_as_float32(tmp_path: Path) -> None:
+    values = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    split = open_dataset(of_tensors(tmp_path, {"train": {"features": values}}))["train"]
+    array = split.reader.array("features", np.array([3, 0, 0]))
+    assert array.dtype == np.float32
+    assert torch.equal(torch.from_numpy(array), values[[3, 0, 0]].float())
