@@ -18,6 +18,8 @@ PACKAGES = (
     "numpy",
     "pillow",
     "ffcv",
+    "turboloader",
+    "kornia",
     "nvidia-dali-cuda120",
     "nvidia-dali-cuda130",
     "litdata",

@@ -15,6 +15,7 @@ from mmload.bench.contenders.litdata import litdata_entries
 from mmload.bench.contenders.ours import own_entries
 from mmload.bench.contenders.source import check_source
 from mmload.bench.contenders.stock import stock_entries
+from mmload.bench.contenders.turboloader import turboloader_entries
 from mmload.bench.contenders.tutorial import tutorial_entries
 from mmload.bench.contenders.webdataset import webdataset_entries
 from mmload.bench.task import Task
@@ -33,6 +34,7 @@ def entries(task: Task) -> list[Entry]:
         stock_entries,
         tutorial_entries,
         ffcv_entries,
+        turboloader_entries,
         dali_entries,
         litdata_entries,
         webdataset_entries,

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from mmload.bench.task import Task
+from mmload.errors import counted
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.manifest import FILE_NAME
 
@@ -113,6 +114,12 @@ def one_view(task: Task) -> str:
 def without(task: Task) -> str:
     """What a peer does less that crops, flips and normalizes only; "" if that is the task."""
     return f"does less: no {task.left_out}" if task.left_out else ""
+
+
+def not_color(task: Task) -> str:
+    """Why a peer that stores color images only cannot store the rows, "" if it can."""
+    channels = task.rows.fields["images"].shape[0]
+    return "" if channels == 3 else f"it stores color images only, the rows have {counted(channels, 'channel')}"
 
 
 def unlabeled(task: Task) -> str:

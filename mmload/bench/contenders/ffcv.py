@@ -15,7 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Entry, converted, no_room, not_installed, one_view, unlabeled, without
+from mmload.bench.contenders.entry import (
+    Entry,
+    converted,
+    no_room,
+    not_color,
+    not_installed,
+    one_view,
+    unlabeled,
+    without,
+)
 from mmload.bench.task import Task
 from mmload.errors import counted
 
@@ -61,7 +70,7 @@ class Ffcv:
 
 def ffcv_entries(task: Task) -> list[Entry]:
     """Raw pixels, and JPEGs of the stored rows."""
-    missing = one_view(task) or not_installed("ffcv", _INSTALL) or unlabeled(task) or _not_color(task) or no_room(task)
+    missing = one_view(task) or not_installed("ffcv", _INSTALL) or unlabeled(task) or not_color(task) or no_room(task)
     return [
         Entry(
             name=f"FFCV {name}, {counted(task.threads, 'thread')}",
@@ -153,12 +162,6 @@ def _crop_differs(task: Task) -> str:
     if task.augment == "resized-crop":
         return f"resized by area, not {task.interpolation}"
     return "center crop: it has no random one" if task.augment == "crop" and not _translates(task) else ""
-
-
-def _not_color(task: Task) -> str:
-    """Why FFCV cannot store the rows, "" if it can."""
-    channels = task.rows.fields["images"].shape[0]
-    return "" if channels == 3 else f"FFCV stores color images only, the rows have {counted(channels, 'channel')}"
 
 
 def _side(task: Task) -> int:
