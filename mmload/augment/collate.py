@@ -25,6 +25,7 @@ from mmload.augment.checks import (
 from mmload.augment.draws import Draws, fresh_seeds
 from mmload.augment.epochs import SharedEpoch, epoch_of_loader
 from mmload.augment.mix import MixStep
+from mmload.augment.passes import one_pass, rehearse
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
 from mmload.errors import counted
@@ -33,6 +34,9 @@ from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)
+
+_MOST_STARTS = 64
+"""Upper bound of what a collate remembers of later passes: epochs and sizes of images have none."""
 
 
 class Collate(nn.Module):
@@ -80,6 +84,7 @@ class Collate(nn.Module):
         self.box_rule = box_rule or BoxRule()
         self._memory = MemoryPool(spare=2)
         self._epoch = SharedEpoch()
+        self._possible: set[object] = set()  # what later passes start from, of those that were found to be possible
 
     @property
     def epoch(self) -> int | None:
@@ -193,6 +198,27 @@ class Collate(nn.Module):
         seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
         return PreparedBatch(self, batch, seeds.to(device), shape, source)
 
+    def refuse_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
+        """Refuses steps after the first pass that cannot be done to what it gives, before it is rendered.
+
+        Args:
+            batch: before it.
+            first: the first pass.
+            following: the place of the first step after it.
+
+        Raises:
+            ValueError, TypeError: as the step does.
+        """
+        if following == len(self.steps):
+            return
+        epoch, has_ids, has_boxes = self.epoch, batch.ids is not None, batch.boxes is not None
+        start = first.plan.shape[1:], first.dtype, following, epoch, has_ids, has_boxes
+        if start not in self._possible:
+            rehearse(self.steps, following, first, self.dtype, epoch=epoch, has_ids=has_ids, has_boxes=has_boxes)
+            if len(self._possible) >= _MOST_STARTS:
+                self._possible.clear()
+            self._possible.add(start)
+
 
 class PreparedBatch:
     """A batch whose draws are made and whose pixels are yet to be rendered.
@@ -218,6 +244,7 @@ class PreparedBatch:
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
         self._rendering, self._next = self._described(0, shape, source)
+        collate.refuse_later_passes(batch, self._rendering, self._next)
         self.shape = self._rendering.plan.shape
         self.dtype = self._rendering.dtype
         self.memory_format = collate.memory_format
@@ -294,16 +321,11 @@ class PreparedBatch:
 
     def _described(self, at: int, shape: tuple[int, int, int], source: torch.dtype) -> tuple[Rendering, int]:
         """The description of the steps from ``at`` that compose, and the first step that does not."""
-        plan = Plan.of(self._batch.batch_size[0], shape, white(source), self._seeds.device)
-        steps = self._collate.steps
-        while at < len(steps):
-            step = steps[at]
-            if not isinstance(step, Step) or not step.fits(plan):
-                break
-            plan = step.describe(plan, self._draws(at))
-            self._mixer = step if isinstance(step, MixStep) else self._mixer
-            at += 1
-        return Rendering(plan, self._dtype_before(at, plan, source)), at
+        nothing = Plan.of(self._batch.batch_size[0], shape, white(source), self._seeds.device)
+        rendering, following = one_pass(self._collate.steps, at, nothing, source, self._collate.dtype, self._draws)
+        mixers = [step for step in list(self._collate.steps)[at:following] if isinstance(step, MixStep)]
+        self._mixer = mixers[-1] if mixers else self._mixer
+        return rendering, following
 
     def _draws(self, at: int) -> Draws:
         """The draws of step ``at``."""
@@ -312,15 +334,6 @@ class PreparedBatch:
 
     def _boxes_in(self, plan: Plan) -> tuple[Tensor, Tensor]:
         return boxes_in(self._batch, plan, self._trail)
-
-    def _dtype_before(self, at: int, plan: Plan, source: torch.dtype) -> torch.dtype:
-        """What a pass that ends before step ``at`` renders to: uint8 until something needs floats."""
-        steps = self._collate.steps
-        if plan.shift is not None or plan.blends or source != torch.uint8 or at == len(steps):
-            return self._collate.dtype
-        step = steps[at]
-        keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)
-        return source if keeps else self._collate.dtype
 
 
 def _render(rendering: Rendering, images: Tensor, memory_format: torch.memory_format) -> Tensor:

@@ -1,4 +1,4 @@
-"""Interprets the arguments of a Loader: rows, fields, device, rank and order."""
+"""Interprets the arguments of a Loader: rows, fields, collate, device, rank and order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from mmload.augment.collate import Collate
-from mmload.augment.views import Views
+from mmload.augment.epochs import batch_of_epoch
+from mmload.augment.step import Step
+from mmload.augment.views import Views, collates_of
+from mmload.batch import make_batch
 from mmload.errors import UsageError, choices
 from mmload.loader.order import Order
 from mmload.loader.sampler_order import SamplerOrder
@@ -47,6 +50,27 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
         if name not in split.fields:
             raise UsageError(f"split {split.name!r} has no field {name!r}; it has {choices(split.fields)}")
     return tuple(names)
+
+
+def refuse_collate(collate: object, split: Rows, fields: Sequence[str]) -> None:
+    """Refuses a Collate or Views that cannot be done to the split's rows, before one is read.
+
+    Steps that follow the epoch are looked at when the epoch begins: no other one has to be possible.
+
+    Raises:
+        ValueError, TypeError: as the step that cannot be done to such images, boxes, masks or targets.
+    """
+    if "images" not in fields:
+        return
+    images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64)
+    channels, height, width = images.shape
+    others = {name: split.fields[name] for name in fields if name != "images"}
+    row = {name: torch.zeros((1, *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
+    batch = make_batch(row, 1, ids=one, seeds=one)
+    for view in collates_of(collate):
+        if all(step.at_epoch(0) is step for step in view.steps if isinstance(step, Step)):
+            with batch_of_epoch(0):
+                view.prepare(batch, (channels, height, width), source=images.torch_dtype)
 
 
 def device_for(device: torch.device | str | None, collate: object) -> torch.device:

@@ -13,7 +13,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.checks import refuse_fields
 from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import sample_seeds
 from mmload.augment.epochs import batch_of_epoch
@@ -71,8 +70,6 @@ class BatchWorker:
     ) -> None:
         self._split, self._collate, self._seed = split, collate, seed
         views = collates_of(collate)
-        for view in views:  # before the first row is read
-            refuse_fields(view.steps, boxes="boxes" in fields, masks="masks" in fields)
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = isinstance(collate, nn.Module) and any(
             isinstance(module, PerSample) for module in collate.modules()

@@ -27,6 +27,7 @@ from mmload.loader.arguments import (
     fields_named,
     order_for,
     ranks_for,
+    refuse_collate,
     refuse_number,
     refuse_other_ranks,
     view_named,
@@ -94,7 +95,7 @@ class Loader:
     Raises:
         UsageError: if the split or a field does not exist.
         StoreError: if the dataset cannot be opened.
-        ValueError, TypeError: if an argument is invalid.
+        ValueError, TypeError: if an argument is invalid, or a step of the collate cannot be done to these rows.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Loader:
         self._order = order_for(len(self._view), shuffle, seed, sampler, *ranks_for(rank, world_size), tail)
         self._ranks_given = rank is not None or sampler is not None
         self._fields = fields_named(self.split, fields)
+        refuse_collate(collate, self.split, self._fields)
         self._pool: WorkerPool | None = None
         self._epoch = self._offset = 0
         self._position = Position(0, 0)  # of the iterator begun last
