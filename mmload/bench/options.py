@@ -44,7 +44,7 @@ class Options:
     Attributes:
         split: which split; None: the first.
         augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.task.Task`.
-        recipe: a function of :mod:`mmload.recipes`, in place of ``augment``; None: ``augment``.
+        recipe: a function of :mod:`mmload.recipes` or MODULE:FUNCTION, in place of ``augment``; None: ``augment``.
         crop: pixels of a side of the output square; None: as the recipe has it, else 7/8 of the stored side (224 of
             256), all of it with padding.
         padding: pixels around the image before a random crop.

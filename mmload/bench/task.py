@@ -38,7 +38,10 @@ class Task:
         padding: pixels around the image before a random crop, as usual for CIFAR.
         scale: shares of the area that a resized crop is drawn from.
         interpolation: of a resized crop, "bilinear" or "bicubic".
-        training_recipe: the function of :mod:`mmload.recipes` that makes the output; "": crop, flip and normalize do.
+        training_recipe: the function of :mod:`mmload.recipes`, or MODULE:FUNCTION, that makes the output; "":
+            crop, flip and normalize do.
+        statistics: the mean and standard deviation of each channel that the training recipe normalizes with; None: the
+            split's own.
         views: (height, width) of each view that the training recipe makes.
         left_out: the training recipe's steps besides crop, flip and normalize, which not every contender has.
         batch_size: images per batch.
@@ -61,6 +64,7 @@ class Task:
     scale: tuple[float, float] = (0.08, 1.0)
     interpolation: str = "bilinear"
     training_recipe: str = ""
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     views: tuple[tuple[int, int], ...] = ()
     left_out: str = ""
     batch_size: int = 64
@@ -160,12 +164,12 @@ class Task:
     @property
     def mean(self) -> list[float]:
         """The mean of each channel in [0, 1] for normalization."""
-        return list(self.rows.mean)
+        return list(self.statistics[0] if self.statistics else self.rows.mean)
 
     @property
     def std(self) -> list[float]:
         """The standard deviation of each channel in [0, 1] for normalization, never 0."""
-        return [value or 1.0 for value in self.rows.std]
+        return [value or 1.0 for value in (self.statistics[1] if self.statistics else self.rows.std)]
 
     @property
     def classes(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,21 +25,20 @@ def check_name(name: str) -> None:
     """Refuse a name that no training recipe has.
 
     Raises:
-        UsageError: listing the names.
+        UsageError: listing the names, or saying why a module cannot be imported.
     """
-    if name not in _functions():
-        raise UsageError(f"--recipe is {name!r}; use one of {choices(_functions())}")
+    _function(name)
 
 
 def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Views:
     """The collate of a training recipe, at epoch 0.
 
     Args:
-        name: a function of :mod:`mmload.recipes`.
+        name: a function of :mod:`mmload.recipes`, or MODULE:FUNCTION.
         size: pixels of a side of its (larger) crops; None: as published.
         classes: for recipes that mix samples.
     """
-    make = _functions()[name]
+    make = _function(name)
     given: dict[str, Any] = {} if size is None else {"size": size}
     if "num_classes" in inspect.signature(make).parameters:
         given["num_classes"] = max(2, classes)
@@ -53,7 +53,7 @@ def task_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) ->
     Raises:
         UsageError: if the recipe cannot be done to the stored images.
     """
-    from mmload.augment import RandomCrop, RandomResizedCrop
+    from mmload.augment import Normalize, RandomCrop, RandomResizedCrop
     from mmload.augment.views import collates_of
 
     collates = collates_of(collate_of_recipe(name, size, 2))
@@ -67,8 +67,11 @@ def task_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) ->
         crop = {"augment": "resized-crop", "scale": first.scale, "interpolation": first.mode}
     elif isinstance(first, RandomCrop):
         crop = {"augment": "crop", "padding": max(first.padding)}
+    normalize = [step for step in collates[0].steps if isinstance(step, Normalize)]
+    statistics = [(tuple(step.mean.tolist()), tuple(step.std.tolist())) for step in normalize]
     return crop | {
         "training_recipe": name,
+        "statistics": statistics[0] if statistics else ((0.0,) * stored[0], (1.0,) * stored[0]),
         "views": tuple(shapes),
         "crop": shapes[0][0],
         "left_out": ", ".join(dict.fromkeys(_names(collates))),
@@ -127,10 +130,32 @@ class Collated:
         return (images, labels) if self._mix is None else self._mix(images, labels)
 
 
-def _functions() -> Mapping[str, Callable[..., Any]]:
+def _function(name: str) -> Callable[..., Any]:
+    """The function of a name.
+
+    Raises:
+        UsageError: if there is none.
+    """
     from mmload import recipes
 
-    return {name: getattr(recipes, name) for name in recipes.__all__ if name != "evaluation"}
+    published: dict[str, Callable[..., Any]] = {
+        name: getattr(recipes, name) for name in recipes.__all__ if name != "evaluation"
+    }
+    module, colon, function = name.partition(":")
+    if not colon:
+        if name not in published:
+            raise UsageError(f"--recipe is {name!r}; use one of {choices(published)}, or MODULE:FUNCTION of your own")
+        return published[name]
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"--recipe is {name!r}: {error}; give MODULE:FUNCTION, and PYTHONPATH to its folder"
+        ) from error
+    if not callable(found):
+        raise UsageError(f"--recipe is {name!r}, which is {type(found).__name__}; give a function that makes a Collate")
+    made: Callable[..., Any] = found
+    return made
 
 
 def _shape(collate: Collate, stored: tuple[int, int, int]) -> tuple[int, int]:
@@ -144,12 +169,19 @@ def _shape(collate: Collate, stored: tuple[int, int, int]) -> tuple[int, int]:
 
 def _names(collates: tuple[Collate, ...]) -> list[str]:
     """The steps besides the first crop, flip and Normalize, named by what they do."""
-    from mmload.augment import AlternatingHorizontalFlip, Normalize, RandomApply, RandomHorizontalFlip
+    from mmload.augment import AlternatingHorizontalFlip, Normalize, RandomCrop, RandomHorizontalFlip
 
     usual = (RandomHorizontalFlip, AlternatingHorizontalFlip, Normalize)
+    crops = [step for step in (collate.steps[0] for collate in collates) if isinstance(step, RandomCrop)]
+    padded = [f"padding by {step.padding_mode}" for step in crops if step.padding_mode != "constant"]
     steps = [step for collate in collates for step in list(collate.steps)[1:] if not isinstance(step, usual)]
-    inner = [list(step.transforms) if isinstance(step, RandomApply) else [step] for step in steps]
-    return [type(one).__name__ for several in inner for one in several]
+    return padded + [name for step in steps for name in _inner_names(step)]
+
+
+def _inner_names(step: nn.Module) -> list[str]:
+    """The step's name, or those of the steps that it applies or chooses from."""
+    inner = getattr(step, "transforms", None)
+    return [type(step).__name__] if inner is None else [name for one in inner for name in _inner_names(one)]
 
 
 def _mixes(step: nn.Module) -> bool:

@@ -25,7 +25,10 @@ Split = Annotated[str | None, typer.Option(help="Which split; the first by defau
 Augment = Annotated[str, typer.Option(help="crop, resized-crop, or none (the stored rows).")]
 Recipe = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="A training recipe of mmload.recipes in place of --augment, such as simclr."),
+    typer.Option(
+        metavar="NAME",
+        help="A training recipe of mmload.recipes in place of --augment, such as simclr; or your own MODULE:FUNCTION.",
+    ),
 ]
 Crop = Annotated[int | None, typer.Option(help="Pixels of the square crop; 7/8 of the stored side.")]
 Padding = Annotated[int, typer.Option(help="Pixels around the image before a random crop, as for CIFAR.")]

@@ -24,6 +24,15 @@ from mmload.errors import MmloadError, UsageError
 from mmload.store.dataset import Dataset
 
 TRAINING = [name for name in recipes.__all__ if name != "evaluation"]
+OWN = """
+from mmload.augment import Normalize, RandomCrop, RandomErasing
+from mmload.augment.collate import Collate
+
+WORD = "not a function"
+
+def mine(size):
+    return Collate(RandomCrop(size), Normalize.imagenet(), RandomErasing())
+"""
 SEVERAL = {"simclr": 2, "dinov2": 10}
 
 
@@ -84,7 +93,12 @@ def test_each_contender_says_what_it_does_less(dataset: Dataset, folder: Path, m
 def test_the_task_has_the_recipes_crop(dataset: Dataset, folder: Path) -> None:
     mae, airbench = task_of(dataset, folder, "mae"), task_of(dataset, folder, "airbench")
     assert (mae.augment, mae.scale, mae.interpolation, mae.crop) == ("resized-crop", (0.2, 1.0), "bicubic", 24)
-    assert (airbench.augment, airbench.padding, airbench.left_out) == ("crop", 2, "")
+    assert (airbench.augment, airbench.padding, airbench.left_out) == ("crop", 2, "padding by reflect")
+    assert mae.mean == pytest.approx([0.485, 0.456, 0.406])
+    assert mae.std == pytest.approx([0.229, 0.224, 0.225])
+    simclr, deit3 = task_of(dataset, folder, "simclr"), task_of(dataset, folder, "deit3")
+    assert (simclr.mean, simclr.std) == ([0.0] * 3, [1.0] * 3)  # as published
+    assert deit3.left_out == "RandomGrayscale, RandomSolarize, GaussianBlur, ColorJitter, MixUp, CutMix"
     published = Options(recipe="ffcv_rn50", images=9, batch_size=2, device="cpu").task(dataset.path, None)
     assert published.views == ((160, 160),)
 
@@ -102,6 +116,24 @@ def test_the_task_has_the_recipes_crop(dataset: Dataset, folder: Path) -> None:
 def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], match: str) -> None:
     with pytest.raises(UsageError, match=match):
         Options(**wrong)
+
+
+def test_a_list_of_ones_own_is_a_recipe(
+    dataset: Dataset, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_lists.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = task_of(dataset, folder, "own_lists:mine")
+    assert (task.crop, task.left_out) == (24, "RandomErasing")
+    assert collates_of(collate_of_recipe("own_lists:mine", 24, 2))[0].steps[0].size == (24, 24)
+    for name, match in {
+        "own_lists:yours": "has no attribute 'yours'; give MODULE:FUNCTION",
+        "own_list:mine": "No module named 'own_list'; give MODULE:FUNCTION",
+        "own_lists:WORD": "'own_lists:WORD', which is str; give a function",
+        ":mine": "Empty module name; give MODULE:FUNCTION",
+    }.items():
+        with pytest.raises(UsageError, match=match):
+            Options(recipe=name)
 
 
 def test_a_recipe_that_does_not_fit_the_rows_is_refused(dataset: Dataset, monkeypatch: Any) -> None:

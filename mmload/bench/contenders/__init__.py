@@ -11,6 +11,7 @@ from __future__ import annotations
 from mmload.bench.contenders.dali import dali_entries
 from mmload.bench.contenders.entry import Contender, Entry
 from mmload.bench.contenders.ffcv import ffcv_entries
+from mmload.bench.contenders.kornia import kornia_entries
 from mmload.bench.contenders.litdata import litdata_entries
 from mmload.bench.contenders.ours import own_entries
 from mmload.bench.contenders.source import check_source
@@ -36,6 +37,7 @@ def entries(task: Task) -> list[Entry]:
         ffcv_entries,
         turboloader_entries,
         dali_entries,
+        kornia_entries,
         litdata_entries,
         webdataset_entries,
         own_entries,

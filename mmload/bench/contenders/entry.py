@@ -20,6 +20,7 @@ from torch import Tensor
 from mmload.bench.task import Task
 from mmload.errors import counted
 from mmload.runtime.byte_sizes import bytes_text
+from mmload.runtime.thread_pools import available_cores
 from mmload.store.manifest import FILE_NAME
 
 ROOM_SHARE = 1 / 8
@@ -120,6 +121,12 @@ def not_color(task: Task) -> str:
     """Why a peer that stores color images only cannot store the rows, "" if it can."""
     channels = task.rows.fields["images"].shape[0]
     return "" if channels == 3 else f"it stores color images only, the rows have {counted(channels, 'channel')}"
+
+
+def all_cores(task: Task) -> str:
+    """How many threads a peer has that takes all cores, if that is not the task's number; else ""."""
+    cores = available_cores()
+    return "" if task.threads == cores else f"{counted(cores, 'thread')}, as many as cores"
 
 
 def unlabeled(task: Task) -> str:

@@ -6,7 +6,7 @@ numba would increase their memory, and add seconds of compilation if machine cod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ class Mmload:
         """See :class:`~mmload.bench.contenders.entry.Contender`."""
         made: Batch | tuple[Batch, ...]
         for made in self._loader:
-            yield _pair(made)
+            yield pair_of(made)
 
     def close(self) -> None:
         """See :class:`~mmload.bench.contenders.entry.Contender`."""
@@ -62,13 +62,7 @@ class MapStyle(Batches):
     """The stored dataset under ``torch.utils.data.DataLoader``, a batch at a time, in the training process."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
-        loader: DataLoader[Any] = DataLoader(
-            _Rows(task.rows),
-            batch_size=task.batch_size,
-            sampler=SubsetRandomSampler(_repeated(task)),
-            collate_fn=partial(_collated, collate_of(task)),
-        )
-        super().__init__(loader, task.device)
+        super().__init__(stored_batches(task, partial(_collated, collate_of(task))), task.device)
 
 
 def own_entries(task: Task) -> list[Entry]:
@@ -87,6 +81,21 @@ def own_entries(task: Task) -> list[Entry]:
     return [Entry(name="DataLoader + mmload dataset, 0 workers", group="mmload", need=2, make=MapStyle), *loaders]
 
 
+def stored_batches(task: Task, collate: Callable[[Any], Any]) -> DataLoader[Any]:
+    """A DataLoader that shuffles the task's repeats of the stored rows, read a batch at a time.
+
+    Args:
+        task: defines the rows.
+        collate: what becomes of a batch of them.
+    """
+    return DataLoader(
+        _Rows(task.rows),
+        batch_size=task.batch_size,
+        sampler=SubsetRandomSampler(_repeated(task)),
+        collate_fn=collate,
+    )
+
+
 def collate_of(task: Task) -> Collate | Views | None:
     """The task's augmentation as mmload steps; None: the rows unchanged."""
     if task.training_recipe:
@@ -99,6 +108,13 @@ def collate_of(task: Task) -> Collate | Views | None:
     resized = task.augment == "resized-crop"
     crop = RandomResizedCrop(task.crop) if resized else RandomCrop(task.crop, task.padding or None)
     return Collate(crop, RandomHorizontalFlip(), Normalize(task.mean, task.std))
+
+
+def pair_of(made: Batch | tuple[Batch, ...]) -> tuple[Any, Tensor]:
+    """The images, of each view if there are several, and the labels."""
+    if isinstance(made, tuple):
+        return tuple(view.images for view in made), labels_of(made[0])
+    return made.images, labels_of(made)
 
 
 def labels_of(batch: Batch) -> Tensor:
@@ -131,11 +147,4 @@ class _Rows(torch.utils.data.Dataset[Batch]):
 
 
 def _collated(collate: Collate | Views | None, batch: Batch) -> tuple[Any, Tensor]:
-    return _pair(batch if collate is None else collate(batch))
-
-
-def _pair(made: Batch | tuple[Batch, ...]) -> tuple[Any, Tensor]:
-    """The images, of each view if there are several, and the labels."""
-    if isinstance(made, tuple):
-        return tuple(view.images for view in made), labels_of(made[0])
-    return made.images, labels_of(made)
+    return pair_of(batch if collate is None else collate(batch))

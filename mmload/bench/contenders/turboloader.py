@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mmload.bench.contenders.entry import (
     Entry,
+    all_cores,
     converted,
     no_room,
     not_color,
@@ -30,7 +31,6 @@ from mmload.bench.contenders.entry import (
 from mmload.bench.contenders.source import no_source, source_dataset
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, counted
-from mmload.runtime.thread_pools import available_cores
 
 PREFETCH = 2
 """Batches that are made ahead: the raw loader's default."""
@@ -119,8 +119,7 @@ def tar_of_jpegs(task: Task, scratch: Path) -> Labeled:
 
 def turboloader_entries(task: Task) -> list[Entry]:
     """Its raw file and its tar."""
-    threads = "" if task.threads == available_cores() else f"{counted(available_cores(), 'thread')}, as many as cores"
-    less, absent = [threads, without(task)], one_view(task) or not_installed("turboloader", _INSTALL)
+    less, absent = [all_cores(task), without(task)], one_view(task) or not_installed("turboloader", _INSTALL)
     ways = (
         ("raw .tbl", raw_rows, _resize_differs(task), _no_floats(task) or not_color(task) or unlabeled(task)),
         ("tar of JPEGs", tar_of_jpegs, _tar_differs(task), _no_tar(task)),
