@@ -20,7 +20,7 @@ from mmload import augment
 from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.step import Step
 from mmload.interop.torchvision import equivalent_of
-from mmload.parity import detection_draws, level_draws
+from mmload.parity import detection_draws, level_draws, mixed_draws
 from mmload.render.plan import Plan
 
 Shape = tuple[int, int, int]
@@ -161,6 +161,7 @@ _READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]]
     augment.ColorJitter: _jitter,
     **level_draws.READERS,
     **detection_draws.READERS,
+    **mixed_draws.READERS,
 }
 
 

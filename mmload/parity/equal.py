@@ -18,7 +18,7 @@ from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.errors import counted
 from mmload.loader import Loader
-from mmload.parity.fixed_draws import Drawn, drawn, followable, result
+from mmload.parity.fixed_draws import Drawn, drawn, followable, results
 from mmload.parity.level_reference import Allowance, Items, frame_after
 from mmload.parity.verdict import Verdict
 from mmload.render.level_program import WARPS
@@ -31,6 +31,7 @@ _BATCH = 16
 _ROUNDING = 0.01  # of a level: float32 arithmetic in a different order
 _SCATTERED = 0.01  # share of an image's values, or of a warped mask's, that may exceed the limit
 _BOX_LIMIT = 1e-3  # pixels
+_TARGET_LIMIT = 1e-6  # of soft targets, which are computed in float32
 
 
 def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, seed: int) -> list[Verdict]:
@@ -132,13 +133,11 @@ def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Co
     if batch.ids is None or batch.seeds is None:
         raise ValueError("the batch has no ids and seeds")
     stored = split.rows(batch.ids)
-    channels, height, width = stored.images.shape[1:]
-    draws = drawn(steps, (channels, height, width), batch.seeds, epoch, batch.ids)
-    for k in range(len(batch.ids)):
-        items, allowance = result(steps, draws, stored, k, collate.dtype)
+    draws = drawn(steps, stored, batch.seeds, epoch, batch.ids)
+    for k, (items, allowance) in enumerate(results(steps, draws, stored, collate.dtype)):
         seen.image(batch.images[k], items["images"], allowance)
-        if stored.targets is not None:
-            seen.field("labels", float(not torch.equal(batch.targets[k], stored.targets[k])))
+        if "targets" in items:
+            seen.field("labels", _targets_apart(batch.targets[k], items["targets"]), _TARGET_LIMIT)
         if "masks" in items and batch.masks is not None:
             mask = items["masks"].as_subclass(Tensor)
             same = batch.masks[k].shape == mask.shape
@@ -149,29 +148,36 @@ def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Co
             seen.field("boxes", _boxes_apart(batch, k, items, stored, least), _BOX_LIMIT)
 
 
+def _targets_apart(got: Tensor, expected: Tensor) -> float:
+    """The largest difference of a class index or a soft target; infinite if these are of another kind."""
+    if (got.shape, got.dtype) != (expected.shape, expected.dtype):
+        return float("inf")
+    return float((got.to(torch.float64) - expected.to(torch.float64)).abs().amax()) if got.numel() else 0.0
+
+
 def _warps(draws: Sequence[Drawn]) -> bool:
     """Whether masks are warped: a pixel half way between two may be rounded to either."""
-    return any(plan.program is not None and plan.program.operations & WARPS for plan, _ in draws)
+    return any(draw.plan.program is not None and draw.plan.program.operations & WARPS for draw in draws)
 
 
 def _cut_off(draws: Sequence[Drawn], k: int) -> bool:
     """Whether a step cut off a part of sample ``k``'s image, other than padding."""
     frame: list[float] | None = None
-    for plan, sample_windows in draws:
-        window = sample_windows[k]
+    for plan, sample_windows, sizes in draws:
+        window, (rows, cols) = sample_windows[k], sizes[k]
         _, height, width = plan.source
         x1, y1, x2, y2 = frame or (0.0, 0.0, float(width), float(height))
         x1, y1, x2, y2 = x1 - window.left, y1 - window.top, x2 - window.left, y2 - window.top
         if min(x1, y1) < -_BOX_LIMIT or x2 > window.cols + _BOX_LIMIT or y2 > window.rows + _BOX_LIMIT:
             return True
         placed = None if plan.resampling is None else plan.resampling.placement
-        wide, high = (plan.width, plan.height) if placed is None else (int(placed.cols[k]), int(placed.rows[k]))
+        wide, high = (cols, rows) if placed is None else (int(placed.cols[k]), int(placed.rows[k]))
         x1, x2 = x1 * wide / window.cols, x2 * wide / window.cols
         y1, y2 = y1 * high / window.rows, y2 * high / window.rows
-        if wide > plan.width or high > plan.height:
+        if wide > cols or high > rows:
             return True
-        x1, x2 = (plan.width - x2, plan.width - x1) if -1 in window.flips else (x1, x2)
-        y1, y2 = (plan.height - y2, plan.height - y1) if -2 in window.flips else (y1, y2)
+        x1, x2 = (cols - x2, cols - x1) if -1 in window.flips else (x1, x2)
+        y1, y2 = (rows - y2, rows - y1) if -2 in window.flips else (y1, y2)
         frame = [x1, y1, x2, y2]
         if plan.program is not None:
             frame, lost = frame_after(frame, plan.program, k, plan.height, plan.width)

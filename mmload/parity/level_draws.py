@@ -167,7 +167,7 @@ def of_steps(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     places = torch.where(program.codes != levels.NONE, program.numbers[:, :, 0].to(torch.int64) + 1, 0).tolist()
     seen: list[int] = []
     transform = equivalent_of(step)
-    transform.transforms = [_Seen(place + 1, seen) for place in range(len(step.transforms))]
+    transform.transforms = [Seen(place + 1, seen) for place in range(len(step.transforms))]
     image, theirs = torch.empty(shape), []
     for _ in range(count):
         seen.clear()
@@ -190,7 +190,7 @@ class _Mark(LevelStep):
         return Program.of(levels.BRIGHTNESS, plan.count, plan.device, float(self.place))
 
 
-class _Seen(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+class Seen(v2.Transform):  # type: ignore[misc]  # torchvision has no types
     """Records that it ran."""
 
     def __init__(self, place: int, seen: list[int]) -> None:

@@ -84,9 +84,8 @@ def check_draws(
 def _not_compared(step: nn.Module, in_first_epoch: nn.Module) -> str:
     """What of a step's draws is not compared, and why; empty if nothing."""
     name = type(step).__name__
-    if isinstance(step, MixStep):
-        how = "for each sample, torchvision for each batch" if step.per == "sample" else "once a batch"
-        return f"{name} draws {how}: not compared"
+    if isinstance(step, MixStep) and step.per == "sample":
+        return f"{name} draws for each sample, torchvision for each batch: compared draw by draw"
     if isinstance(step, AlternatingHorizontalFlip):
         return f"{name} draws nothing, and torchvision has no counterpart: not compared"
     if step is not in_first_epoch:

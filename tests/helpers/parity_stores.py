@@ -12,6 +12,9 @@ from mmload import parity
 from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.parity.equal import check_equal
+from mmload.parity.verdict import Verdict
+from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
 
 SIZE = 24
@@ -61,3 +64,46 @@ def rewrite(out: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) ->
     spec = open_dataset(out)["train"].fields[name]
     rows = np.memmap(out / "train" / "000000" / f"{name}.memmap", dtype=spec.dtype, mode="r+").reshape(-1, *spec.shape)
     rows[:] = change(np.array(rows))
+
+
+_BOXED = """
+import torch
+
+def train():
+    rows = []
+    for k in range(10):
+        g = torch.Generator().manual_seed(k)
+        corner = torch.randint(0, 20, (3, 2), generator=g).float()
+        side = torch.randint(4, 20, (3, 2), generator=g).float()
+        count = 1 + k % 3
+        real = (torch.arange(3) < count)
+        rows.append({
+            "images": torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=g),
+            "targets": torch.tensor(k % 4),
+            "boxes": torch.cat((corner, corner + side), 1) * real[:, None],
+            "labels": torch.where(real, torch.arange(3), -1),
+            "difficult": torch.zeros(3, dtype=torch.bool),
+            "counts": torch.tensor(count),
+            "masks": torch.randint(0, 5, (40, 48), dtype=torch.uint8, generator=g),
+        })
+    return rows
+"""
+
+
+def boxed_split(root: Path) -> Split:
+    """Ten rows of 40 x 48 with boxes and masks, from a Python dataset."""
+    (root / "boxed_rows.py").write_text(_BOXED)
+    options = {"dataset": "boxed_rows:train"}
+    build(BuildRecipe(kind="python", root=root, out=root / "out", options=options), threads=1)
+    return open_dataset(root / "out")["train"]
+
+
+def by_name(verdicts: list[Verdict]) -> dict[str, Verdict]:
+    """The verdicts of a check, each by its name."""
+    return {verdict.name: verdict for verdict in verdicts}
+
+
+def equal_failures(collate: Collate, split: Split) -> dict[str, Verdict]:
+    """What is not equal for equal draws, by name."""
+    found = by_name(check_equal("x", collate, split, seed=0))
+    return {name: verdict for name, verdict in found.items() if verdict.state == "fail"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from parity_stores import by_name, equal_failures
 from test_parity_load import boxed as boxed  # a fixture
-from test_parity_load import by_name, equal_failures
 from torch import nn
 
 from mmload import augment
