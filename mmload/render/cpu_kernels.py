@@ -30,6 +30,9 @@ Index = int | np.uintp
 FLIPPED_X, FLIPPED_Y = 1, 2
 """The bits of a sample's flips: left to right, upside down."""
 
+IN_PLACE, INSIDE, ANYWHERE = range(3)
+"""Where levels are: in the images, to be changed there; or in windows of them, which lie inside, or anywhere."""
+
 _CONSTANT, _REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("constant", "reflect", "symmetric"))
 
 _BAND = 2 * 2**10
@@ -40,10 +43,11 @@ Bands of 16 KB fill the write buffers of a core in bursts: loaders made 1.1 time
 
 _U = np.uintp
 
-_CROP = (
+CROP = (
     "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
     "float32[::1], float32[::1], boolean, {})"
 )
+"""The signature of a crop into an output of a type."""
 
 
 class _Span(NamedTuple):
@@ -138,7 +142,7 @@ def _lines_at_once(height: int, line_bytes: int) -> int:
     return min(height, aligned * max(1, _BAND // (aligned * line_bytes)))
 
 
-@numba_compiled(_CROP.format("float32[:, :, :, ::1]"), _CROP.format("uint8[:, :, :, ::1]"))
+@numba_compiled(CROP.format("float32[:, :, :, ::1]"), CROP.format("uint8[:, :, :, ::1]"))
 def crop(
     images: Bytes,
     indices: Numbers,
@@ -247,7 +251,7 @@ def _interleave(images: Bytes, index: Index, row: Index, columns: _Span, line: B
                 line[x * _U(channels) + c] = images[index, c, row, origin - x if columns.flipped else origin + x]
 
 
-@numba_compiled(_CROP.format("float32[:, :, ::1]"))
+@numba_compiled(CROP.format("float32[:, :, ::1]"))
 def crop_interleaved(
     images: Bytes,
     indices: Numbers,
@@ -310,7 +314,12 @@ def crop_into(out: Pixels) -> Callable[..., None]:
     Float32 and contiguous uint8 are compiled with the module; each other by its first call, which takes 3 to 4 s once a
     machine.
     """
-    kernel, signature = (crop, "{}[:, :, :, ::1]") if out.ndim == 4 else (crop_interleaved, "{}[:, :, ::1]")
-    if out.dtype == np.float32 or (out.dtype == np.uint8 and out.ndim == 4):
+    kernel, kind = crop if out.ndim == 4 else crop_interleaved, kind_of(out)
+    if kind in ("float32[:, :, :, ::1]", "float32[:, :, ::1]", "uint8[:, :, :, ::1]"):
         return kernel
-    return variant(kernel, _CROP.format(signature.format(out.dtype)))
+    return variant(kernel, CROP.format(kind))
+
+
+def kind_of(out: Pixels) -> str:
+    """The type of an output in signatures."""
+    return f"{out.dtype}[:, :, :, ::1]" if out.ndim == 4 else f"{out.dtype}[:, :, ::1]"

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from mmload.render import antialiased_resize as antialias
 from mmload.render import cpu_kernels as kernels
-from mmload.render.cpu_kernels import Bytes, Floats, Numbers, Pixels
+from mmload.render.cpu_kernels import ANYWHERE, IN_PLACE, INSIDE, Bytes, Floats, Numbers, Pixels
+from mmload.render.cpu_levels import Operations
 from mmload.render.cpu_mixing import CpuMixing, Windows
 from mmload.render.device_constants import constant
 from mmload.render.erased_regions import Corner, corners_of, punch_row
-from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
@@ -55,44 +55,6 @@ class Frames(NamedTuple):
     def of(self, samples: slice) -> Frames:
         """Those of some samples."""
         return Frames(self.tops[samples], self.lefts[samples], self.flips[samples])
-
-    @classmethod
-    def whole(cls, count: int) -> Frames:
-        """Those that leave images as they are."""
-        starts = np.zeros(count, dtype=np.int64)
-        return cls(starts, starts, np.zeros(count, dtype=np.uint8))
-
-
-class Operations(NamedTuple):
-    """A program as :func:`mmload.render.level_kernels.run` takes it."""
-
-    codes: Numbers
-    numbers: Floats
-    fills: Numbers
-
-    @classmethod
-    def of_program(cls, program: Program, channels: int) -> Operations:
-        """Those of all samples; a missing fill is -1."""
-        fills = [
-            (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill))
-            for slot in program.slots
-        ]
-        shape = len(program.codes), len(program.slots), MOST_NUMBERS
-        numbers = np.ascontiguousarray(program.numbers.numpy()).reshape(shape)
-        return cls(
-            np.ascontiguousarray(program.codes.numpy()), numbers, np.array(fills, np.int64).reshape(-1, channels)
-        )
-
-    def run(self, samples: slice, levels: Bytes, flips: Bytes) -> None:
-        """Changes the levels [b, C, H, W] of some samples in place; flips [b] that are still to be done stay set."""
-        from mmload.render import level_kernels  # compiled only by those who have such steps
-
-        _, channels, height, width = levels.shape
-        size, framed = channels * height * width, (height + 2) * (width + 2)
-        spare, floats = scratch("spare", (size,), torch.uint8), scratch("floats", (size,), torch.float32)
-        packed = scratch("packed", (framed,), torch.int32).numpy().view(np.uint32)
-        codes, numbers = self.codes[samples], self.numbers[samples]
-        level_kernels.run(levels, flips, codes, numbers, self.fills, spare.numpy(), floats.numpy(), packed)
 
 
 class CpuRendering:
@@ -163,9 +125,9 @@ class CpuRendering:
                 for k, index, target in zip(range(here.start, here.stop), indices[part], full, strict=True):
                     self._resize_one(k, images[index], how, target)
             if self._operations is not None and self._keeps_all(how):
-                self._change(here, full.numpy(), out[part])
+                self._change(self._operations, here, full.numpy(), _numbers(len(full)), IN_PLACE, out[part])
             else:
-                self._crop(here, full.numpy(), np.arange(len(full)), out[part])
+                self._crop(here, full.numpy(), _numbers(len(full)), out[part])
 
     def _resize_one(self, k: int, image: Tensor, how: Resampling, target: Tensor) -> None:
         """The window of sample ``k``, which may reach outside of the image, or has a size of its own."""
@@ -195,33 +157,32 @@ class CpuRendering:
 
     def _crop(self, samples: slice, images: Bytes, indices: Numbers, out: Tensor) -> None:
         """Cuts frames out of images and colors them, by way of their levels where these change."""
-        frames = self._frames.of(samples)
         if self._operations is None:
-            self._finish(samples.start, images, indices, frames, out)
+            self._finish(samples.start, images, indices, self._frames.of(samples), out)
+        else:
+            inside = INSIDE if self._frames_are_inside else ANYWHERE
+            self._change(self._operations, samples, images, indices, inside, out)
+
+    def _change(
+        self, operations: Operations, samples: slice, images: Bytes, indices: Numbers, origin: int, out: Tensor
+    ) -> None:
+        """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
+        frames = self._frames.of(samples)
+        frames = frames._replace(flips=frames.flips.copy())
+        pixels = _written(out) if self._mixing is None else None
+        if pixels is not None:
+            room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
+            where = images, indices, *frames, self._fill, self._mode
+            operations.render(samples, (*where, *self._color_map, self._streams(out)), pixels, room, origin)
             return
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
-            levels = scratch("levels", (part.stop - part.start, *self._plan.shape[1:]), torch.uint8)
-            self._copy(images, indices[part], frames.of(part), levels)
-            self._change(slice(samples.start + part.start, samples.start + part.stop), levels.numpy(), out[part])
-
-    def _copy(self, images: Bytes, indices: Numbers, frames: Frames, levels: Tensor) -> None:
-        """Cuts frames out of images, not yet flipped."""
-        from mmload.render import level_kernels
-
-        spare = np.array(images.shape[2:]) - levels.shape[2:]
-        if (np.stack((frames.tops, frames.lefts), 1) <= spare).all() and min(*frames.tops, *frames.lefts) >= 0:
-            level_kernels.copy_windows(images, indices, frames.tops, frames.lefts, levels.numpy())
-        else:
-            unflipped = frames._replace(flips=np.zeros(len(levels), np.uint8))
-            self._cut(images, indices, unflipped, self._no_colors, levels)
-
-    def _change(self, samples: slice, levels: Bytes, out: Tensor) -> None:
-        """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
-        operations, count = self._operations, len(levels)
-        if operations is not None:
-            frames = Frames.whole(count)._replace(flips=self._frames.flips[samples].copy())
-            operations.run(samples, levels, frames.flips)
-            self._finish(samples.start, levels, np.arange(count), frames, out)
+            first, count = samples.start + part.start, part.stop - part.start
+            room = scratch("levels", (count, *self._plan.shape[1:]), torch.uint8)
+            where = images, indices[part], *frames.of(part), self._fill, self._mode
+            operations.render(slice(first, first + count), (*where, *self._no_colors, False), None, room, origin)
+            changed = (images, indices[part]) if origin == IN_PLACE else (room.numpy(), _numbers(count))
+            left = Frames(_zeros(count), _zeros(count), frames.flips[part])
+            self._finish(first, changed[0], changed[1], left, out[part])
 
     def _finish(self, first: int, images: Bytes, indices: Numbers, frames: Frames, out: Tensor) -> None:
         """Cuts frames out of images, colors them and, where the plan does, mixes them with the samples before."""
@@ -266,6 +227,17 @@ class CpuRendering:
                 flips += flip.numpy() * np.uint8(bit)
         top, left = (plan.top, plan.left) if how is None else (how.top, how.left)
         return Frames(self._starts(top), self._starts(left), flips)
+
+    @lazy_property
+    def _frames_are_inside(self) -> bool:
+        """Whether all frames lie in what they are cut out of."""
+        how = self._plan.resampling
+        sides = self._plan.source[1:] if how is None else (how.height, how.width)
+        starts = self._frames.tops, self._frames.lefts
+        return all(
+            one.min(initial=0) >= 0 and one.max(initial=0) <= side - size
+            for one, side, size in zip(starts, sides, self._plan.shape[2:], strict=True)
+        )
 
     @lazy_property
     def _mixing(self) -> CpuMixing | None:
@@ -340,6 +312,18 @@ def _written(out: Tensor) -> Pixels | None:
         return bits.numpy()
     lines = bits.permute(0, 2, 3, 1)
     return lines.flatten(2).numpy() if lines.is_contiguous() else None
+
+
+@lru_cache(maxsize=64)
+def _zeros(count: int) -> Numbers:
+    """As many zeros, shared by all who ask for them."""
+    return np.zeros(count, dtype=np.int64)
+
+
+@lru_cache(maxsize=64)
+def _numbers(count: int) -> Numbers:
+    """The numbers of as many images, shared by all who ask for them."""
+    return np.arange(count)
 
 
 @lru_cache(maxsize=64)

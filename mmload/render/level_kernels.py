@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmload.render.cpu_kernels import FLIPPED_X, FLIPPED_Y
+from mmload.render.flip_kernels import flip, mirror, upside_down
 from mmload.render.level_program import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
@@ -45,6 +45,13 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
+
+COPY_WINDOWS = "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[:, :, :, ::1])"
+RUN = (
+    "void(uint8[:, :, :, ::1], uint8[::1], int64[:, ::1], float32[:, :, ::1], int64[:, ::1], uint8[::1], float32[::1], "
+    "uint32[::1])"
+)
+"""The signatures of the two kernels."""
 
 _U = np.uintp
 _F = np.float32
@@ -217,33 +224,6 @@ def _permute(planes: Bytes, numbers: Floats, kept: Bytes) -> None:
 
 
 @called
-def _mirror(image: Bytes) -> None:
-    """By way of a copy of each line: a loop in which two pixels change places is not vectorized."""
-    channels, height, width = image.shape
-    line, last = np.empty(width, np.uint8), _U(width - 1)
-    for c in range(_U(channels)):
-        for y in range(_U(height)):
-            for x in range(_U(width)):
-                line[x] = image[c, y, x]
-            for x in range(_U(width)):
-                image[c, y, x] = line[last - x]
-
-
-@called
-def _upside_down(image: Bytes) -> None:
-    channels, height, width = image.shape
-    line, last = np.empty(width, np.uint8), _U(height - 1)
-    for c in range(_U(channels)):
-        for y in range(_U(height // 2)):
-            for x in range(_U(width)):
-                line[x] = image[c, y, x]
-            for x in range(_U(width)):
-                image[c, y, x] = image[c, last - y, x]
-            for x in range(_U(width)):
-                image[c, last - y, x] = line[x]
-
-
-@called
 def _begin_mixture(levels: Bytes, share: np.float32, kept: Bytes, mixture: Floats) -> None:
     for i in range(_U(levels.size)):
         kept[i], mixture[i] = levels[i], share * _F(levels[i])
@@ -303,9 +283,9 @@ def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, floats: Float
         for c in range(channels):
             blur(image[c], int(numbers[0]), int(numbers[1]), numbers[2], work)
     elif code == FLIP_X:
-        _mirror(image)
+        mirror(image)
     elif code == FLIP_Y:
-        _upside_down(image)
+        upside_down(image)
     elif code in (AFFINE_NEAREST, PERSPECTIVE_NEAREST):
         warp_nearest(image, numbers, code == PERSPECTIVE_NEAREST, fill, packed)
     else:
@@ -321,15 +301,7 @@ def _warps(codes: Numbers) -> bool:
     return found
 
 
-@called
-def _flip(image: Bytes, flips: int) -> None:
-    if flips & FLIPPED_X:
-        _mirror(image)
-    if flips & FLIPPED_Y:
-        _upside_down(image)
-
-
-@numba_compiled("void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[:, :, :, ::1])")
+@numba_compiled(COPY_WINDOWS)
 def copy_windows(images: Bytes, indices: Numbers, tops: Numbers, lefts: Numbers, out: Bytes) -> None:
     """Windows that lie inside of their images, as they are: 6 us where a crop, through floats, takes 15.
 
@@ -349,10 +321,7 @@ def copy_windows(images: Bytes, indices: Numbers, tops: Numbers, lefts: Numbers,
                     out[k, c, y, x] = images[index, c, top + y, left + x]
 
 
-@numba_compiled(
-    "void(uint8[:, :, :, ::1], uint8[::1], int64[:, ::1], float32[:, :, ::1], int64[:, ::1], uint8[::1], float32[::1], "
-    "uint32[::1])"
-)
+@numba_compiled(RUN)
 def run(
     images: Bytes,
     flips: Bytes,
@@ -382,7 +351,7 @@ def run(
         image = images[k]
         levels, planes = image.reshape(size), image.reshape(channels, height * width)
         if flips[k] and _warps(codes[k]):
-            _flip(image, flips[k])
+            flip(image, flips[k])
             flips[k] = 0
         for place in range(_U(codes.shape[1])):
             code, own = codes[k, place], numbers[k, place]
