@@ -25,6 +25,7 @@ ROOMS = (
     "builder",
     "loader",
     "interop",
+    "export",
     "bench",
     "parity",
     "inspection",

@@ -18,6 +18,7 @@ import mmload
 from mmload.cli.bench import bench
 from mmload.cli.bench_build import bench_build
 from mmload.cli.build import build
+from mmload.cli.export import export
 from mmload.cli.info import info
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
@@ -92,7 +93,7 @@ def _root(
     """Shown by --help."""
 
 
-for command in (build, verify, repair, info, where, preview, report, parity, bench):
+for command in (build, verify, repair, info, where, preview, report, export, parity, bench):
     app.command()(command)
 app.command("bench build")(bench_build)
 

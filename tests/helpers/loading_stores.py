@@ -94,11 +94,12 @@ def _boxes(height: int, width: int, draw: np.random.Generator) -> Fields:
 def build_stores(root: Path) -> dict[str, Path]:
     """One dataset of each kind under ``root``, by kind; and by "other KIND" one of other samples of the same shapes."""
     root.mkdir(parents=True, exist_ok=True)
-    stores = {kind: _built(kind, root / kind) for kind in ROWS}
-    return stores | {f"other {kind}": _built(kind, root / f"other-{kind}", other=True) for kind in REPLACED}
+    stores = {kind: build_store(kind, root / kind) for kind in ROWS}
+    return stores | {f"other {kind}": build_store(kind, root / f"other-{kind}", other=True) for kind in REPLACED}
 
 
-def _built(kind: str, out: Path, other: bool = False) -> Path:
+def build_store(kind: str, out: Path, other: bool = False) -> Path:
+    """A dataset of random samples of one kind."""
     row_bytes = sum(tensor.numel() * tensor.itemsize for tensor in next(_samples(kind)).values())
     options: dict[str, Any] = {"dataset": f"{__name__}:Samples", "arguments": {"kind": kind, "other": other}}
     recipe = BuildRecipe(

@@ -1,0 +1,207 @@
+"""Chooses the rows of a dataset that an export takes, and reads them on several threads, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mmload.errors import UsageError, choices, counted
+from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
+from mmload.store.dataset import Dataset, Split
+
+Progress = Callable[[int, int], None]
+"""Called with (rows done, rows in all)."""
+
+T = TypeVar("T")
+
+_CHUNK_BYTES = 4 * 2**20
+_MOST_ROWS = 64
+_NAMED = 8
+_BLOCK = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which rows are exported.
+
+    Attributes:
+        split: only this split; None: all.
+        of_class: only rows of the class of this name, or with a box of it; None: all.
+        limit: of each split at most so many, the first; None: all.
+
+    Raises:
+        UsageError: if the limit is not a positive integer.
+    """
+
+    split: str | None = None
+    of_class: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
+            raise UsageError(f"limit is {self.limit!r}; give a positive number of rows")
+
+
+class ChosenSplit(NamedTuple):
+    """Rows of a split, int64 [n] in ascending order; at least one."""
+
+    split: Split
+    rows: Tensor
+
+
+class Row(NamedTuple):
+    """A stored row: its split and number, the id of its sample in the source, its fields as arrays."""
+
+    split: str
+    number: int
+    id: str
+    fields: Mapping[str, npt.NDArray[Any]]
+
+
+def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
+    """The rows that an export takes, split by split; None: all.
+
+    Raises:
+        UsageError: if there is no such split or class, or no such row.
+    """
+    choice = choice or Choice()
+    splits = list(dataset.values()) if choice.split is None else [dataset[choice.split]]
+    chosen = []
+    for split in splits:
+        rows = torch.arange(len(split)) if choice.of_class is None else _rows_of_class(split, choice.of_class)
+        if len(rows):
+            chosen.append(ChosenSplit(split, rows[: choice.limit]))
+    if not chosen:
+        of_class = "" if choice.of_class is None else f" of class {choice.of_class!r}"
+        raise UsageError(f"{dataset.path} has no row{of_class} in {choices(split.name for split in splits)}")
+    return chosen
+
+
+def check_images(chosen: Iterable[ChosenSplit], advice: str) -> None:
+    """Check that all rows have images that a PNG can hold.
+
+    Raises:
+        UsageError: if they do not; ends with the advice.
+    """
+    for split, _ in chosen:
+        spec = split.fields.get("images")
+        where = f"split {split.name!r} of {split.path}"
+        if spec is None or spec.dtype != "uint8" or len(spec.shape) != 3:
+            raise UsageError(f"{where} has no uint8 images; it has {choices(split.fields)}; {advice}")
+        if spec.shape[0] > 4:
+            raise UsageError(f"images of {where} have {spec.shape[0]} channels, a PNG has 1 to 4; {advice}")
+
+
+def in_parallel(
+    chosen: Iterable[ChosenSplit],
+    make: Callable[[Row], T],
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[T]:
+    """What ``make`` makes of each row, in order; rows are read and made on several threads.
+
+    Args:
+        chosen: which rows.
+        make: thread-safe.
+        threads: how many; None: the cores available.
+        progress: called from the caller's thread.
+
+    Raises:
+        UsageError: if the number of threads is invalid.
+        StoreError: if a row cannot be read.
+    """
+    check_threads(threads)
+    chosen = list(chosen)
+    total, done = sum(len(rows) for _, rows in chosen), 0
+    count = threads or available_cores()
+
+    def made(split: Split, rows: Tensor) -> list[T]:
+        return [make(row) for row in _read(split, rows)]
+
+    with single_op_pool(count, "mmload-export") as pool:
+        waiting: deque[Future[list[T]]] = deque()
+        chunks = ((split, part) for split, rows in chosen for part in _parts(rows, _chunk_rows(split)))
+        try:
+            waiting.extend(pool.submit(made, *chunk) for chunk in islice(chunks, 2 * count))
+            while waiting:
+                yield from (results := waiting.popleft().result())
+                done += len(results)
+                waiting.extend(pool.submit(made, *chunk) for chunk in islice(chunks, 1))
+                if progress is not None:
+                    progress(done, total)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def class_names(split: Split, field: str) -> tuple[str, ...]:
+    """The names of the classes that an integer field counts; their numbers if the split has no such names.
+
+    Args:
+        split: where the field is; without it the result is the split's classes.
+        field: ``targets`` or ``labels``; of a split with both, the class names may be those of the other.
+    """
+    if field not in split.fields or not len(split):
+        return split.classes
+    most = int(split.reader.gather(field, torch.arange(len(split))).max())
+    if most < len(split.classes):
+        return split.classes
+    return tuple(f"{index:0{len(str(most))}d}" for index in range(most + 1))
+
+
+def _parts(rows: Tensor, most: int) -> Iterator[Tensor]:
+    return (rows[start : start + most] for start in range(0, len(rows), most))
+
+
+def _chunk_rows(split: Split) -> int:
+    row = sum(spec.row_bytes for spec in split.fields.values())
+    return min(_MOST_ROWS, max(1, _CHUNK_BYTES // max(1, row)))
+
+
+def _read(split: Split, rows: Tensor) -> Iterator[Row]:
+    split.check_changed()
+    fields = {name: _array(split.reader.gather(name, rows)) for name in split.fields}
+    sources = split.source(rows)
+    for place, number in enumerate(rows.tolist()):
+        yield Row(split.name, number, sources[place].id, {name: values[place] for name, values in fields.items()})
+
+
+def _array(values: Tensor) -> npt.NDArray[Any]:
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+
+
+def _rows_of_class(split: Split, name: str) -> Tensor:
+    where = f"split {split.name!r} of {split.path}"
+    if name not in split.classes:
+        more = f", ... ({len(split.classes) - _NAMED:,} more)" if len(split.classes) > _NAMED else ""
+        raise UsageError(f"{where} has no class {name!r}; it has {', '.join(split.classes[:_NAMED]) or 'none'}{more}")
+    field = next((each for each in ("targets", "labels") if _has_classes(split, each)), None)
+    if field is None:
+        raise UsageError(f"rows of {where}, {counted(len(split), 'row')} of {choices(split.fields)}, have no classes")
+    index = split.classes.index(name)
+    parts = []
+    for block in _parts(torch.arange(len(split)), _BLOCK):
+        values = split.reader.gather(field, block)
+        if field == "labels":
+            parts.append((values == index).any(1))
+        else:
+            parts.append(values[:, index] > 0 if values.ndim == 2 else values == index)
+    return torch.from_numpy(np.flatnonzero(torch.cat(parts).numpy())) if parts else torch.arange(0)
+
+
+def _has_classes(split: Split, field: str) -> bool:
+    """Whether a field says which of the split's classes a row has."""
+    spec = split.fields.get(field)
+    if spec is None:
+        return False
+    return spec.shape in ((), (len(split.classes),)) if field == "targets" else len(spec.shape) == 1

@@ -1,0 +1,132 @@
+"""Writes rows as an ImageFolder of PNGs, ``OUT/SPLIT/CLASS/NAME_ROW.png``, and a list of what names cannot say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mmload.errors import UsageError
+from mmload.export.chosen_rows import (
+    Choice,
+    ChosenSplit,
+    Progress,
+    Row,
+    check_images,
+    chosen_rows,
+    class_names,
+    in_parallel,
+)
+from mmload.export.file_names import distinct_names, row_stem
+from mmload.export.new_folder import check_destination, new_folder
+from mmload.export.png import CHANNELS, png_of
+from mmload.export.recipe_text import recipe_text
+from mmload.export.result import Exported
+from mmload.store.dataset import Dataset
+
+LIST, RECIPE = "labels.jsonl", "recipe.toml"
+_MOST_CLASSES = 1_000_000
+_SHOWN = 3
+
+
+def to_imagefolder(
+    dataset: Dataset,
+    out: str | Path,
+    choice: Choice | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write a dataset as an ImageFolder of PNGs with the stored pixels.
+
+    ``OUT/labels.jsonl`` lists path, class number, split and id in the source of each row, in the dataset's order.
+    ``mmload build --config OUT/recipe.toml OUT NEW`` builds the same rows again.
+
+    Args:
+        dataset: of rows with one class each.
+        out: the folder to make; missing or empty.
+        choice: which rows; None: all.
+        threads: how many encode; None: the cores available.
+        progress: called with (rows done, rows in all).
+
+    Raises:
+        UsageError: if the destination is taken, there are no such rows, or they have no images or no single class.
+        MmloadError: if the folder cannot be written.
+    """
+    place = check_destination(Path(out), dataset.path)
+    chosen = chosen_rows(dataset, choice)
+    check_images(chosen, "export to huggingface instead")
+    classes = _classes(chosen)
+    folders = distinct_names(classes)
+    stored = {split.name: len(split) for split, _ in chosen}
+    lines: list[str] = []
+    seen: set[tuple[str, str]] = set()
+    with new_folder(place) as folder:
+        for split in stored:
+            for name in folders:  # a class without rows stays one
+                (folder / split / name).mkdir(parents=True)
+
+        def write(row: Row) -> tuple[str, Row]:
+            target = int(row.fields["targets"])
+            path = f"{row.split}/{folders[target]}/{row_stem(row.id, row.number, stored[row.split])}.png"
+            (folder / path).write_bytes(png_of(row.fields["images"]))
+            return path, row._replace(fields={"targets": row.fields["targets"]})
+
+        for path, row in in_parallel(chosen, write, threads=threads, progress=progress):
+            name = row.id if (row.split, row.id) not in seen else f"{row.id}#{row.number}"
+            seen.add((row.split, row.id))
+            entry = {"path": path, "label": int(row.fields["targets"]), "split": row.split, "id": name}
+            lines.append(json.dumps(entry))
+        (folder / LIST).write_text("\n".join(lines) + "\n", encoding="ascii")
+        again = _recipe(chosen, classes)
+        if again is not None:
+            (folder / RECIPE).write_text(again, encoding="utf-8")
+    notes = tuple(_notes(chosen, classes, folders, again is not None))
+    next_ = (f"mmload build --config {place / RECIPE} {place} NEW",) if again is not None else ()
+    return Exported(out=Path(out), rows=len(lines), notes=notes, next=next_)
+
+
+def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
+    """The names of the classes of all splits.
+
+    Raises:
+        UsageError: if rows have no single class, or the splits' classes differ.
+    """
+    for split, rows in chosen:
+        where = f"rows of split {split.name!r} of {split.path}"
+        spec = split.fields.get("targets")
+        if spec is None or spec.shape != () or spec.dtype != "int64":
+            other = "voc" if {"boxes", "masks"} & set(split.fields) else "huggingface"
+            raise UsageError(f"{where} have no single class, as an ImageFolder needs; export them to {other}")
+        targets = split.reader.gather("targets", rows)
+        if int(targets.min()) < 0 or int(targets.max()) >= _MOST_CLASSES:
+            raise UsageError(f"{where} have targets from {targets.min()} to {targets.max()}, which are no classes")
+    names = {class_names(split, "targets") for split, _ in chosen}
+    if len({split.classes for split, _ in chosen}) > 1:
+        raise UsageError(
+            f"the splits of {chosen[0].split.path} have different classes; export one of them: give a split"
+        )
+    return max(names, key=len)
+
+
+def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None:
+    """The recipe that builds it again; None if files cannot be decoded to so many channels."""
+    modes = {CHANNELS[split.fields["images"].shape[0]] for split, _ in chosen}
+    if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(classes)) < len(classes):
+        return None
+    source = {"kind": "manifest", "file": LIST, "classes": classes}
+    return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, modes.pop())
+
+
+def _notes(chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Sequence[str], again: bool) -> Iterator[str]:
+    left = sorted({name for split, _ in chosen for name in split.fields} - {"images", "targets"})
+    if left:
+        yield f"an ImageFolder has no place for {', '.join(left)}: left out"
+    renamed = [f"{name!r} is {folder}" for name, folder in zip(classes, folders, strict=True) if name != folder]
+    if renamed:
+        more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
+        yield f"classes whose names are no folder's: {', '.join(renamed[:_SHOWN])}{more}"
+    if list(folders) != sorted(folders):
+        yield f"an ImageFolder numbers classes by their sorted folders, not as the dataset does; {LIST} has its numbers"
+    if not again:
+        yield f"no {RECIPE}: mmload decodes files to gray or RGB only, and class names have to differ"

@@ -1,0 +1,169 @@
+"""``mmload export --to imagefolder``: pixels, labels and names, back through ``mmload build``, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import complaint, mmload
+from loading_stores import build_store
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.errors import UsageError
+from mmload.export import Choice, to_imagefolder
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+
+
+def same_rows(one: Dataset, other: Dataset, fields: set[str]) -> None:
+    """Two datasets have the same rows in these fields."""
+    assert one.keys() == other.keys()
+    for name, split in one.items():
+        mine, theirs = split.rows(slice(None)), other[name].rows(slice(None))
+        for field in fields:
+            assert torch.equal(getattr(mine, field), getattr(theirs, field)), field
+
+
+def test_the_recipe_of_an_export_builds_the_same_rows(dataset: Dataset, tmp_path: Path) -> None:
+    done = mmload("export", dataset.path, tmp_path / "out", "--threads", 2)
+    assert done.returncode == 0, done.stderr
+    command = f"mmload build --config {tmp_path / 'out' / 'recipe.toml'} {tmp_path / 'out'} NEW"
+    assert done.stdout == f"{tmp_path / 'out'}: 18 rows as imagefolder\n  {command}\n"
+    again = mmload(*command.replace("NEW", str(tmp_path / "again")).split()[1:])
+    assert again.returncode == 0, again.stderr
+    rebuilt = open_dataset(tmp_path / "again")
+    same_rows(dataset, rebuilt, {"images", "targets"})
+    assert rebuilt["train"].classes == dataset["train"].classes
+    rows = range(18)
+    assert [rebuilt["train"].source(row).id for row in rows] == [dataset["train"].source(row).id for row in rows]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_it_is_an_image_folder(dataset: Dataset, tmp_path: Path) -> None:
+    split = dataset["train"]
+    assert to_imagefolder(dataset, tmp_path / "out").rows == 18
+    folder = ImageFolder(str(tmp_path / "out" / "train"))
+    assert tuple(folder.classes) == split.classes
+    for (file, target), (image, _) in zip(folder.samples, folder, strict=True):
+        row = int(Path(file).stem.rpartition("_")[2])
+        assert target == int(split[row].targets)
+        assert np.array_equal(np.asarray(image).transpose(2, 0, 1), split[row].images)
+        assert Path(file).stem.rpartition("_")[0] == Path(split.source(row).id).stem
+    build(BuildRecipe(kind="imagefolder", root=tmp_path / "out", out=tmp_path / "again"))
+    same_rows(dataset, open_dataset(tmp_path / "again"), {"targets"})
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("gray", "L"), ("four", "RGBA")])
+def test_images_of_other_channels(kind: str, mode: str, tmp_path: Path) -> None:
+    stored = open_dataset(build_store(kind, tmp_path / "built"))
+    made = to_imagefolder(stored, tmp_path / "out", threads=1)
+    name, split = next(iter(stored.items()))
+    files = sorted((tmp_path / "out" / name).glob("*/*.png"), key=lambda file: file.stem.rpartition("_")[2])
+    assert len(files) == len(split)
+    for row, file in enumerate(files):
+        with Image.open(file) as image:
+            assert image.mode == mode
+            pixels = np.asarray(image).reshape(*image.size[::-1], -1)
+        assert np.array_equal(pixels.transpose(2, 0, 1), split[row].images)
+    if kind == "gray":
+        mmload(*made.next[0].replace("NEW", str(tmp_path / "again")).split()[1:])
+        same_rows(stored, open_dataset(tmp_path / "again"), {"images", "targets"})
+    else:
+        assert made.next == ()
+        assert made.notes[0] == "an ImageFolder has no place for features: left out"
+        assert made.notes[1].startswith("no recipe.toml: ")
+
+
+def test_a_part_of_the_rows(dataset: Dataset, tmp_path: Path) -> None:
+    done = mmload("export", dataset.path, tmp_path / "out", "--split", "train", "--class", "bee", "--limit", 4)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
+    bees = [row for row in range(18) if int(dataset["train"][row].targets) == 1][:4]
+    assert [line["id"] for line in lines] == [dataset["train"].source(row).id for row in bees]
+    assert {line["label"] for line in lines} == {1}
+    assert sorted(path.name for path in (tmp_path / "out" / "train").iterdir()) == ["ant", "bee", "cat"]
+
+
+ODD = (
+    "CON",
+    "a/b",
+    "../x",
+    "<b>bold</b>",
+    "Ant",
+    "ant",
+    ".hid",
+    "nul.txt",
+    "tail. ",
+    "é",
+    "e\u0301",
+    "\udc80",
+    "x" * 300,
+)
+
+
+def test_class_names_that_are_no_folder_names(tmp_path: Path) -> None:
+    root = tmp_path / "list"
+    root.mkdir()
+    lines = []
+    for number, _ in enumerate(ODD):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(root / f"{number}.png")
+        lines.append(json.dumps({"path": f"{number}.png", "label": number}))
+    (root / "list.jsonl").write_text("\n".join(lines))
+    options = {"file": "list.jsonl", "classes": list(ODD)}
+    build(BuildRecipe(kind="manifest", root=root, out=tmp_path / "built", options=options))
+    stored = open_dataset(tmp_path / "built")
+    made = to_imagefolder(stored, tmp_path / "out")
+    folders = [path.name for path in (tmp_path / "out" / "train").iterdir()]
+    assert len(folders) == len({name.casefold() for name in folders}) == len(ODD)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["built", "list", "out"]
+    assert any("'a/b' is a_b" in note for note in made.notes)
+    assert any("sorted folders" in note for note in made.notes)
+    assert mmload(*made.next[0].replace("NEW", str(tmp_path / "again")).split()[1:]).returncode == 0
+    same_rows(stored, open_dataset(tmp_path / "again"), {"images", "targets"})
+    names = open_dataset(tmp_path / "again")["train"].classes
+    assert names == tuple(name.replace("\udc80", "\ufffd") for name in ODD)
+
+
+def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for folder in ("x", "y"):
+            (tmp_path / "photos" / split / "ant" / folder).mkdir(parents=True)
+            Image.new("RGB", (4, 4)).save(tmp_path / "photos" / split / "ant" / folder / "con.png")
+    build(BuildRecipe(kind="imagefolder", root=tmp_path / "photos", out=tmp_path / "built"))
+    assert to_imagefolder(open_dataset(tmp_path / "built"), tmp_path / "out", Choice(limit=2)).rows == 4
+    files = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.png"))
+    assert files == [f"{split}/ant/_con_{row}.png" for split in ("train", "val") for row in (0, 1)]
+
+
+REFUSED = (
+    (["--to", "zip"], 2, "--to is 'zip'; use one of imagefolder, voc, huggingface, fiftyone"),
+    (["--name", "x"], 2, "--name is for --to fiftyone"),
+    (["--split", "test"], 2, "has no split 'test'; it has train"),
+    (["--class", "wasp"], 2, "has no class 'wasp'; it has ant, bee, cat"),
+    (["--limit", "0"], 2, "limit is 0; give a positive number"),
+    (["--threads", "0"], 2, "threads is 0"),
+    (["--to", "voc"], 2, "have no boxes, masks or vectors of classes; export them to imagefolder"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"), REFUSED, ids=lambda value: "".join(value) if type(value) is list else ""
+)
+def test_what_cannot_be_exported_is_refused(
+    words: list[str], code: int, said: str, dataset: Dataset, tmp_path: Path
+) -> None:
+    assert said in complaint(mmload("export", dataset.path, tmp_path / "out", *words), code)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_rows_without_a_single_class_are_refused(tmp_path: Path) -> None:
+    for kind, said in (("soft", "export them to huggingface"), ("bare", "has no uint8 images")):
+        stored = open_dataset(build_store(kind, tmp_path / kind))
+        with pytest.raises(UsageError, match=said):
+            to_imagefolder(stored, tmp_path / "out")

@@ -1,0 +1,79 @@
+"""Half an export never looks whole, and an export touches nothing of others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import complaint, contents, mmload
+
+from mmload.errors import MmloadError
+from mmload.export.new_folder import new_folder
+from mmload.store.dataset import Dataset
+
+
+def test_the_folder_appears_at_the_end(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    with new_folder(out) as folder:
+        (folder / "a").write_text("whole")
+        assert not out.exists()
+        with pytest.raises(MmloadError, match=f"another export is writing {out}; wait"), new_folder(out):
+            pass
+        assert (folder / "a").exists()
+    assert contents(out) == {"a": b"whole"}
+    assert [*out.parent.iterdir()] == [out]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no"), OSError(28, "No space left on device", "a")])
+def test_a_failure_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    kind = MmloadError if isinstance(error, OSError) else type(error)
+    with pytest.raises(kind), new_folder(out) as folder:  # noqa: PT012  # the failure is inside
+        (folder / "a").touch()
+        raise error
+    assert [*tmp_path.iterdir()] == [out]
+    assert [*out.iterdir()] == []
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
+    if (child := os.fork()) == 0:
+        with new_folder(tmp_path / "out") as folder:
+            (folder / "half").touch()
+            os._exit(9)
+    os.waitpid(child, 0)
+    assert [path.name for path in tmp_path.iterdir()] == [".out.exporting"]
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "whole").touch()
+    assert contents(tmp_path) == {"out/whole": b""}
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "files/thesis.tex", "lock"])
+def test_a_folder_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> None:
+    file = tmp_path / ".out.exporting" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("years of work")
+    with pytest.raises(MmloadError, match="was not made by an export"), new_folder(tmp_path / "out"):
+        pass
+    assert file.read_text() == "years of work"
+
+
+def test_a_place_that_is_taken(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("years of work")
+    (tmp_path / "file").touch()
+    for name in ("full", "file"):
+        said = complaint(mmload("export", dataset.path, tmp_path / name), 2)
+        start = f"mmload: {tmp_path / name}"
+        assert said == f"{start} exists and is not an empty folder; choose another place, or remove it"
+    assert "lies in the dataset" in complaint(mmload("export", dataset.path, dataset.path / "more"), 2)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert "is the working directory" in complaint(mmload("export", dataset.path, "."), 2)
+    said = complaint(mmload("export", dataset.path, "x" * 300), 1)
+    assert said.endswith("(File name too long); nothing was exported")
+    said = complaint(mmload("export", dataset.path, tmp_path / "file" / "out"), 1)
+    assert said.startswith(f"mmload: cannot write {tmp_path / 'file'}")
+    assert complaint(mmload("export", tmp_path / "full", tmp_path / "out"), 1).startswith("mmload: ")
+    assert (tmp_path / "full" / "thesis.tex").read_text() == "years of work"
