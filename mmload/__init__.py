@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mmload.augment.collate import Collate
+    from mmload.augment.returns import Returns
     from mmload.batch import Batch
     from mmload.builder.pipeline import build
     from mmload.builder.recipe import BuildRecipe
@@ -26,10 +27,11 @@ _HOMES = {
     "Batch": "mmload.batch",
     "Collate": "mmload.augment.collate",
     "Loader": "mmload.loader.loader",
+    "Returns": "mmload.augment.returns",
     "torchvision_equivalent": "mmload.interop.torchvision",
 }
 
-__all__ = ["Batch", "BuildRecipe", "Collate", "Loader", "build", "open", "torchvision_equivalent"]
+__all__ = ["Batch", "BuildRecipe", "Collate", "Loader", "Returns", "build", "open", "torchvision_equivalent"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ It is separate from :mod:`mmload.records`, as importing tensordict takes 3 s of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from tensordict import TensorClass, TensorDict
@@ -22,7 +22,7 @@ class Batch(TensorClass):
     """Many rows at once, as the loader hands them out. Fields that a dataset does not have are None.
 
     ``batch.images`` is [B, C, H, W] whatever the memory format. It is a tensordict tensorclass: it slices, stacks,
-    moves (``.to``) and pins as a whole.
+    moves (``.to``) and pins as a whole. It does not iterate, so that ``images, targets = batch`` never unpacks rows.
     """
 
     images: Tensor = None  # type: ignore[assignment]  # None only without images, which is rare
@@ -47,6 +47,17 @@ class Batch(TensorClass):
     """int64 [B], the seed of each sample's random draws; None: they come from torch's generator."""
     extra: TensorDict | None = None
     """Any further fields of the dataset, by name."""
+
+    def __iter__(self) -> NoReturn:
+        """Refuses to unpack or to iterate, for any number of rows; ``unbind(0)`` gives the rows.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a Batch does not unpack or iterate: read batch.images and batch.targets, or let the loader give tuples: "
+            'Loader(..., returns=("images", "targets")); batch.unbind(0) gives its rows'
+        )
 
     def to_torchvision(self) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
         """The batch as torchvision's detection models take it: a list of images and a list of targets.
@@ -106,6 +117,20 @@ class Batch(TensorClass):
 
 Made = Batch | tuple[Batch, ...]
 """What a collate makes of rows: a batch, or one batch per view."""
+
+
+def fields_of(batch: Batch) -> dict[str, Tensor]:
+    """Name -> tensor of every field that a batch has, those of ``extra`` beside its attributes.
+
+    Raises:
+        ValueError: if a field of ``extra`` has the name of an attribute.
+    """
+    fields = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    extra: dict[str, Tensor] = {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
+    twice = fields.keys() & extra.keys()
+    if twice:
+        raise ValueError(f"the batch has two fields {min(twice)!r}, one of them in extra; choose by a function")
+    return fields | extra
 
 
 def make_batch(

@@ -1,4 +1,4 @@
-"""Interprets the arguments of a Loader: rows, fields, collate, device, rank and order."""
+"""Interprets the arguments of a Loader: rows, fields, collate, device, rank, order, and what it returns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from mmload.augment.collate import Collate
 from mmload.augment.epochs import batch_of_epoch
+from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
@@ -71,6 +72,25 @@ def refuse_collate(collate: object, split: Rows, fields: Sequence[str]) -> None:
         if all(step.at_epoch(0) is step for step in view.steps if isinstance(step, Step)):
             with batch_of_epoch(0):
                 view.prepare(batch, (channels, height, width), source=images.torch_dtype)
+
+
+def returns_for(
+    form: Form | None, collate: Any, split: Rows, fields: Sequence[str], device: torch.device
+) -> Returns | None:
+    """What batches are given as; None: as the collate makes them.
+
+    A function in place of a Collate may add and remove fields, so what it makes is looked at batch by batch.
+    """
+    if isinstance(collate, Returns):
+        raise TypeError("collate is a Returns; give the Loader the collate inside it, and what it returns as returns=")
+    if form is None:
+        return None
+    returns = Returns(form, collate)
+    if collate is None or isinstance(collate, Collate | Views):
+        source = f"split {split.name!r}"
+        returns.refuse_fields(split.fields, (*fields, "ids", "seeds"), source)
+    returns.refuse_device(device)
+    return returns
 
 
 def device_for(device: torch.device | str | None, collate: object) -> torch.device:

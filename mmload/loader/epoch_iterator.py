@@ -8,10 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from torch import Tensor
 
-from mmload.batch import Made
+from mmload.augment.returns import Returns
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import Delivery
 from mmload.loader.worker_pool import WorkerPool
@@ -89,10 +90,20 @@ class EpochIterator:
         position: advanced by every batch.
         counts: likewise.
         ahead: batches to prepare besides the one that is yielded next.
+        returns: what they are given as; None: as they are made.
     """
 
-    def __init__(self, pool: WorkerPool, rows: BatchRows, position: Position, counts: Counts, *, ahead: int) -> None:
-        self._pool, self._rows, self._ahead = pool, rows, ahead
+    def __init__(
+        self,
+        pool: WorkerPool,
+        rows: BatchRows,
+        position: Position,
+        counts: Counts,
+        *,
+        ahead: int,
+        returns: Returns | None = None,
+    ) -> None:
+        self._pool, self._rows, self._ahead, self._returns = pool, rows, ahead, returns
         self._position, self._counts = position, counts
         self._pending: deque[_Pending] = deque()
         self._lock = threading.Lock()
@@ -100,7 +111,7 @@ class EpochIterator:
     def __iter__(self) -> EpochIterator:
         return self
 
-    def __next__(self) -> Made:
+    def __next__(self) -> Any:
         """The next batch.
 
         Raises:
@@ -135,13 +146,14 @@ class EpochIterator:
             if pending.future is None:
                 pending.future = self._pool.submit(pending.rows, self._position.epoch)
 
-    def _received(self, pending: _Pending) -> Made:
+    def _received(self, pending: _Pending) -> Any:
         """Wait for the batch; after an error it has to be submitted again."""
         if pending.future is None:
             raise RuntimeError("the batch was not submitted")
         future, pending.future = pending.future, None
         try:
-            return future.result().receive()
+            made = future.result().receive()
         except CancelledError as error:
             self._pool.refuse_ended()
             raise UsageError("the batch was cancelled; begin another epoch with iter(loader)") from error
+        return made if self._returns is None else self._returns.given(made)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
 from mmload.augment.collate import Collate
+from mmload.augment.returns import Form
 from mmload.batch import Batch, Made
 from mmload.loader.arguments import (
     device_for,
@@ -30,6 +31,7 @@ from mmload.loader.arguments import (
     refuse_collate,
     refuse_number,
     refuse_other_ranks,
+    returns_for,
     view_named,
 )
 from mmload.loader.batch_diversity import batch_diversity
@@ -91,6 +93,9 @@ class Loader:
         tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
             "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
         fields: which stored fields to read; None: all.
+        returns: what to give in place of a Batch: a tuple or a dict of names of fields, "torchvision", "numpy",
+            "dlpack" or a function, as :class:`~mmload.augment.returns.Returns` says. The training thread calls the
+            function, in order. None: the Batch, or the tuple of a Views.
 
     Raises:
         UsageError: if the split or a field does not exist.
@@ -117,6 +122,7 @@ class Loader:
         world_size: int | None = None,
         tail: str = "exact",
         fields: Sequence[str] | None = None,
+        returns: Form | None = None,
     ) -> None:
         refuse_number("batch_size", batch_size, 1)
         refuse_number("prefetch", prefetch, 0)
@@ -136,6 +142,7 @@ class Loader:
         self._order = order_for(len(self._view), shuffle, seed, sampler, *ranks_for(rank, world_size), tail)
         self._ranks_given = rank is not None or sampler is not None
         self._fields = fields_named(self.split, fields)
+        self._returns = returns_for(returns, collate, self.split, self._fields, self.device)
         refuse_collate(collate, self.split, self._fields)
         self._pool: WorkerPool | None = None
         self._epoch = self._offset = 0
@@ -234,8 +241,8 @@ class Loader:
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
             self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
             self._position, self._announced = Position(epoch, offset), (None, 0)
-            ahead = self.threads + self.prefetch
-            batches: Any = EpochIterator(pool, rows, self._position, self._counts, ahead=ahead)  # tuples from a Views
+            ahead, returns = self.threads + self.prefetch, self._returns
+            batches: Any = EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
             return batches  # type: ignore[no-any-return]  # typed for a Collate, the usual case
 
     def __getstate__(self) -> dict[str, Any]:

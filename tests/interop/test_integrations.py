@@ -102,6 +102,31 @@ def test_lightning_reloads_loaders_and_each_epoch_has_an_order_of_its_own(path: 
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_lightning_steps_get_what_the_data_module_returns(path: Path, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    from mmload.interop.lightning import DataModule
+
+    class Module(lightning_module(lightning)):  # type: ignore[misc]  # made when lightning is there
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            images, targets = batch
+            loss = nn.functional.cross_entropy(self.network(images), targets)
+            self.log("loss", loss, on_epoch=True)  # Lightning finds the batch size in the tensors
+            return loss
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            images, targets = batch
+            self.validated += len(images)
+
+    data = DataModule(
+        path, train_collate=collate(), eval_collate=collate(), batch_size=4, returns=("images", "targets")
+    )
+    module = Module()
+    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    lightning.Trainer(fast_dev_run=2, default_root_dir=tmp_path, **options).fit(module, data)
+    assert module.validated == 6
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_accelerate_prepares_both_kinds_of_loader(path: Path) -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     accelerator = accelerate.Accelerator(cpu=True)

@@ -1,0 +1,171 @@
+"""What a training script gets in place of a Batch: tuples, dicts, torchvision's lists, arrays of other frameworks.
+
+It takes what a collate gives, a :class:`~mmload.batch.Batch` or a tuple of one per view, and copies no pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mmload.augment.arguments import refusal, shown
+from mmload.augment.collate import Collate, stacked_rows
+from mmload.augment.views import Views, collates_of
+from mmload.batch import Batch, Made, fields_of
+from mmload.errors import UsageError, choices
+
+Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
+"""What :class:`Returns` takes."""
+
+ARRAYS = ("numpy", "dlpack")
+"""The forms that are dicts of all fields as arrays."""
+
+_OF_EACH_VIEW = ("images", "boxes", "labels", "difficult", "counts", "masks", "seeds")
+"""Fields that differ between views, whatever their steps are."""
+
+_BOXES = ("boxes", "labels", "counts")
+
+_EXPECTED = (
+    'a tuple or list of names of fields such as ("images", "targets"), a dict whose values are such names, '
+    '"torchvision", "numpy", "dlpack" or a function of the batch'
+)
+
+
+class Returns:
+    """Gives batches in the form that a script expects. Picklable, if a function that it is given is.
+
+    A :class:`~mmload.loader.Loader` takes ``form`` as its ``returns``; for ``torch.utils.data.DataLoader`` this is a
+    ``collate_fn``. With a :class:`~mmload.augment.views.Views`, a field that differs between views, such as
+    ``images``, is a tuple with one of each view, and a field that all views share, such as ``targets``, comes once:
+    ``(first, second), targets``.
+
+    Args:
+        form: a tuple or list of names of fields, for one of their tensors; a dict whose values are names of fields,
+            for a dict with the same keys; "torchvision", for lists as :meth:`Batch.to_torchvision` gives them; "numpy"
+            or "dlpack", for a dict of all fields, by name, as numpy arrays or as what ``from_dlpack`` of JAX, CuPy and
+            others takes, both without a copy; or a function, which gets the Batch, or a tuple of one per view.
+        collate: makes the batch of rows first; None: the rows as they are stored.
+
+    Raises:
+        ValueError, TypeError: if the form is none of these, or cannot be made of what the collate gives.
+    """
+
+    def __init__(self, form: Form, collate: Callable[[Any], Made] | None = None) -> None:
+        if not (isinstance(form, tuple | list | str | Mapping) or callable(form)) or isinstance(form, Returns):
+            raise TypeError(f"returns is {shown(form)}, expected {_EXPECTED}")
+        if isinstance(form, str) and form not in ("torchvision", *ARRAYS):
+            raise refusal("returns", form, _EXPECTED)
+        if isinstance(form, tuple | list | Mapping):
+            names = tuple(form.values() if isinstance(form, Mapping) else form)
+            if not names or not all(isinstance(name, str) for name in names):
+                raise refusal("returns", form, "at least one field, each by its name")
+        self.form = form
+        self.collate = collate
+        self._refuse_collate()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that a batch has to have."""
+        if isinstance(self.form, tuple | list):
+            return tuple(self.form)
+        if isinstance(self.form, Mapping):
+            return tuple(self.form.values())
+        return _BOXES if self.form == "torchvision" else ()
+
+    def __call__(self, batch: Batch | Sequence[Batch]) -> Any:
+        """The batch of rows in this form, as a ``collate_fn`` gives it."""
+        return self.given(stacked_rows(batch) if self.collate is None else self.collate(batch))
+
+    def given(self, made: Made) -> Any:
+        """What a collate gives, in this form.
+
+        Raises:
+            TypeError: if it is no Batch, and no tuple of one per view.
+            ValueError: if it has not the fields.
+        """
+        if callable(self.form):
+            return self.form(made)
+        views = made if isinstance(made, tuple) else (made,)
+        odd = next((view for view in views if not isinstance(view, Batch)), None)
+        if odd is not None or not views:
+            got = "an empty tuple" if odd is None else shown(type(odd).__name__)
+            raise TypeError(f"the collate gives {got}, returns= needs a Batch; or give a function as returns=")
+        if self.form == "torchvision":
+            self._refuse_views(isinstance(made, tuple))
+            return views[0].to_torchvision()
+        fields = [fields_of(view) for view in views]
+        if not isinstance(made, tuple):
+            return self._filled(fields[0])
+        return self._filled({name: _of_views(name, [view[name] for view in fields]) for name in fields[0]})
+
+    def refuse_fields(self, stored: Collection[str], read: Collection[str], source: str) -> None:
+        """Refuses a form of fields that batches do not have.
+
+        Args:
+            stored: the fields of the dataset.
+            read: those that batches have.
+            source: the dataset's name, for the message.
+
+        Raises:
+            UsageError: if one is missing.
+        """
+        for name in self.fields:
+            if name not in read:
+                why = "fields= leaves it out" if name in stored else f"{source} has {choices(read)}"
+                raise UsageError(f"returns={shown(self.form)} needs the field {name!r}: {why}")
+
+    def refuse_device(self, device: torch.device | None) -> None:
+        """ValueError if batches on this device cannot be given in this form."""
+        if self.form == "numpy" and device is not None and device.type != "cpu":
+            raise ValueError(f'returns is "numpy", but batches are on {device}; use returns="dlpack" there')
+
+    def _refuse_collate(self) -> None:
+        if isinstance(self.collate, Returns):
+            raise TypeError("collate is a Returns; give the collate inside it, and one returns=")
+        views = collates_of(self.collate)
+        self._refuse_views(isinstance(self.collate, Views))
+        if self.form == "numpy" and any(view.dtype == torch.bfloat16 for view in views):
+            raise ValueError('returns is "numpy", which has no bfloat16; use another dtype of Collate or "dlpack"')
+        if isinstance(self.collate, Collate | Views):
+            self.refuse_device(self.collate.device)
+
+    def _refuse_views(self, several: bool) -> None:
+        if several and self.form == "torchvision":
+            raise ValueError('returns is "torchvision", but its models take one view; use a Collate, or a function')
+
+    def _filled(self, fields: Mapping[str, Any]) -> Any:
+        """The form with the fields in place of their names."""
+        form = self.form
+        if form == "numpy":
+            return {name: _each(_numpy, value) for name, value in fields.items()}
+        if form == "dlpack":
+            return {name: _each(Tensor.detach, value) for name, value in fields.items()}
+        for name in self.fields:
+            if name not in fields:
+                raise ValueError(f"returns={shown(form)} needs the field {name!r}; the batch has {choices(fields)}")
+        if isinstance(form, Mapping):
+            return {key: fields[name] for key, name in form.items()}
+        values = (fields[name] for name in self.fields)
+        return list(values) if isinstance(form, list) else tuple(values)
+
+
+def _of_views(name: str, values: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
+    """One field of all views: once where they share it, which steps that mix samples end for targets."""
+    shared = name not in _OF_EACH_VIEW and all(value is values[0] for value in values)
+    return values[0] if shared else tuple(values)
+
+
+def _numpy(value: Tensor) -> npt.NDArray[Any]:
+    if value.dtype == torch.bfloat16:
+        raise ValueError('returns is "numpy", which has no bfloat16; use another dtype, or returns="dlpack"')
+    array: npt.NDArray[Any] = value.detach().numpy()
+    return array
+
+
+def _each(change: Callable[[Tensor], Any], value: Tensor | tuple[Tensor, ...]) -> Any:
+    """A changed tensor, or a tuple of the changed ones."""
+    return tuple(map(change, value)) if isinstance(value, tuple) else change(value)

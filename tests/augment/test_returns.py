@@ -1,0 +1,173 @@
+"""The forms in which batches are given, by themselves and under torch's DataLoader."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader
+
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, TwoViews
+from mmload.augment.collate import Collate
+from mmload.augment.returns import Returns
+from mmload.batch import Batch, make_batch
+from mmload.store.dataset import Dataset
+
+
+def detection_batch(rows: int = 2) -> Batch:
+    """Images with a box each, and a field in extra."""
+    fields = {
+        "images": torch.randint(0, 256, (rows, 3, 16, 16), dtype=torch.uint8),
+        "targets": torch.arange(rows),
+        "boxes": torch.tensor([[1.0, 2, 9, 12]]).repeat(rows, 1, 1),
+        "labels": torch.zeros(rows, 1, dtype=torch.int64),
+        "counts": torch.ones(rows, dtype=torch.int64),
+        "weight": torch.arange(rows) / 2,
+    }
+    return make_batch(fields, rows, ids=torch.arange(rows), seeds=torch.arange(rows) + 7)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_a_batch_does_not_unpack_into_rows(rows: int) -> None:
+    batch = detection_batch(rows)
+    for rows_or_row in (batch, batch[0]):
+        with pytest.raises(TypeError, match=r'batch\.images .* returns=\("images", "targets"\).* batch\.unbind\(0\)'):
+            first, *_ = rows_or_row  # type: ignore[misc]  # that is what is refused
+    with pytest.raises(TypeError, match="returns="):
+        list(batch)
+
+
+def test_a_batch_stacks_splits_and_travels_as_before() -> None:
+    batch = detection_batch(3)
+    rows = batch.unbind(0)
+    stacked: Any = torch.stack(rows)
+    for same in (stacked, torch.cat(batch.split(2)), pickle.loads(pickle.dumps(batch)), batch.to("cpu"), batch[:]):
+        assert isinstance(same, Batch)
+        assert torch.equal(same.images, batch.images)
+        assert same.extra["weight"].tolist() == [0, 0.5, 1]
+    assert len(batch) == len(rows) == 3
+
+
+def test_forms_of_a_batch() -> None:
+    batch = detection_batch()
+    images, weight = Returns(("images", "weight")).given(batch)
+    assert images is batch.images
+    assert weight.tolist() == [0, 0.5]
+    assert [type(Returns(form).given(batch)) for form in (("ids",), ["ids"], {"x": "ids"})] == [tuple, list, dict]
+    named = Returns({"pixel_values": "images", "labels": "targets", "again": "images"}).given(batch)
+    assert list(named) == ["pixel_values", "labels", "again"]
+    assert named["again"] is named["pixel_values"] is batch.images
+    pictures, targets = Returns("torchvision").given(batch)
+    assert [picture.shape for picture in pictures] == [(3, 16, 16)] * 2
+    assert targets[1]["boxes"].tolist() == [[1, 2, 9, 12]]
+    assert Returns(lambda made: made.ids.tolist()).given(batch) == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["numpy", "dlpack"])
+def test_arrays_are_all_fields_without_a_copy(form: str) -> None:
+    batch = detection_batch()
+    arrays = Returns(form).given(batch)
+    assert set(arrays) == {"images", "targets", "boxes", "labels", "counts", "weight", "ids", "seeds"}
+    for name, array in arrays.items():
+        field = batch.extra["weight"] if name == "weight" else getattr(batch, name)
+        assert isinstance(array, np.ndarray) == (form == "numpy")
+        shared = np.from_dlpack(array)
+        assert shared.ctypes.data == field.data_ptr()
+        assert np.array_equal(shared, field.numpy())
+        assert torch.from_dlpack(array).data_ptr() == field.data_ptr()
+
+
+def test_views_give_what_differs_as_a_tuple_and_what_they_share_once() -> None:
+    crops = Collate(RandomCrop(9), RandomHorizontalFlip(), Normalize.imagenet())
+    batch = detection_batch()
+    views = TwoViews(crops)(batch)
+    (first, second), targets = Returns(("images", "targets")).given(views)
+    assert first is views[0].images
+    assert second is views[1].images
+    assert targets is batch.targets
+    named = Returns({"boxes": "boxes", "weight": "weight", "seeds": "seeds"}, TwoViews(crops))(batch)
+    assert [type(value) for value in named.values()] == [tuple, torch.Tensor, tuple]
+    assert [array.shape for array in Returns("numpy").given(views)["images"]] == [(2, 3, 9, 9)] * 2
+    assert Returns(len).given(views) == 2
+
+
+def test_views_that_mix_have_targets_of_their_own() -> None:
+    batch = detection_batch()
+    mixed: Batch = batch.replace(targets=torch.rand(2, 4))
+    _, targets = Returns(("images", "targets")).given((batch, mixed))
+    assert isinstance(targets, tuple)
+    assert torch.equal(targets[1], mixed.targets)
+
+
+def test_boxes_come_for_each_view_even_where_no_step_moves_them() -> None:
+    boxes = Returns(("boxes",), TwoViews(Collate(Normalize.imagenet())))(detection_batch())[0]
+    assert isinstance(boxes, tuple)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataloader_takes_it_as_its_collate(dataset: Dataset, workers: int) -> None:
+    split, crops = dataset["train"], Collate(RandomCrop(24), dtype=torch.uint8)
+    seen = []
+    returns: Callable[[Any], Any] = Returns(("images", "targets", "ids"), crops)
+    for images, targets, ids in DataLoader(split, batch_size=4, num_workers=workers, collate_fn=returns):
+        assert images.shape[1:] == (3, 24, 24)
+        assert torch.equal(targets, split[ids].targets)
+        seen += ids.tolist()
+    assert seen == list(range(18))
+
+
+def test_without_a_collate_it_gives_the_rows_as_they_are_stored(dataset: Dataset) -> None:
+    split = dataset["train"]
+    joined: ConcatDataset[Batch] = ConcatDataset([split, split])  # gives rows one by one
+    images, targets = next(iter(DataLoader(joined, batch_size=4, collate_fn=Returns(("images", "targets")))))
+    assert torch.equal(images, split[:4].images)
+    assert torch.equal(targets, split[:4].targets)
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        ((), ValueError),
+        ({}, ValueError),
+        ((1,), ValueError),
+        ({"x": None}, ValueError),
+        ("images", ValueError),
+        (3, TypeError),
+        ({"images"}, TypeError),
+        (Returns("numpy"), TypeError),
+    ],
+    ids=str,
+)
+def test_other_forms_are_refused(form: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="returns is .* expected"):
+        Returns(form)
+
+
+def test_what_cannot_be_given_is_refused() -> None:
+    batch = detection_batch()
+    with pytest.raises(ValueError, match=r"needs the field 'imges'; the batch has boxes, counts, ids, images"):
+        Returns(("imges",)).given(batch)
+    with pytest.raises(ValueError, match="no boxes, labels and counts"):
+        Returns("torchvision").given(batch.replace(boxes=None))
+    with pytest.raises(ValueError, match="bfloat16"):
+        Returns("numpy", Collate(dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="bfloat16"):
+        Returns("numpy").given(batch.replace(images=batch.images.bfloat16()))
+    with pytest.raises(ValueError, match="one view"):
+        Returns("torchvision", TwoViews(Collate()))
+    with pytest.raises(ValueError, match="one view"):
+        Returns("torchvision").given((batch, batch))
+    with pytest.raises(ValueError, match='on cuda; use returns="dlpack"'):
+        Returns("numpy", Collate(device="cuda"))
+    with pytest.raises(TypeError, match="collate is a Returns"):
+        Returns("numpy", Returns("numpy"))
+    for made in (3, (), (batch, 3)):
+        with pytest.raises(TypeError, match="needs a Batch"):
+            Returns(("images",)).given(made)
+    twice = make_batch({"ids": torch.zeros(2)}, 2, ids=torch.arange(2))
+    with pytest.raises(ValueError, match="two fields 'ids'"):
+        Returns(("ids",)).given(twice)
