@@ -28,6 +28,8 @@ def evaluation(
     FFCV rn50         292     256       bilinear
     =============  ======  ======  =============
 
+    RSB's crop ratio is 0.95; MAE's resize is in its ``util/datasets.py`` (``build_transform``) at commit be47fef.
+
     These resize the shorter side of the photograph. A stored square that was made by such a resize is resized a second
     time here; give ``resize=None`` for images that were stored at that size already: only their middle is taken.
 

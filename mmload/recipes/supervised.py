@@ -66,10 +66,13 @@ def rsb_a2(
     ``timm/data/auto_augment.py`` at 066e490.
 
     What differs: crops are cut out of the stored squares, of uint8 tensors, not of Pillow images. The two operations
-    are torchvision's, each made with probability 0.5 as by timm, at bin 21 of 31, which is timm's 7 of 10. timm's
-    list has Invert and SolarizeAdd and no Identity, its magnitudes have a standard deviation of 0.5, its posterize and
-    solarize other ranges, and its warps are bicubic. Each sample has its own lambda; which of the two mixes a batch is
-    drawn once, as there. Repeated augmentation (3) is an order of rows and not in here.
+    are torchvision's, each made with probability 0.5 as by timm, at bin 21 of 31, which is timm's 7 of 10: the same
+    angles, shears, factors and solarize threshold (76.5; timm's 77), and shifts of 0.317 of a side (0.315). timm's list
+    has Invert and SolarizeAdd and no Identity, its magnitudes have a standard deviation of 0.5, its posterize keeps 2
+    bits (5 here), and its warps are bicubic. A sample's partner is the one before it (timm's is at its place counted
+    from the end), and each has its own lambda (there one a batch); which of the two mixes a batch is drawn once, as
+    there. Repeated augmentation (3) is an order of rows and not in here. The loss is binary cross-entropy; commands of
+    A2 add ``--bce-target-thresh 0.2``: ``(batch.targets > 0.2).float()``.
 
     Args:
         num_classes: the dataset's.
