@@ -29,6 +29,7 @@ ROOMS = (
     "bench",
     "parity",
     "inspection",
+    "browse",
     "cli",
     "__main__",
 )

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 import mmload
 from mmload.cli.bench import bench
 from mmload.cli.bench_build import bench_build
+from mmload.cli.browse import browse
 from mmload.cli.build import build
 from mmload.cli.export import export
 from mmload.cli.info import info
@@ -93,7 +94,7 @@ def _root(
     """Shown by --help."""
 
 
-for command in (build, verify, repair, info, where, preview, report, export, parity, bench):
+for command in (build, verify, repair, info, where, preview, report, browse, export, parity, bench):
     app.command()(command)
 app.command("bench build")(bench_build)
 

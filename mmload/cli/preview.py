@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import re
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmload.cli import options
+from mmload.cli import augmentations, options
 from mmload.cli.terminal import check_target, show, write_result
-from mmload.errors import UsageError, choices
+from mmload.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,17 +34,12 @@ def preview(
     rows: Annotated[str | None, typer.Option(metavar="0,7,12", help="These rows; drawn from all by default.")] = None,
     grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="How many pictures.")] = "6x8",
     seed: Annotated[int, typer.Option(help="Which rows are drawn, and what random draws are made of.")] = 0,
-    augment: Annotated[
-        str | None, typer.Option(metavar="STEPS", help='What training sees: "RandomCrop(24), ColorJitter(0.4)".')
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What training sees by a training recipe, such as simclr.")
-    ] = None,
+    augment: augmentations.Augment = None,
+    recipe: augmentations.Recipe = None,
 ) -> None:
     """Draw a contact sheet: stored rows with boxes and masks, or what training sees of them."""
     lines, columns = _grid(grid)
-    if augment is not None and recipe is not None:
-        raise UsageError("--augment and --recipe are both given; choose one")
+    augmentations.check_one(augment, recipe)
     if rows is not None and of_class is not None:
         raise UsageError("--rows and --class are both given; choose one")
     if not 0 <= seed < 2**63:
@@ -57,7 +51,7 @@ def preview(
 
     opened = open_dataset(dataset)
     chosen = opened[split] if split is not None else next(iter(opened.values()))
-    collate = _collate(augment, recipe, max(1, len(chosen.classes)))
+    collate = augmentations.collate_of(augment, recipe, max(1, len(chosen.classes)))
     picture = _picture(chosen, collate, _numbers(rows), of_class, lines, columns, seed)
     file = io.BytesIO()
     picture.save(file, _FORMATS[out.suffix.lower()])
@@ -91,27 +85,6 @@ def _picture(
         return augmented_sheet(split, collate, drawn(lines), draws=max(1, columns - 1), seed=seed)
     except IndexError as error:
         raise UsageError(f"--rows: {error}") from error
-
-
-def _collate(augment: str | None, recipe: str | None, classes: int) -> Collate | Views | None:
-    if augment is not None:
-        from mmload.augment.collate import Collate
-        from mmload.inspection.step_text import steps_of
-
-        try:
-            return Collate(*steps_of(augment))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"--augment is {augment!r}: {error}") from error
-    if recipe is None:
-        return None
-    from mmload import recipes
-
-    if recipe not in recipes.__all__:
-        raise UsageError(f"--recipe is {recipe!r}; use one of {choices(recipes.__all__)}")
-    make = getattr(recipes, recipe)
-    mixes = "num_classes" in inspect.signature(make).parameters
-    made: Collate | Views = make(num_classes=classes) if mixes else make()
-    return made
 
 
 def _grid(text: str) -> tuple[int, int]:

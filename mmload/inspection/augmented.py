@@ -38,10 +38,29 @@ def augmented_sheet(
         UsageError: if the collate cannot render these rows.
     """
     stored = cells_of_rows(split, rows)
-    lines: list[list[Cell]] = [[cell] for cell in stored]
+    drawn = drawn_cells(split, collate, rows, draws=draws, seed=seed)
+    lines = [[cell, *line] for cell, line in zip(stored, drawn, strict=True)]
+    title = f"{split.path.name}, {split.name}: as stored, and as drawn"
+    return contact_sheet([cell for line in lines for cell in line], len(lines[0]), title=title, classes=split.classes)
+
+
+def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: int, seed: int = 0) -> list[list[Cell]]:
+    """What training sees of some rows: for each row, its draws in the order of the epochs.
+
+    Args:
+        split: where the rows are.
+        collate: see :func:`augmented_sheet`.
+        rows: which rows, as one batch; steps that mix samples mix these.
+        draws: how many epochs; of views each gives all.
+        seed: the loader's.
+
+    Raises:
+        UsageError: if the collate cannot render these rows.
+    """
     collates = collate.collates if isinstance(collate, Views) else (collate,)
     ids = row_numbers(rows, len(split), f"split {split.name!r}")
     batch = split.rows(ids)
+    lines: list[list[Cell]] = [[] for _ in range(len(ids))]
     for epoch in range(draws):
         drawn = batch.replace(seeds=sample_seeds(seed, epoch, ids))
         collate.set_epoch(epoch)
@@ -63,9 +82,7 @@ def augmented_sheet(
                         mask=cell.mask,
                     )
                 )
-    columns = len(lines[0])
-    title = f"{split.path.name}, {split.name}: as stored, and as drawn"
-    return contact_sheet([cell for line in lines for cell in line], columns, title=title, classes=split.classes)
+    return lines
 
 
 def _cells(batch: Batch, collate: Collate, classes: Sequence[str]) -> list[Cell]:

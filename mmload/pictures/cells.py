@@ -50,7 +50,7 @@ def _cell(row: int, image: npt.NDArray[np.uint8], fields: Mapping[str, Array], c
         boxes, labels = fields["boxes"][row, :count], fields["labels"][row, :count].tolist()
     return Cell(
         image=image,
-        name=_name(fields["targets"][row], classes) if "targets" in fields else "",
+        name=name_of_target(fields["targets"][row], classes) if "targets" in fields else "",
         detail=f"row {int(fields['ids'][row]):,}" if "ids" in fields else "",
         boxes=boxes,
         labels=tuple(labels or ()),
@@ -58,7 +58,7 @@ def _cell(row: int, image: npt.NDArray[np.uint8], fields: Mapping[str, Array], c
     )
 
 
-def _name(target: Array, classes: Sequence[str]) -> str:
+def name_of_target(target: Array, classes: Sequence[str]) -> str:
     """The class of an index; the classes of a vector, those of a mixture with their shares."""
     if target.ndim == 0:
         return name_of(int(target), classes) if np.issubdtype(target.dtype, np.integer) else f"{target:g}"

@@ -81,6 +81,22 @@ def contact_sheet(
     return page
 
 
+def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image:
+    """The picture of a cell with its boxes and its mask, as large as fits into a square.
+
+    Args:
+        cell: what is drawn.
+        side: pixels of the square.
+        classes: names by index, for boxes.
+    """
+    image, factor = fitted(picture(cell.image), side)
+    if cell.mask is not None:
+        image = draw_mask(image, cell.mask)
+    if cell.boxes is not None:
+        draw_boxes(image, cell.boxes, cell.labels, factor, classes)
+    return image
+
+
 def _side(cells: Sequence[Cell]) -> int:
     """Of a cell: the largest image's where that is neither tiny nor large."""
     largest: int = max(max(cell.image.shape[1:]) for cell in cells)
@@ -97,11 +113,7 @@ def _draw_cell(
     classes: Sequence[str],
 ) -> None:
     x, y = corner
-    image, factor = fitted(picture(cell.image), side)
-    if cell.mask is not None:
-        image = draw_mask(image, cell.mask)
-    if cell.boxes is not None:
-        draw_boxes(image, cell.boxes, cell.labels, factor, classes)
+    image = annotated(cell, side, classes)
     page.paste(image, (x + (side - image.width) // 2, y + (side - image.height) // 2))
     below = y + side
     if named:

@@ -20,10 +20,11 @@ _ESCAPED = "\\x23"  # a number sign at the start of a name
 
 
 class Entry(NamedTuple):
-    """One line of a list: its number, the name as :func:`listed` gives it, and the split; empty if none is given."""
+    """One line of a list: its number, the name as :func:`listed` gives it, and what it says after that, if anything."""
 
     line: int
     name: str
+    reason: str
     split: str
 
 
@@ -65,8 +66,8 @@ def read_entries(path: str | Path) -> list[Entry]:
                 f"{path}, line {number} has {len(fields)} fields; write NAME, or NAME, a reason and a split, with tabs "
                 "between them"
             )
-        name, _, split = *fields, *[""] * (3 - len(fields))
-        entries.append(Entry(number, name if name.isprintable() else one_line(name), split.strip()))
+        name, reason, split = *fields, *[""] * (3 - len(fields))
+        entries.append(Entry(number, name if name.isprintable() else one_line(name), reason, split.strip()))
     return entries
 
 

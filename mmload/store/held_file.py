@@ -76,6 +76,25 @@ class HeldFile:
             raise StoreError(f"{self.path} is being written to; open the dataset again when that has ended")
         self._revision = current
 
+    def fill(self, out: memoryview, offset: int, done: int = 0) -> None:
+        """Read bytes from ``offset`` on into ``out``, of which ``done`` are there; they are valid after :meth:`check`.
+
+        Raises:
+            StoreError: if the file cannot be read.
+            DamagedError: if it ends before.
+        """
+        while done < len(out):
+            try:
+                got = read_at(self.handle, out[done:] if done else out, offset + done)
+            except OSError as error:
+                raise StoreError(f"cannot read {self.path} ({error.strerror})") from error
+            if got == 0:
+                raise DamagedError(
+                    f"{self.path} ends at byte {offset + done}, before its last row: "
+                    "it was truncated; repair or rebuild the dataset"
+                )
+            done += got
+
     def _is_intact(self) -> bool:
         """Whether the file has the size and checksum of the manifest."""
         if os.fstat(self.handle).st_size != self._record.bytes:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import DamagedError, StoreError
-from mmload.runtime.positioned_reads import read_at
 from mmload.store.dataset_folder import Folder
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
@@ -241,7 +239,7 @@ def _served(requests: Sequence[_Request]) -> Iterator[None]:
             if not announced:
                 announced = True
                 _announce(requests[number:])
-            _read(request, done)
+            request.file.fill(request.out, request.offset, done)
         yield
 
 
@@ -252,22 +250,6 @@ def _announce(requests: Sequence[_Request]) -> None:
     for request in requests:
         with suppress(OSError):
             os.posix_fadvise(request.file.handle, request.offset, len(request.out), os.POSIX_FADV_WILLNEED)
-
-
-def _read(request: _Request, done: int) -> None:
-    """What is left of a request after its first ``done`` bytes."""
-    file, out = request.file, request.out
-    while done < len(out):
-        try:
-            got = read_at(file.handle, out[done:] if done else out, request.offset + done)
-        except OSError as error:
-            raise StoreError(f"cannot read {file.path} ({error.strerror})") from error
-        if got == 0:
-            raise DamagedError(
-                f"{file.path} ends at byte {request.offset + done}, before its last row: "
-                "it was truncated; repair or rebuild the dataset"
-            )
-        done += got
 
 
 def _check(files: Iterable[HeldFile]) -> None:

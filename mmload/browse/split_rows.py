@@ -1,0 +1,152 @@
+"""Reads rows of a split for the page, as numpy arrays: without torch, whose import takes longer than all the rest."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import UsageError, choices
+from mmload.pictures.annotations import name_of
+from mmload.pictures.cells import SHOWN, cells_of, name_of_target
+from mmload.pictures.contact_sheet import Cell
+from mmload.store.dataset_folder import Folder
+from mmload.store.held_file import HeldFile
+from mmload.store.manifest import SplitRecord, shard_name
+from mmload.store.row_sources import Samples, Source
+
+Rows = npt.NDArray[np.int64]
+
+_AT_ONCE = 2**16  # rows of a small field
+_KEPT = 8  # classes whose rows are remembered
+
+
+class SplitRows:
+    """The rows of one split. Thread-safe.
+
+    Args:
+        folder: the dataset's.
+        name: the split's.
+        record: its manifest entry.
+    """
+
+    def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
+        self._folder, self.name, self.record = folder, name, record
+        self.samples = Samples(folder, name, record)
+        self._starts = np.cumsum([0, *(shard.rows for shard in record.shards)])
+        self._members: OrderedDict[int, Rows] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def filter_field(self) -> str | None:
+        """The field that says of which classes a row is; None where only its pixels do."""
+        fields = self.record.fields
+        if not self.record.classes:
+            return None
+        spec = fields.get("targets")
+        if spec is not None:
+            single = spec.shape == () and spec.dtype.startswith("int")
+            return "targets" if single or spec.shape == (len(self.record.classes),) else None
+        return "labels" if "labels" in fields else None
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are pictures to show."""
+        spec = self.record.fields.get("images")
+        return spec is not None and spec.dtype == "uint8" and len(spec.shape) == 3
+
+    def of_class(self, index: int) -> Rows:
+        """The rows of a class, ascending, from a small field alone.
+
+        Raises:
+            UsageError: if there is no such class, or rows have none.
+        """
+        field = self.filter_field
+        if field is None or not 0 <= index < len(self.record.classes):
+            raise UsageError(f"split {self.name} has no class {index} to choose rows by")
+        with self._lock:
+            if index not in self._members:
+                found = [first + _members(values, index) for first, values in self._blocks(field)]
+                self._members[index] = np.concatenate([np.empty(0, np.int64), *found])
+                while len(self._members) > _KEPT:
+                    self._members.popitem(last=False)
+            return self._members[index]
+
+    def cell(self, row: int) -> Cell:
+        """A row's picture, boxes and mask.
+
+        Raises:
+            UsageError: if there is no such row, or it has no picture.
+        """
+        if not self.has_images:
+            raise UsageError(f"split {self.name} has no uint8 images to show; it has {choices(self.record.fields)}")
+        rows = self._checked([row])
+        fields = {name: self._read(name, rows) for name in SHOWN if name in self.record.fields}
+        return cells_of({**fields, "ids": rows}, self.record.classes)[0]
+
+    def names(self, rows: Rows) -> list[str]:
+        """The classes of rows as text; of boxes each class once."""
+        rows, classes = self._checked(rows), self.record.classes
+        if "targets" in self.record.fields:
+            return [name_of_target(target, classes) for target in self._read("targets", rows)]
+        if "labels" in self.record.fields:
+            labels = self._read("labels", rows)
+            return [", ".join(name_of(each, classes) for each in np.unique(own[own >= 0]).tolist()) for own in labels]
+        return [""] * len(rows)
+
+    def source(self, row: int) -> Source:
+        """The sample that a row was made of.
+
+        Raises:
+            UsageError: if there is no such row.
+        """
+        self._checked([row])
+        return self.samples.source(row)
+
+    def _checked(self, rows: list[int] | Rows) -> Rows:
+        """Rows as numbers that exist."""
+        checked = np.asarray(rows, np.int64)
+        if checked.size and not 0 <= int(checked.min()) <= int(checked.max()) < self.record.rows:
+            raise UsageError(f"row {int(checked.max())} is not in split {self.name}, which has {self.record.rows:,}")
+        return checked
+
+    def _read(self, field: str, rows: Rows) -> npt.NDArray[Any]:
+        """Rows of a field: [n, *row shape]."""
+        spec = self.record.fields[field]
+        if spec.dtype == "bfloat16":
+            raise UsageError(f"{field} of split {self.name} is bfloat16, which cannot be shown")
+        out = np.empty((len(rows), *spec.shape), spec.dtype)
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        for number, (row, shard) in enumerate(zip(rows.tolist(), shards.tolist(), strict=True)):
+            self._fill(field, shard, row - int(self._starts[shard]), out[number : number + 1])
+        return out
+
+    def _blocks(self, field: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """All rows of a field, some at a time, each with the number of its first row."""
+        spec = self.record.fields[field]
+        for shard, record in enumerate(self.record.shards):
+            for first in range(0, record.rows, _AT_ONCE):
+                out = np.empty((min(_AT_ONCE, record.rows - first), *spec.shape), spec.dtype)
+                self._fill(field, shard, first, out)
+                yield int(self._starts[shard]) + first, out
+
+    def _fill(self, field: str, shard: int, first: int, out: npt.NDArray[Any]) -> None:
+        """Contiguous rows of one shard."""
+        file = f"{self.name}/{shard_name(shard)}/{field}.memmap"
+        record = self.record.shards[shard].files[field]
+        held = HeldFile(self._folder, file, record, self._folder.seen(self.name, field, shard))
+        held.fill(memoryview(out.reshape(-1).view(np.uint8).data), first * self.record.fields[field].row_bytes)
+        held.check()
+
+
+def _members(values: npt.NDArray[Any], index: int) -> Rows:
+    """Which of some rows are of a class: by its index, a vector with a share of each class, or the labels of boxes."""
+    if values.ndim == 1:
+        return np.flatnonzero(values == index)
+    if values.dtype.kind == "f":
+        return np.flatnonzero(values[:, index] > 0)
+    return np.flatnonzero((values == index).any(1))

@@ -1,0 +1,58 @@
+"""The options that say what training sees: ``--augment`` and ``--recipe``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmload.errors import UsageError, choices
+
+if TYPE_CHECKING:
+    from mmload.augment import Views
+    from mmload.augment.collate import Collate
+
+Augment = Annotated[
+    str | None, typer.Option(metavar="STEPS", help='What training sees: "RandomCrop(24), ColorJitter(0.4)".')
+]
+Recipe = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What training sees by a training recipe, such as simclr.")
+]
+
+
+def check_one(augment: str | None, recipe: str | None) -> None:
+    """Raises UsageError if both are given."""
+    if augment is not None and recipe is not None:
+        raise UsageError("--augment and --recipe are both given; choose one")
+
+
+def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate | Views | None:
+    """What the options ask for; None if neither is given.
+
+    Args:
+        augment: the steps.
+        recipe: the name of a training recipe.
+        classes: how many the dataset has, for recipes that mix samples.
+
+    Raises:
+        UsageError: naming the option and what is wrong with it.
+    """
+    if augment is not None:
+        from mmload.augment.collate import Collate
+        from mmload.inspection.step_text import steps_of
+
+        try:
+            return Collate(*steps_of(augment))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"--augment is {augment!r}: {error}") from error
+    if recipe is None:
+        return None
+    from mmload import recipes
+
+    if recipe not in recipes.__all__:
+        raise UsageError(f"--recipe is {recipe!r}; use one of {choices(recipes.__all__)}")
+    make = getattr(recipes, recipe)
+    mixes = "num_classes" in inspect.signature(make).parameters
+    made: Collate | Views = make(num_classes=classes) if mixes else make()
+    return made
