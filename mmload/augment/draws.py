@@ -37,13 +37,15 @@ STEP = 0xD1342543DE82EF95
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
-def sample_seeds(seed: int, epoch: int, ids: Tensor) -> Tensor:
-    """One seed per sample, from nothing but the run's seed, the epoch and the sample's id.
+def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None = None) -> Tensor:
+    """One seed per sample, from nothing but the run's seed, the epoch, the sample's id and which time it comes.
 
     Args:
         seed: the run's seed; any integer.
         epoch: the epoch's number.
         ids: int64 of any shape, the samples' ids.
+        occurrences: int64 of the same shape, a number that tells samples with the same id in an epoch apart; None:
+            each comes once, which is the same as 0.
 
     Returns:
         int64 [B] on the device of ``ids``, the same bits on every device.
@@ -51,8 +53,12 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor) -> Tensor:
     expect_words(ids)
     run = _run_key(integer("seed", seed), integer("epoch", epoch))
     if ids.device.type == "cpu":
-        return torch.from_numpy(seeded(as_words(ids), run).view(np.int64)).view(ids.shape)
-    return mixed(mixed(ids ^ signed(run)) + INCREMENT)
+        seeds = torch.from_numpy(seeded(as_words(ids), run).view(np.int64)).view(ids.shape)
+    else:
+        seeds = mixed(mixed(ids ^ signed(run)) + INCREMENT)
+    if occurrences is None:
+        return seeds
+    return torch.where(occurrences == 0, seeds, mixed(seeds + mixed(occurrences)))
 
 
 @lru_cache(maxsize=64)

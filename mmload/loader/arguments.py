@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices
-from mmload.loader.order import Order
-from mmload.loader.sampler_order import SamplerOrder
+from mmload.loader.orders import ORDERS, Sampling
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 from mmload.store.split_views import Rows, View, view_of
@@ -128,15 +127,22 @@ def refuse_other_ranks(world_size: int) -> None:
         )
 
 
-def order_for(
-    rows: int, shuffle: bool | str, seed: int, sampler: Iterable[Any] | None, rank: int, world_size: int, tail: str
-) -> Order | SamplerOrder:
-    """The order that ``shuffle`` or ``sampler`` asks for."""
+def order_named(shuffle: bool | str, order: str | Sampling | None, sampler: object) -> str | Sampling:
+    """What ``shuffle`` or ``order`` asks for; "sequential" where a sampler is given.
+
+    Raises:
+        ValueError: if several are given, or ``shuffle`` is something else.
+        TypeError: if ``order`` is something else.
+    """
     if shuffle not in (True, False, "block"):
         raise ValueError(f'shuffle is {shuffle!r}; use True, False or "block"')
-    if sampler is None:
-        kind = {True: "full", False: "sequential", "block": "block"}[shuffle]
-        return Order(kind=kind, rows=rows, seed=seed, rank=rank, world_size=world_size, tail=tail)
-    if shuffle:
-        raise ValueError("shuffle and sampler are both given; a sampler decides the order alone")
-    return SamplerOrder(sampler, rows)
+    given = [name for name, value in (("shuffle", shuffle), ("order", order), ("sampler", sampler)) if _is_given(value)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} are both given; each decides the order alone")
+    if not isinstance(order, str | Sampling | None):
+        raise TypeError(f"order is {order!r}; choose {choices(ORDERS)}, or an order of mmload.loader.orders")
+    return order or {True: "shuffled", False: "sequential", "block": "block"}[shuffle]
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False

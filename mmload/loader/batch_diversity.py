@@ -6,6 +6,7 @@ It compares a few batches of an :class:`~mmload.loader.order.Order` with batches
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -14,7 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from mmload.errors import counted
+from mmload.loader.epoch_orders import Blocks, Shuffled
 from mmload.loader.order import Order
+from mmload.store.split_views import View
 
 Labels = Callable[[Tensor], Tensor]
 """Row numbers, int64 [B] -> their classes, int64 [B]."""
@@ -86,20 +89,36 @@ def batch_diversity(
     whole = max(1, len(order) // batch_size)
     count = min(whole, _BATCHES)
     starts = [batch * whole // count * batch_size for batch in range(count)]
-    batches = [order.take(epoch, start, start + batch_size) for start in starts]
-    shuffled = replace(order, kind="full")
-    others = [shuffled.take(epoch, start, start + batch_size) for start in starts]
+    batches = [order.take(epoch, start, start + batch_size).rows for start in starts]
+    shuffled = replace(order, of=Shuffled(rows=order.rows))
+    others = [shuffled.take(epoch, start, start + batch_size).rows for start in starts]
+    block = order.of.block_size if isinstance(order.of, Blocks) else Blocks.block_size
     fewest, samples = _LABELED
     step = max(1, count // max(fewest, samples // batch_size))
     apart = fmean(float(batch.diff().abs().double().mean()) for batch in batches)
     return BatchDiversity(
         batch_size=batch_size,
         neighbors=apart / ((order.rows + 1) / 3),  # the mean distance of two distinct numbers below rows
-        blocks=fmean(len(np.unique(batch // order.block_size)) for batch in batches),
-        blocks_full=fmean(len(np.unique(batch // order.block_size)) for batch in others),
+        blocks=fmean(len(np.unique(batch // block)) for batch in batches),
+        blocks_full=fmean(len(np.unique(batch // block)) for batch in others),
         classes=None if labels is None else fmean(_effective(labels(batch)) for batch in batches[::step]),
         classes_full=None if labels is None else fmean(_effective(labels(batch)) for batch in others[::step]),
     )
+
+
+def warn_of_similar_samples(order: Order, view: View, batch_size: int) -> None:
+    """Warn if block order gives batches of few classes, as in a store that is sorted by class."""
+    targets = view.rows.fields.get("targets")
+    all_ranks = replace(order, rank=0, world_size=1)
+    if targets is None or targets.shape or batch_size < 2 or len(all_ranks) < 2:
+        return
+
+    def labels(positions: Tensor) -> Tensor:
+        return view.rows.reader.gather("targets", view.ids(positions))
+
+    advice = batch_diversity(all_ranks, labels, batch_size=batch_size).warning()
+    if advice is not None:
+        warnings.warn(f'shuffle="block" over {view.rows!r}: {advice}', stacklevel=3)
 
 
 def _effective(labels: Tensor) -> float:

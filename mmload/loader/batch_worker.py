@@ -22,6 +22,7 @@ from mmload.batch import Batch, Made, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.device_batches import DeviceBatches
 from mmload.loader.device_transfer import CudaPort
+from mmload.loader.order import Taken
 from mmload.loader.tiers import make
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
@@ -104,11 +105,11 @@ class BatchWorker:
         """Rows that had to be read."""
         return self._tier.misses if self._tier else 0
 
-    def make(self, rows: Tensor, epoch: int) -> Delivery:
+    def make(self, taken: Taken, epoch: int) -> Delivery:
         """Do everything for a batch that need not run in the training thread.
 
         Args:
-            rows: int64 [B].
+            taken: the rows.
             epoch: seeds the samples, with the loader's seed and the rows; and for steps that follow it.
 
         Raises:
@@ -117,7 +118,8 @@ class BatchWorker:
         """
         self._split.check_changed()  # rows in memory are not read, so no file would show it
         try:
-            seeds = sample_seeds(self._seed, epoch, rows)
+            rows = taken.rows
+            seeds = sample_seeds(self._seed, epoch, rows, taken.occurrences)
             if self._device_batches is not None:
                 return self._device_batches.ship(rows, seeds, epoch, self._fill)
             host_batch = self._host_batch(rows, seeds, epoch)
@@ -127,7 +129,7 @@ class BatchWorker:
         except MmloadError:
             raise
         except Exception as error:
-            error.add_note(f"while making a batch of {self._split!r}: {shown_rows(rows)}")
+            error.add_note(f"while making a batch of {self._split!r}: {shown_rows(taken.rows)}")
             raise
 
     def add_seconds(self, *, read: float = 0.0, render: float = 0.0) -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from torch import Tensor
-
 from mmload.augment.returns import Returns
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import Delivery
+from mmload.loader.order import Taken
 from mmload.loader.worker_pool import WorkerPool
 
 
@@ -42,7 +41,7 @@ class Counts:
 
 
 class BatchRows:
-    """The rows of each batch, int64 [B]. An error of ``take`` does not end the iterator: the next call tries again.
+    """The rows of each batch. An error of ``take`` does not end the iterator: the next call tries again.
 
     Args:
         take: (start, stop) -> the rows at these positions of the epoch.
@@ -51,21 +50,20 @@ class BatchRows:
         batches_at_once: how many batches to request from ``take`` at a time.
     """
 
-    def __init__(self, take: Callable[[int, int], Tensor], batches: int, size: int, batches_at_once: int = 1) -> None:
+    def __init__(self, take: Callable[[int, int], Taken], batches: int, size: int, batches_at_once: int = 1) -> None:
         self._take, self._batches, self._size, self._at_once = take, batches, size, batches_at_once
-        self._taken: deque[Tensor] = deque()
+        self._taken: deque[Taken] = deque()
         self._next = 0
 
     def __iter__(self) -> BatchRows:
         return self
 
-    def __next__(self) -> Tensor:
+    def __next__(self) -> Taken:
         if self._next == self._batches:
             raise StopIteration
         if not self._taken:
             start = self._next * self._size
-            rows = self._take(start, start + self._size * self._at_once)
-            self._taken.extend(rows.split(self._size))  # type: ignore[no-untyped-call]  # torch has none
+            self._taken.extend(self._take(start, start + self._size * self._at_once).split(self._size))
         self._next += 1
         return self._taken.popleft()
 
@@ -74,7 +72,7 @@ class BatchRows:
 class _Pending:
     """A batch that was not yielded yet; without a future it has to be submitted (again)."""
 
-    rows: Tensor
+    taken: Taken
     future: Future[Delivery] | None = None
 
 
@@ -125,7 +123,7 @@ class EpochIterator:
                 raise StopIteration
             began = perf_counter()
             batch = self._received(self._pending[0])
-            self._position.used += len(self._pending.popleft().rows)
+            self._position.used += len(self._pending.popleft().taken.rows)
             self._counts.batches += 1
             self._counts.waited_s += perf_counter() - began
             return batch
@@ -138,13 +136,13 @@ class EpochIterator:
     def _submit(self) -> None:
         """Keep the threads busy."""
         while len(self._pending) <= self._ahead:
-            rows = next(self._rows, None)
-            if rows is None:
+            taken = next(self._rows, None)
+            if taken is None:
                 break
-            self._pending.append(_Pending(rows))
+            self._pending.append(_Pending(taken))
         for pending in self._pending:
             if pending.future is None:
-                pending.future = self._pool.submit(pending.rows, self._position.epoch)
+                pending.future = self._pool.submit(pending.taken, self._position.epoch)
 
     def _received(self, pending: _Pending) -> Any:
         """Wait for the batch; after an error it has to be submitted again."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,7 @@ from mmload.batch import Batch, Made
 from mmload.loader.arguments import (
     device_for,
     fields_named,
-    order_for,
+    order_named,
     ranks_for,
     refuse_collate,
     refuse_number,
@@ -34,16 +33,21 @@ from mmload.loader.arguments import (
     returns_for,
     view_named,
 )
-from mmload.loader.batch_diversity import batch_diversity
+from mmload.loader.batch_diversity import warn_of_similar_samples
 from mmload.loader.batch_worker import BatchWorker
 from mmload.loader.epoch_iterator import BatchRows, Counts, EpochIterator, Position
-from mmload.loader.order import Order
+from mmload.loader.epoch_orders import Blocks
+from mmload.loader.occurrences import occurrences_in
+from mmload.loader.order import Order, Taken, told_apart
+from mmload.loader.orders import Sampling, order_of
 from mmload.loader.resume_state import OrderIdentity, State, position_in, refuse_other_sampler, state_of
 from mmload.loader.sampler_order import SamplerOrder
 from mmload.loader.tiers import choose
 from mmload.loader.worker_pool import WorkerPool
+from mmload.runtime.splitmix import FACTORS
 from mmload.runtime.thread_pools import available_cores
 from mmload.store.dataset import Dataset, Split
+from mmload.store.split_views import View
 
 __all__ = ["Collate", "Loader"]
 
@@ -63,6 +67,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def _listed_again(view: View) -> Tensor | None:
+    """How often each row of a subset comes before in its list, int64 [N]; None if none comes twice."""
+    found = None if view.chosen is None else occurrences_in(view.chosen.numpy(), len(view.rows))
+    return None if found is None else torch.from_numpy(found)
+
+
 class Loader:
     """Batches of one split, epoch after epoch.
 
@@ -77,6 +87,8 @@ class Loader:
         batch_size: rows of a batch, on each rank.
         shuffle: True for a new random order each epoch, False for the stored order, "block" for a random order that
             reads neighbors together: for data larger than memory on disks that like long reads.
+        order: the same as a name, "shuffled", "sequential" or "block"; or how rows are drawn, by a function of
+            :mod:`mmload.loader.orders` such as ``weighted(weights)``.
         seed: 0 to 2**64 - 1; decides order and draws.
         collate: usually a :class:`Collate`, or a :class:`~mmload.augment.views.Views`, whose batches are tuples of a
             Batch per view; any callable that takes a Batch of uint8 rows. None: the rows as they are stored.
@@ -86,8 +98,8 @@ class Loader:
         prefetch: finished batches to keep ready, besides the one that each thread is making.
         drop_last: leave out the last batch of an epoch if it is smaller.
         sampler: another order: a list, array or tensor of rows or of one boolean a row, or a torch ``Sampler``; instead
-            of ``shuffle``. It is this rank's own, as in a DataLoader. A sampler's ``set_epoch`` is called with the
-            loader's epoch until its user calls it: after that, the loader leaves it to the user.
+            of ``shuffle`` or ``order``. It is this rank's own, as in a DataLoader. A sampler's ``set_epoch`` is called
+            with the loader's epoch until its user calls it: after that, the loader leaves it to the user.
         rank: which of the ranks this is; None: torch.distributed's where it is initialized, else 0.
         world_size: how many ranks share an epoch; None: torch.distributed's where it is initialized, else 1.
         tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
@@ -110,6 +122,7 @@ class Loader:
         split: str | None = None,
         batch_size: int = 64,
         shuffle: bool | str = False,
+        order: str | Sampling | None = None,
         seed: int = 0,
         collate: Callable[[Batch], Made] | None = None,
         device: torch.device | str | None = None,
@@ -139,7 +152,16 @@ class Loader:
         self.seed = seed
         self.device = device_for(device, collate)
         self.tier, self.tier_reason = choose(tier, self.split, self.device)
-        self._order = order_for(len(self._view), shuffle, seed, sampler, *ranks_for(rank, world_size), tail)
+        named = order_named(shuffle, order, sampler)
+        self._order: Order | SamplerOrder
+        if sampler is not None:
+            self._order = SamplerOrder(sampler, len(self._view))
+        else:
+            of, (rank_, world_size_) = order_of(named, dataset, self._view, seed), ranks_for(rank, world_size)
+            self._order = Order(of=of, rank=rank_, world_size=world_size_, tail=tail)
+            if batch_size % of.together:
+                raise ValueError(f"batch_size is {batch_size!r}, and {of.identity}: give {of.together}")
+        self._listed_again = _listed_again(self._view)
         self._ranks_given = rank is not None or sampler is not None
         self._fields = fields_named(self.split, fields)
         self._returns = returns_for(returns, collate, self.split, self._fields, self.device)
@@ -151,8 +173,8 @@ class Loader:
         self._announced: tuple[Position | None, int] = (None, 0)
         self._finished = (-1, 0)  # the epoch at whose end a state was taken, and its samples
         self._counts = Counts()
-        if isinstance(self._order, Order) and self._order.kind == "block":
-            self._warn_of_similar_samples(self._order)
+        if isinstance(self._order, Order) and isinstance(self._order.of, Blocks):
+            warn_of_similar_samples(self._order, self._view, batch_size)
 
     @property
     def epoch(self) -> int:
@@ -202,7 +224,8 @@ class Loader:
                 seed.
         """
         order, identity = self._order, self._identity()
-        epoch, samples = position_in(state, identity, length=order.rows if isinstance(order, Order) else len(order))
+        length = order.of.length if isinstance(order, Order) else len(order)
+        epoch, samples = position_in(state, identity, length=length)
         finished = (-1, 0)
         if samples and not self._batches_in(order.most_remaining(samples)):
             finished = epoch, samples
@@ -266,13 +289,16 @@ class Loader:
         """The rows of each batch; an Order is asked for the positions of many batches at a time."""
         size, order = self.batch_size, self._order
         at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
-        take: Callable[[int, int, int], Tensor]
+        take: Callable[[int, int, int], Taken]
         take = partial(order.take, epoch) if isinstance(order, Order) else order.begin(epoch).take
 
-        def ids(start: int, stop: int) -> Tensor:
-            return self._view.ids(take(start, stop, offset))
+        def taken(start: int, stop: int) -> Taken:
+            places, occurrences = take(start, stop, offset)
+            if self._listed_again is not None:
+                occurrences = told_apart(self._listed_again[places], occurrences, FACTORS[0])
+            return Taken(self._view.ids(places), occurrences)
 
-        return BatchRows(ids, self._batches_in(order.remaining(offset)), size, at_once)
+        return BatchRows(taken, self._batches_in(order.remaining(offset)), size, at_once)
 
     def _usable_pool(self) -> WorkerPool:
         """The threads and what they run; a forked process inherits no threads, so it gets its own pool."""
@@ -303,17 +329,3 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _warn_of_similar_samples(self, order: Order) -> None:
-        """Warn if block order gives batches of few classes, as in a store that is sorted by class."""
-        targets = self.split.fields.get("targets")
-        all_ranks = replace(order, rank=0, world_size=1)
-        if targets is None or targets.shape or self.batch_size < 2 or len(all_ranks) < 2:
-            return
-
-        def labels(positions: Tensor) -> Tensor:
-            return self.split.reader.gather("targets", self._view.ids(positions))
-
-        advice = batch_diversity(all_ranks, labels, batch_size=self.batch_size).warning()
-        if advice is not None:
-            warnings.warn(f'shuffle="block" over {self.split!r}: {advice}', stacklevel=3)

@@ -1,82 +1,89 @@
-"""The order of rows: pure functions of (seed, epoch, rank, world size).
+"""The share of one rank of an epoch's order, from any position on.
 
-An order keeps no state between calls and uses no generator. Memory and time per position are O(1) in the rows.
-:mod:`mmload.loader.sampler_order` is for the orders of users.
-
-An epoch has one global order, which does not depend on ranks. Positions are dealt to the ranks in turn, so after any
-number of samples consumed by all ranks together, the rest can be dealt to another number of ranks.
+An order keeps no state between calls and uses no generator. Positions of the epoch's order, which does not depend on
+ranks, are dealt to the ranks in turn, so after any number of samples consumed by all ranks together, the rest can be
+dealt to another number of ranks. :mod:`mmload.loader.sampler_order` is for the orders of users.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mmload.errors import choices
-from mmload.runtime.permutation import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
+from mmload.loader.epoch_orders import EpochOrder
+from mmload.runtime.permutation import MAX_ROWS, Words, check_integer
+from mmload.runtime.splitmix import GOLDEN, signed
 
-KINDS = ("sequential", "full", "block")
 TAILS = ("exact", "pad", "drop")
-_FULL, _BLOCKS, _HOLE, _INSIDE = 1, 2, 3, 4  # what a key is for
+
+
+class Taken(NamedTuple):
+    """Rows at some positions of an epoch.
+
+    Attributes:
+        rows: int64 [B].
+        occurrences: int64 [B], a number that tells positions with the same row apart, 0 for one of them at most; None:
+            no row comes twice.
+    """
+
+    rows: Tensor
+    occurrences: Tensor | None = None
+
+    def split(self, size: int) -> list[Taken]:
+        """In pieces of ``size`` rows; the last may be smaller."""
+        rows = self.rows.split(size)  # type: ignore[no-untyped-call]  # torch has none
+        if self.occurrences is None:
+            return [Taken(piece) for piece in rows]
+        numbers = self.occurrences.split(size)  # type: ignore[no-untyped-call]
+        return [Taken(*piece) for piece in zip(rows, numbers, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One rank's order of rows, for every epoch.
+    """One rank's share of an order, for every epoch.
 
-    ``sequential`` is the order of the store; ``full`` a permutation of all rows. ``block`` cuts the store
-    into blocks of neighbors, permutes the blocks, and permutes the samples within each window of that many
-    blocks, so that reads stay in few regions of the disk for a long time.
-
-    Rank r of w takes positions r, r + w, r + 2w ... of the global order. For ``block`` this is the simplest
-    way that is exact and the same for any w: all ranks pass through the same window together, so the ranks of
-    one machine share what is read. A batch of 256 on any rank touches 63 of the 64 blocks of a window, for 1
-    as for 8 ranks, where a full shuffle touches 254.
+    Rank r of w takes positions r, r + w, r + 2w ... of the epoch's order; of an order that makes batches, batches r,
+    r + w, r + 2w ... For blocks this is the simplest way that is exact and the same for any w: all ranks pass through
+    the same window together, so the ranks of one machine share what is read. A batch of 256 on any rank touches 63 of
+    the 64 blocks of a window, for 1 as for 8 ranks, where a full shuffle touches 254.
 
     Attributes:
-        kind: one of :data:`KINDS`.
-        rows: how many rows there are in all.
-        seed: 0 to 2**64 - 1; another seed, another order.
+        of: the epoch's order.
         rank: which of the ranks this is.
         world_size: how many ranks there are.
-        tail: when the ranks do not divide the rows: ``exact`` takes each row once, so that some ranks have
-            one position more; ``pad`` repeats the beginning of the epoch and ``drop`` leaves out its end
+        tail: when the ranks do not divide the positions: ``exact`` takes each once, so that some ranks have
+            one position (or batch) more; ``pad`` repeats the beginning of the epoch and ``drop`` leaves out its end
             until all ranks have the same number, as torch's DistributedSampler does.
-        block_size: rows in a block.
-        window: blocks in a window; a reader that holds a window holds window * block_size rows.
 
     Raises:
         ValueError: if an option is out of its range.
     """
 
-    kind: str
-    rows: int
-    seed: int = 0
+    of: EpochOrder
     rank: int = 0
     world_size: int = 1
     tail: str = "exact"
-    block_size: int = 64
-    window: int = 64
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind is {self.kind!r}, choose one of {choices(KINDS)}")
         if self.tail not in TAILS:
             raise ValueError(f"tail is {self.tail!r}, choose one of {choices(TAILS)}")
-        check_integer("rows", self.rows, 0, MAX_ROWS)
-        check_integer("seed", self.seed, 0, 2**64 - 1)
         check_integer("world_size", self.world_size, 1, 2**31)
         check_integer("rank", self.rank, 0, self.world_size - 1)
-        check_integer("block_size", self.block_size, 1, MAX_ROWS)
-        check_integer("window", self.window, 1, MAX_ROWS)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are to draw from."""
+        return self.of.rows
 
     @property
     def identity(self) -> str:
         """What determines the order besides rows and seed, for a loader's state."""
-        return self.kind if self.kind != "block" else f"block of {self.block_size} rows, window of {self.window}"
+        return self.of.identity
 
     def __len__(self) -> int:
         """Positions of this rank in a whole epoch."""
@@ -85,9 +92,9 @@ class Order:
     def remaining(self, offset: int = 0) -> int:
         """Positions of this rank once all ranks together have consumed the first ``offset`` of the epoch."""
         check_integer("offset", offset, 0, 2 * MAX_ROWS)
-        left = max(0, self.rows - offset)
+        left = max(0, self.of.length - offset) // self.of.together
         more = {"exact": self.world_size - 1 - self.rank, "pad": self.world_size - 1, "drop": 0}[self.tail]
-        return (left + more) // self.world_size
+        return (left + more) // self.world_size * self.of.together
 
     def most_remaining(self, offset: int = 0) -> int:
         """The same for the rank with most left: 0 once the epoch is over on all ranks."""
@@ -97,12 +104,11 @@ class Order:
         """Samples of the epoch that are used once every rank has taken its first ``stop`` after ``offset``.
 
         With the epoch, this is the whole state of a loader. As ``offset`` of any other :class:`Order` of the
-        same kind, rows, seed, block_size and window, whatever its rank and world size, it continues
-        exactly there.
+        same epoch's order, whatever its rank and world size, it continues exactly there.
         """
-        return min(self.rows, offset + stop * self.world_size)
+        return min(self.of.length, offset + stop * self.world_size)
 
-    def take(self, epoch: int, start: int, stop: int, offset: int = 0) -> Tensor:
+    def take(self, epoch: int, start: int, stop: int, offset: int = 0) -> Taken:
         """The rows at positions [start, stop) of this rank.
 
         4,000 positions cost about twice as much as 250: a loader of small batches may take several at once.
@@ -114,7 +120,7 @@ class Order:
             offset: samples that all ranks together had consumed when positions were dealt.
 
         Returns:
-            int64 [min(stop, remaining(offset)) - start], at least 0 long.
+            min(stop, remaining(offset)) - start rows, at least 0.
 
         Raises:
             ValueError: if a number is negative.
@@ -123,84 +129,45 @@ class Order:
         check_integer("start", start, 0, MAX_ROWS)
         check_integer("stop", stop, 0, 2 * MAX_ROWS)
         count = max(0, min(stop, self.remaining(offset)) - start)
-        positions = np.arange(count, dtype=np.uint64)
-        positions *= np.uint64(self.world_size)
-        positions += np.uint64(offset + self.rank + start * self.world_size if count else 0)
-        if count and positions[-1] >= self.rows:
-            positions %= np.uint64(self.rows)
-        return torch.from_numpy(self._rows_at(positions, epoch).view(np.int64))
+        if not count:
+            return Taken(torch.empty(0, dtype=torch.int64))
+        positions = self._positions(start, count, offset)
+        again: Words | None = None
+        if int(positions[-1]) >= self.of.length:
+            again, positions = np.divmod(positions, np.uint64(self.of.length))
+        rows = self.of.rows_at(positions, epoch)
+        occurrences = self.of.occurrences_at(positions, epoch)
+        numbers = None if occurrences is None else _tensor(occurrences)
+        return Taken(_tensor(rows), numbers if again is None else told_apart(_tensor(again), numbers, GOLDEN))
 
     def rows_for(self, epoch: int) -> Tensor:
         """All rows of this rank in an epoch, int64 [len(self)]: the one call that needs memory for them."""
-        return self.take(epoch, 0, len(self))
+        return self.take(epoch, 0, len(self)).rows
 
-    def _rows_at(self, positions: Words, epoch: int) -> Words:
-        if self.kind == "sequential" or not positions.size:
+    def _positions(self, start: int, count: int, offset: int) -> Words:
+        """Those of this rank in the epoch's order, which may be past its end."""
+        positions = np.arange(count, dtype=np.uint64)
+        if self.of.together == 1:
+            positions *= np.uint64(self.world_size)
+            positions += np.uint64(offset + self.rank + start * self.world_size)
             return positions
-        if self.kind == "full":
-            return permute_words(positions, self.rows, np.uint64(key_of(self.seed, epoch, _FULL)))
-        return _block_rows(positions, self, epoch)
+        together = np.uint64(self.of.together)
+        batches, places = np.divmod(positions + np.uint64(start), together)
+        dealt: Words = (batches * np.uint64(self.world_size) + np.uint64(self.rank)) * together + places
+        return dealt + np.uint64(offset)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The layout of one epoch: blocks lie in slots; the hole is the slot of the partial block, if there is one.
+def told_apart(again: Tensor, occurrences: Tensor | None, factor: int) -> Tensor:
+    """Occurrences of rows that come again for another reason, too: int64 [B], 0 where both numbers are 0.
 
-    Addresses count as if every block were full, so that a division finds the window or slot.
+    Args:
+        again: int64 [B], how often a row came before for that reason.
+        occurrences: int64 [B], of the other reasons; None: 0.
+        factor: an odd word, another one for each reason.
     """
-
-    size: int  # rows of a full block
-    full: int  # how many full blocks there are
-    slots: int
-    window: int  # slots of a full window
-    gap: int  # rows that the partial block lacks
-    hole: int  # == slots where no block is partial
-
-    def window_rows(self, number: int) -> int:
-        lacking = self.gap if number == self.hole // self.window else 0
-        return min(self.window, self.slots - number * self.window) * self.size - lacking
+    apart = again * signed(factor)
+    return apart if occurrences is None else apart + occurrences
 
 
-def _layout(order: Order, epoch: int) -> _Layout:
-    size = min(order.block_size, order.rows)
-    full, rest = divmod(order.rows, size)
-    slots = full + (rest > 0)
-    # The upper half of 64 random bits times slots: every slot is equally likely to hold the partial block.
-    hole = key_of(order.seed, epoch, _HOLE) * slots >> 64 if rest else slots
-    return _Layout(size, full, slots, min(order.window, slots), (size - rest) % size, hole)
-
-
-def _block_rows(positions: Words, order: Order, epoch: int) -> Words:
-    """Positions -> addresses -> addresses permuted within their windows -> rows."""
-    layout = _layout(order, epoch)
-    if layout.gap:
-        holed = layout.hole // layout.window
-        end = holed * layout.window * layout.size + layout.window_rows(holed)
-        positions = positions + np.uint64(layout.gap) * (positions >= end)
-    addresses = _permute_windows(positions, layout, key_of(order.seed, epoch, _INSIDE))
-    slots = addresses // np.uint64(layout.size)
-    partial = slots == layout.hole
-    blocks = np.where(partial, np.uint64(0), slots - (slots > layout.hole))
-    blocks = permute_words(blocks, max(1, layout.full), np.uint64(key_of(order.seed, epoch, _BLOCKS)))
-    blocks[partial] = layout.full
-    rows: Words = (blocks - slots) * np.uint64(layout.size) + addresses
-    return rows
-
-
-def _permute_windows(addresses: Words, layout: _Layout, key: int) -> Words:
-    """Each address permuted among those of its window, by the window's own key."""
-    span = np.uint64(layout.window * layout.size)
-    windows = addresses // span
-    inside = addresses - windows * span
-    keys = keys_of(windows, key)
-    holed, last = layout.hole // layout.window, (layout.slots - 1) // layout.window
-    short = (windows == holed) | (windows == last)
-    for number in {int(window) for window in windows[short]}:
-        here = windows == number
-        inside[here] = permute_words(inside[here], layout.window_rows(number), keys[here])
-    if not short.all():
-        inside[~short] = permute_words(inside[~short], int(span), keys[~short])
-    mixed: Words = windows * span + inside
-    behind = (windows == holed) & (mixed >= (layout.hole + 1) * layout.size - layout.gap)
-    mixed += np.uint64(layout.gap) * behind
-    return mixed
+def _tensor(words: Words) -> Tensor:
+    return torch.from_numpy(words.view(np.int64))

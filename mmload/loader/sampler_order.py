@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from mmload.errors import counted
+from mmload.loader.occurrences import Occurrences
+from mmload.loader.order import Taken
 from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
 
 
@@ -21,6 +23,28 @@ class Drawn(Protocol):
 
     def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
         """The rows at positions [start, stop) after ``offset``, int64, fewer where the epoch ends."""
+
+
+class Counted:
+    """The order of one epoch, which counts how often its rows come.
+
+    Args:
+        drawn: the order.
+        rows: how many rows there are.
+    """
+
+    def __init__(self, drawn: Drawn, rows: int) -> None:
+        self._drawn, self._rows = drawn, rows
+        self._occurrences, self._stop = Occurrences(rows), 0
+
+    def take(self, start: int, stop: int, offset: int = 0) -> Taken:
+        """The rows at positions [start, stop) after ``offset``; cheap if they follow those that were taken last."""
+        if offset + start != self._stop:
+            self._occurrences = Occurrences(self._rows)
+            self._occurrences.add(self._drawn.take(0, offset + start))
+        rows = self._drawn.take(start, stop, offset)
+        self._stop = offset + start + len(rows)
+        return Taken(rows, self._occurrences.add(rows))
 
 
 class SamplerOrder:
@@ -88,8 +112,11 @@ class SamplerOrder:
         """See :meth:`mmload.loader.order.Order.consumed`; counts this rank alone."""
         return offset + stop
 
-    def begin(self, epoch: int) -> Drawn:
+    def begin(self, epoch: int) -> Counted:
         """Draw the sampler for an epoch. Several epochs may be in progress at once."""
+        return Counted(self._drawn(epoch), self.rows)
+
+    def _drawn(self, epoch: int) -> Drawn:
         self._begun = self._fixed()
         if self._begun is not None:
             return _Listed(self._begun)

@@ -6,10 +6,9 @@ import os
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from torch import Tensor
-
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import BatchWorker, Delivery
+from mmload.loader.order import Taken
 from mmload.runtime.thread_pools import single_op_pool
 
 
@@ -40,10 +39,10 @@ class WorkerPool:
         if self._closed:
             raise UsageError("the loader was closed in the middle of an epoch; begin another with iter(loader)")
 
-    def submit(self, rows: Tensor, epoch: int) -> Future[Delivery]:
+    def submit(self, taken: Taken, epoch: int) -> Future[Delivery]:
         """Have a thread make a batch."""
         try:
-            return self._threads.submit(self.worker.make, rows, epoch)
+            return self._threads.submit(self.worker.make, taken, epoch)
         except RuntimeError:
             self.refuse_ended()  # closed by another thread
             raise

@@ -18,7 +18,7 @@ Words = NDArray[np.uint64]
 
 # numpy scalars: Python ints would cost half a microsecond more in each of some hundred small operations.
 _WIDE_GOLDEN, _WIDE_1, _WIDE_2, _HALF = (np.uint64(word) for word in (GOLDEN, *FACTORS, 32))
-_SMALL, _FEW_ROUNDS, _MANY_ROUNDS = 1024, 6, 16
+SMALL, FEW_ROUNDS, MANY_ROUNDS = 1024, 6, 16
 
 
 def key_of(*parts: int) -> int:
@@ -37,7 +37,7 @@ def keys_of(numbers: Words, key: int) -> Words:
     return keys
 
 
-_ROUNDS = tuple(np.uint64(mix_integer(turn * GOLDEN)) for turn in range(1, _MANY_ROUNDS + 1))
+ROUNDS = tuple(np.uint64(mix_integer(turn * GOLDEN)) for turn in range(1, MANY_ROUNDS + 1))
 
 
 def _feistel(x: Words, n: int, key: Words | np.uint64) -> Words:
@@ -53,9 +53,9 @@ def _feistel(x: Words, n: int, key: Words | np.uint64) -> Words:
     sizes = (np.uint64(a), np.uint64(-(-n // a)))
     left = x // sizes[1]
     halves = [left, x - left * sizes[1]]
-    for turn in range(_FEW_ROUNDS if n >= _SMALL else _MANY_ROUNDS):
+    for turn in range(FEW_ROUNDS if n >= SMALL else MANY_ROUNDS):
         moved, size = turn % 2, sizes[turn % 2]
-        shift = halves[1 - moved] ^ (key ^ _ROUNDS[turn])
+        shift = halves[1 - moved] ^ (key ^ ROUNDS[turn])
         shift *= _WIDE_1
         shift ^= shift >> _HALF
         shift *= _WIDE_2

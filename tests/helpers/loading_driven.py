@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from loading_foreign import Ranked, Turning
 from loading_options import numbers_of
-from loading_reference import batched, dealt
+from loading_orders import order as order_of_kind
+from loading_reference import GOLDEN, batched, dealt
 
 from mmload.batch import Batch
 from mmload.loader import Loader
-from mmload.loader.order import Order
 
 State = dict[str, Any]
+Come = tuple[int, int]
+"""A row, and what tells its occurrences in an epoch apart."""
+FACTOR = 0xBF58476D1CE4E5B9
 
 
 @dataclass
@@ -24,7 +28,7 @@ class Run:
     iterator: Iterator[Batch]
     epoch: int
     offset: int
-    coming: list[list[int]]
+    coming: list[list[Come]]
     number: int
     used: int = 0
 
@@ -71,12 +75,19 @@ class Driven:
             return "rows"
         return {True: "full", False: "sequential", "block": "block of 64 rows, window of 64"}[self.lasting["shuffle"]]
 
-    def coming(self, epoch: int, offset: int, rank: int | None = None) -> list[list[int]]:
+    def coming(self, epoch: int, offset: int, rank: int | None = None) -> list[list[Come]]:
         """What an iteration has to give, on this rank or another."""
-        rows, how = [self.ids[place] for place in self.rows_of(epoch)], self.changing
-        place = how["rank"] if rank is None else rank
-        rest = dealt(rows, place, how["world_size"], how["tail"], offset) if self.shared else rows[offset:]
-        return batched(rest, how["batch_size"], how["drop_last"])
+        places, how = self.rows_of(epoch), self.changing
+        listed, drawn = _before(self.ids), _before(places)
+        mine = how["rank"] if rank is None else rank
+        count = len(places)
+        rest = dealt(count, mine, how["world_size"], how["tail"], offset) if self.shared else range(offset, count)
+        come = []
+        for position in rest:
+            place = places[position % count]
+            again = GOLDEN * (position // count) + FACTOR * listed[place] + drawn[position % count]
+            come.append((self.ids[place], again % (1 << 64)))
+        return batched(come, how["batch_size"], how["drop_last"])
 
     def begin(self) -> Run:
         """``iter(loader)``; two at once are kept."""
@@ -123,7 +134,7 @@ def rows_of(rows: int, lasting: dict[str, Any]) -> Callable[[int], list[int]]:
         return lambda epoch: numbers_of(sampler, rows)
     if not lasting["shuffle"]:
         return lambda epoch: list(range(rows))
-    order = Order(kind="block" if lasting["shuffle"] == "block" else "full", rows=rows, seed=lasting["seed"])
+    order = order_of_kind(kind="block" if lasting["shuffle"] == "block" else "full", rows=rows, seed=lasting["seed"])
 
     def permuted(epoch: int) -> list[int]:
         mixed: list[int] = order.rows_for(epoch).tolist()
@@ -131,3 +142,13 @@ def rows_of(rows: int, lasting: dict[str, Any]) -> Callable[[int], list[int]]:
         return mixed
 
     return permuted
+
+
+def _before(rows: list[int]) -> list[int]:
+    """How often each comes before."""
+    counts: Counter[int] = Counter()
+    found = []
+    for row in rows:
+        found.append(counts[row])
+        counts[row] += 1
+    return found

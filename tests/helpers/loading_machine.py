@@ -111,11 +111,12 @@ class Loading(Rows):
 
     def _next(self, one: Driven, run: Run) -> None:
         """One batch, which has to be the next one."""
-        rows = run.coming.pop(0)
+        come = run.coming.pop(0)
+        rows = [row for row, _ in come]
         batch = next(run.iterator)
         one.used(run, len(rows))
         assert batch.ids.tolist() == rows, f"rows {batch.ids.tolist()}, expected {rows}"
-        self.check(fields_of(batch), rows, "Loader", one.lasting, run.epoch)
+        self.check(fields_of(batch), rows, "Loader", one.lasting, run.epoch, [number for _, number in come])
         if batch.images is not None:
             layout = one.lasting["collate"].memory_format if one.lasting["collate"] else torch.contiguous_format
             assert batch.images.is_contiguous(memory_format=layout)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 from loading_foreign import Halved, blends, per_sample
+from loading_orders import order as order_of_kind
 from loading_stores import SHAPES
 from torch import nn
 from torchvision.transforms.v2 import functional as F
@@ -217,7 +218,7 @@ def _padded(draw: Draw, channels: int, size: tuple[int, int]) -> tuple[nn.Module
 def orders(draw: Draw) -> Order:
     """An order of blocks, as small as one row and as large as all."""
     world = draw(st.integers(1, 4))
-    return Order(
+    return order_of_kind(
         kind=draw(st.sampled_from(["block", "block", "full", "sequential"])),
         rows=draw(st.integers(0, 300)),
         seed=draw(st.integers(0, 2**64 - 1)),

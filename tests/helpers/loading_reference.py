@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from mmload.render.plan import Padding, Plan
 
 GOLDEN = 0x9E3779B97F4A7C15
 
+Row = TypeVar("Row")
+
 
 def stored(folder: Path, split: str = "train") -> Fields:
     """Every field of all rows, from the files that the manifest names."""
@@ -46,10 +48,13 @@ def _field(folder: Path, name: str, spec: dict[str, Any], shards: Sequence[dict[
     return torch.from_numpy(np.concatenate(parts)).view(getattr(torch, spec["dtype"]))
 
 
-def sample_seeds(seed: int, epoch: int, rows: Sequence[int]) -> Tensor:
-    """The samples' seeds, hash(hash(seed), epoch, row) in Python's own numbers, int64 [B]."""
+def sample_seeds(seed: int, epoch: int, rows: Sequence[int], occurrences: Sequence[int] | None = None) -> Tensor:
+    """The samples' seeds, hash(hash(seed), epoch, row, occurrence) in Python's own numbers, int64 [B]."""
     run = _mix(_mix(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
     words = [_mix(_mix(row ^ run) + GOLDEN) for row in rows]
+    if occurrences is not None:
+        pairs = zip(words, occurrences, strict=True)
+        words = [_mix(word + _mix(number)) if number else word for word, number in pairs]
     return torch.tensor([word - (word >> 63 << 64) for word in words], dtype=torch.int64)
 
 
@@ -68,18 +73,21 @@ def _mix(word: int) -> int:
     return word ^ word >> 31
 
 
-def dealt(order: Sequence[int], rank: int, world_size: int, tail: str, offset: int) -> list[int]:
-    """A rank's rows of an epoch of which ``offset`` are used, dealt as DistributedSampler deals."""
-    left = list(order[offset:])
+def dealt(count: int, rank: int, world_size: int, tail: str, offset: int) -> list[int]:
+    """A rank's positions of an epoch of which ``offset`` are used, dealt as DistributedSampler deals.
+
+    Those from ``count`` on are its beginning again.
+    """
+    left = list(range(offset, count))
     spare = -len(left) % world_size
     if tail == "pad":
-        left += [order[place % len(order)] for place in range(spare)]
+        left += range(count, count + spare)
     elif tail == "drop":
         left = left[: len(left) // world_size * world_size]
     return left[rank::world_size]
 
 
-def batched(rows: Sequence[int], size: int, drop_last: bool) -> list[list[int]]:
+def batched(rows: Sequence[Row], size: int, drop_last: bool) -> list[list[Row]]:
     """Rows cut into batches."""
     batches = [list(rows[start : start + size]) for start in range(0, len(rows), size)]
     return [batch for batch in batches if len(batch) == size or not drop_last]

@@ -171,8 +171,9 @@ class Rows(RuleBasedStateMachine):
         every = replace(order, rank=0, world_size=1).rows_for(epoch).tolist()
         assert sorted(every) == list(range(order.rows)), f"{order} gave no permutation"
         offset, start, count = (data.draw(st.integers(0, most)) for most in (order.rows, 20, 40))
-        rows = dealt(every, order.rank, order.world_size, order.tail, offset) if every else []
-        assert order.take(epoch, start, start + count, offset).tolist() == rows[start : start + count], f"{order}"
+        places = dealt(len(every), order.rank, order.world_size, order.tail, offset) if every else []
+        rows = [every[place % len(every)] for place in places]
+        assert order.take(epoch, start, start + count, offset).rows.tolist() == rows[start : start + count], f"{order}"
 
     # Datasets of torch.utils.data over it
 
@@ -247,16 +248,22 @@ class Rows(RuleBasedStateMachine):
     # What everything is held against
 
     def check(
-        self, got: Fields, rows: list[int], what: str, loader: dict[str, Any] | None = None, epoch: int = 0
+        self,
+        got: Fields,
+        rows: list[int],
+        what: str,
+        loader: dict[str, Any] | None = None,
+        epoch: int = 0,
+        occurrences: list[int] | None = None,
     ) -> None:
-        """Rows as they are stored, or what a loader makes of them."""
+        """Rows as they are stored, or what a loader makes of them, each at one of its occurrences in an epoch."""
         places = [row % self.rows for row in rows]
         fields = {name: value[places] for name, value in self.files.items()}
         fields["ids"] = torch.tensor(rows, dtype=torch.int64)
         if loader is None:
             self.compare(got, Expected(fields), what)
             return
-        seeds = sample_seeds(loader["seed"], epoch, rows)
+        seeds = sample_seeds(loader["seed"], epoch, rows, occurrences)
         asked = {"ids", *loader.get("fields", fields)}
         fields = {name: value for name, value in fields.items() if name in asked} | {"seeds": seeds}
         collate: Collate | None = loader["collate"]

@@ -11,6 +11,8 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from mmload.loader import Loader
+from mmload.loader.epoch_orders import Blocks
+from mmload.loader.order import Order
 from mmload.store.dataset import Dataset
 
 
@@ -79,13 +81,11 @@ def test_a_state_of_another_order_is_refused(dataset: Dataset) -> None:
 
 
 def test_a_state_of_blocks_of_another_size_is_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tiny dataset is sorted by class
         loaders = [Loader(dataset, shuffle="block") for _ in range(3)]
-    loaders[1]._order = replace(loaders[1]._order, block_size=2)  # type: ignore[type-var]
-    loaders[2]._order = replace(loaders[2]._order, window=3)  # type: ignore[type-var]
+    loaders[1]._order = Order(of=Blocks(rows=len(loaders[1].split), block_size=2))
+    loaders[2]._order = Order(of=Blocks(rows=len(loaders[2].split), window=3))
     state = loaders[0].state_dict()
     assert state["order"] == "block of 64 rows, window of 64"
     for other in loaders[1:]:

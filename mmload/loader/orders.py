@@ -1,0 +1,315 @@
+"""Orders to give a Loader: ``Loader(..., order=weighted(weights))``.
+
+Each is a pure function of (seed, epoch, position): the same rows for any number of ranks, resumable at any step. A row
+that comes several times in an epoch gets random draws of its own each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import ConcatDataset
+
+from mmload.errors import UsageError, choices, counted
+from mmload.loader.drawn_orders import Balanced, Classes, Listed, Members, Mixed, Repeated, Weighted
+from mmload.loader.epoch_orders import Blocks, EpochOrder, Shuffled, Stored
+from mmload.loader.occurrences import occurrences_in
+from mmload.runtime.permutation import MAX_ROWS
+from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
+from mmload.store.split_views import View
+
+ORDERS = ("shuffled", "block", "sequential")
+
+_LABELS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How rows are drawn: what the functions of this module return.
+
+    Attributes:
+        text: as it was asked for, for ``repr``.
+        bound: the order of a view's rows, for the dataset that the Loader was given and its seed.
+    """
+
+    text: str
+    bound: Callable[[object, View, int], EpochOrder]
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> EpochOrder:
+    """The order that a Loader's argument asks for.
+
+    Raises:
+        ValueError, TypeError, UsageError: if there is none, or it does not fit the rows.
+    """
+    if isinstance(order, Sampling):
+        return order.bound(dataset, view, seed)
+    if order == "shuffled":
+        return Shuffled(rows=len(view), seed=seed)
+    if order == "block":
+        return Blocks(rows=len(view), seed=seed)
+    if order == "sequential":
+        return Stored(rows=len(view))
+    raise ValueError(f"order is {order!r}; choose {choices(ORDERS)}, or an order of mmload.loader.orders")
+
+
+def weighted(weights: object, num_samples: int | None = None) -> Sampling:
+    """Rows drawn with replacement, each as likely as its weight: torch's ``WeightedRandomSampler``.
+
+    It takes 8 bytes a row.
+
+    Args:
+        weights: one number from 0 per row (of the subset, if the Loader reads one), in any unit: a tensor, an array or
+            a list.
+        num_samples: samples of an epoch; None: as many as rows.
+
+    Raises:
+        TypeError: if weights are no numbers.
+        ValueError: if a weight is negative or not finite, all are 0, or ``num_samples`` is no integer from 1; when the
+            Loader is made, if there are not as many weights as rows.
+    """
+    sums = np.cumsum(_weights(weights))
+    if not len(sums) or not np.isfinite(sums[-1]) or sums[-1] <= 0:
+        raise ValueError(
+            f"weights are {_shown(weights)}, which sum to {sums[-1] if len(sums) else 0:g}; give finite numbers from 0 "
+            "of which some are above 0"
+        )
+    length = _length("num_samples", num_samples)
+    digest = rows_digest(torch.from_numpy(sums))
+
+    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
+        if len(view) != len(sums):
+            raise ValueError(f"there are {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
+        return Weighted(sums=sums, length=length or len(view), seed=seed, digest=digest)
+
+    return Sampling(f"weighted({counted(len(sums), 'weight')}, num_samples={num_samples})", bound)
+
+
+def balanced(labels: object = "targets", num_samples: int | None = None) -> Sampling:
+    """All classes equally often: each once in every run of as many samples as there are classes.
+
+    The rows of a class come in a random order, all of them before one comes again; the rows of small classes therefore
+    come more often. It takes 8 bytes a row.
+
+    Args:
+        labels: a field with one integer per row; or one integer per row: a tensor, an array or a list.
+        num_samples: samples of an epoch; None: as many as rows.
+
+    Raises:
+        ValueError: if ``num_samples`` is no integer from 1.
+        UsageError, ValueError, TypeError: when the Loader is made, if there is no such field, its values are no
+            integers, or there are not as many as rows.
+    """
+    length = _length("num_samples", num_samples)
+
+    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
+        return Balanced(members=_members(labels, view), length=length or len(view), seed=seed)
+
+    return Sampling(f"balanced({_shown(labels)}, num_samples={num_samples})", bound)
+
+
+def repeated(times: int = 3) -> Sampling:
+    """Repeated augmentation: every row ``times`` times in succession, each time with draws of its own.
+
+    An epoch has as many samples as the dataset has rows, so it shows one in ``times`` of them (Hoffer and others 2020),
+    as torchvision's ``RASampler`` and timm's ``RepeatAugSampler``. As there, several ranks get one of them each. They
+    also round the epoch down to a multiple of 256 samples; this does not.
+
+    Raises:
+        ValueError: if ``times`` is no integer from 1.
+    """
+    number = as_integer(times)
+    if number is None or not 1 <= number <= 1 << 20:
+        raise ValueError(f"times is {times!r}; give an integer from 1 to {1 << 20}")
+
+    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
+        return Repeated(rows=len(view), seed=seed, times=number)
+
+    return Sampling(f"repeated({number})", bound)
+
+
+def classes(p: int, k: int, labels: object = "targets", batches: int | None = None) -> Sampling:
+    """Batches of ``p`` classes with ``k`` rows of each, for metric learning.
+
+    ``batch_size`` has to be p * k. A class comes once before all others have come, but for those that do not fill a
+    batch at the end; its rows come in a random order. A class with fewer than k rows gives them several times, with
+    draws of their own.
+
+    Args:
+        p: classes of a batch, on each rank.
+        k: rows of a class in a batch.
+        labels: a field with one integer per row; or one integer per row: a tensor, an array or a list.
+        batches: batches of an epoch, of all ranks together; None: as many as p * k fits into the rows, at least one.
+
+    Raises:
+        ValueError: if a number is no integer from 1; when the Loader is made, if there are fewer than ``p`` classes, or
+            its ``batch_size`` is another.
+        UsageError, TypeError: when the Loader is made, if there is no such field, or its values are no integers.
+    """
+    numbers = [_length(name, value) for name, value in (("p", p), ("k", k))]
+    per_batch, each = (number or 0 for number in numbers)
+    if not per_batch or not each:
+        raise ValueError(f"p is {p!r} and k is {k!r}; give integers from 1")
+    count = _length("batches", batches)
+
+    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
+        members = _members(labels, view)
+        if members.count < per_batch:
+            raise ValueError(
+                f"p is {per_batch}, and the number of classes that have rows is {members.count}; use fewer"
+            )
+        many = count or max(1, len(view) // (per_batch * each))
+        return Classes(members=members, per_batch=per_batch, each=each, batches=many, seed=seed)
+
+    return Sampling(f"classes(p={per_batch}, k={each}, labels={_shown(labels)}, batches={batches})", bound)
+
+
+def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None = None) -> Sampling:
+    """Shares of several datasets, which a ``ConcatDataset`` joins.
+
+    In every 64 samples (more where a share is small) the shares are exact but for one sample. All rows of a dataset
+    come, in a random order, before one comes again.
+
+    Args:
+        shares: of the parts of the ConcatDataset, in its order, in any unit; or part -> share.
+        num_samples: samples of an epoch; None: as many as rows.
+
+    Raises:
+        TypeError: if a share is no number; when the Loader is made, if it reads no ConcatDataset.
+        ValueError: if a share is not above 0, or ``num_samples`` is no integer from 1; when the Loader is made, if
+            there are not as many shares as parts, or a key is none of the parts.
+    """
+    values = _weights(list(shares.values()) if isinstance(shares, Mapping) else shares)
+    if not len(values) or not np.isfinite(values).all() or values.min() <= 1e-6 * values.sum():
+        raise ValueError(f"shares are {values.tolist()}; give a number above 0 (of a millionth or more) for each part")
+    length = _length("num_samples", num_samples)
+
+    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
+        if type(dataset) is not ConcatDataset:
+            raise TypeError(
+                f"order=mixed(...) reads a ConcatDataset of the parts, not {type(dataset).__name__}: give the Loader "
+                "torch.utils.data.ConcatDataset([a, b])"
+            )
+        parts: list[Any] = list(dataset.datasets)
+        if len(values) != len(parts):
+            raise ValueError(f"there are {counted(len(values), 'share')} for {counted(len(parts), 'part')}")
+        ordered = values
+        if isinstance(shares, Mapping):
+            places = [next((n for n, key in enumerate(shares) if key is part), None) for part in parts]
+            if None in places:
+                raise ValueError(f"part {places.index(None)} of the ConcatDataset is no key of shares; give one each")
+            ordered = values[[place for place in places if place is not None]]
+        sizes = tuple(len(part) for part in parts)
+        if 0 in sizes:
+            raise ValueError(f"part {sizes.index(0)} of the ConcatDataset has no rows; leave it out")
+        normal = tuple((ordered / ordered.sum()).tolist())
+        return Mixed(sizes=sizes, shares=normal, length=length or len(view), seed=seed)
+
+    return Sampling(f"mixed({_shown(shares)}, num_samples={num_samples})", bound)
+
+
+def subset(rows: object) -> Sampling:
+    """Some rows, shuffled: all of a list, with each row as often as it is listed. It takes 8 bytes a row.
+
+    Args:
+        rows: row numbers, or one boolean a row: a tensor, an array or a list.
+
+    Raises:
+        TypeError, IndexError: when the Loader is made, if they are no rows of what it reads.
+    """
+
+    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
+        listed = row_numbers(rows, len(view), "the loader's dataset")
+        numbers = listed.numpy()
+        return Listed(
+            rows=len(view),
+            listed=numbers,
+            occurrences=occurrences_in(numbers, len(view)),
+            seed=seed,
+            digest=rows_digest(listed),
+        )
+
+    return Sampling(f"subset({_shown(rows)})", bound)
+
+
+def _length(name: str, value: object) -> int | None:
+    """An integer from 1, or None."""
+    if value is None:
+        return None
+    number = as_integer(value)
+    if number is None or not 1 <= number <= MAX_ROWS:
+        raise ValueError(f"{name} is {value!r}; give an integer from 1")
+    return number
+
+
+def _weights(weights: object) -> NDArray[np.float64]:
+    """Numbers from 0, float64 [N]."""
+    try:
+        array = np.asarray(weights.detach().cpu() if isinstance(weights, Tensor) else weights)
+        if array.dtype.kind not in "iuf":
+            raise TypeError
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"weights are {_shown(weights)}; give a tensor, an array or a list of numbers") from error
+    if array.ndim != 1:
+        raise ValueError(f"weights have the shape {list(array.shape)}; give them in one dimension")
+    wide = array.astype(np.float64)
+    if len(wide) and not wide.min() >= 0:  # NaN is not
+        raise ValueError(f"weights have {float(wide.min()):g}; give numbers from 0")
+    return wide
+
+
+def _members(labels: object, view: View) -> Members:
+    """The rows of each class."""
+    values = _labels_of(labels, view)
+    if not len(values):
+        raise ValueError("there are no rows to draw classes from")
+    if 0 <= values.min() <= values.max() < 1 << 16:  # of so few bits numpy sorts ten times as fast
+        rows = np.argsort(values.astype(np.uint16), kind="stable")
+        counts = np.bincount(values)
+        counts = counts[counts > 0]
+    else:
+        rows = np.argsort(values, kind="stable")
+        counts = np.unique(values, return_counts=True)[1]
+    return Members(
+        rows=rows.astype(np.int32 if len(rows) < 1 << 31 else np.int64),
+        starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        digest=rows_digest(torch.from_numpy(values)),
+    )
+
+
+def _labels_of(labels: object, view: View) -> NDArray[np.int64]:
+    """One integer per row of the view."""
+    if isinstance(labels, str):
+        spec = view.rows.fields.get(labels)
+        if spec is None:
+            raise UsageError(f"split {view.rows.name!r} has no field {labels!r}; it has {choices(view.rows.fields)}")
+        if spec.shape or spec.torch_dtype.is_floating_point:
+            raise ValueError(
+                f"field {labels!r} is {spec.torch_dtype} of the shape {list(spec.shape)} a row; give one with an "
+                "integer a row, or a list of one integer per row"
+            )
+        parts = [
+            view.rows.reader.gather(labels, view.ids(torch.arange(start, min(start + _LABELS_AT_ONCE, len(view)))))
+            for start in range(0, len(view), _LABELS_AT_ONCE)
+        ]
+        return torch.cat(parts).to(torch.int64).numpy() if parts else np.empty(0, np.int64)
+    array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    if array.dtype.kind not in "iub" or array.ndim != 1:
+        raise TypeError(f"labels are {_shown(labels)}; give the name of a field, or a list of one integer per row")
+    if len(array) != len(view):
+        raise ValueError(f"there are {counted(len(array), 'label')} for {counted(len(view), 'row')}; give one each")
+    return array.astype(np.int64)
+
+
+def _shown(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,295 @@
+"""Orders in which rows may come several times: shares, distributions, and that any rank can go on anywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import deviation, make_folder
+from torch.utils.data import ConcatDataset, RandomSampler, WeightedRandomSampler
+
+import mmload
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
+from mmload.augment.collate import Collate
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.errors import UsageError
+from mmload.loader import Loader
+from mmload.loader.drawn_orders import Repeated
+from mmload.loader.order import Order
+from mmload.loader.orders import Sampling, balanced, classes, mixed, repeated, subset, weighted
+from mmload.store.dataset import Dataset, Split
+
+LABELS = torch.tensor([0] * 40 + [1] * 9 + [7] * 3)
+
+
+class View:
+    """As many rows as labels, without a dataset."""
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+
+def order(sampling: Sampling, dataset: object = None, **dealt: Any) -> Order:
+    view: Any = View()
+    return Order(of=sampling.bound(dataset, view, 5), **dealt)
+
+
+def parts() -> tuple[Any, ...]:
+    return range(30), range(15), range(7)
+
+
+A, B, C = parts()
+ALL = {
+    "weighted": (weighted(torch.arange(len(LABELS))), None),
+    "balanced": (balanced(LABELS), None),
+    "repeated": (repeated(3), None),
+    "classes": (classes(2, 4, LABELS, batches=17), None),
+    "mixed": (mixed([0.6, 0.3, 0.1], num_samples=97), ConcatDataset([A, B, C])),  # type: ignore[list-item]
+    "subset": (subset([3, 1, 4, 1, 5, 9, 2, 6]), None),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_ranks_and_pieces_give_one_order(name: str) -> None:
+    sampling, dataset = ALL[name]
+    one = order(sampling, dataset)
+    rows, occurrences = one.take(3, 0, len(one))
+    together = one.of.together
+    for world in (2, 3):
+        ranks = [order(sampling, dataset, rank=rank, world_size=world) for rank in range(world)]
+        assert sum(map(len, ranks)) == len(rows)
+        half = len(ranks[-1]) // together // 2 * together
+        offset = ranks[0].consumed(half)
+        for rank, mine in enumerate(ranks):
+            first, later = mine.take(3, 0, half), mine.take(3, 0, 10**6, offset)
+            batches = rows[: len(rows) // together * together].view(-1, together)
+            expected = batches[rank::world].reshape(-1)
+            assert torch.cat([first.rows, later.rows]).equal(expected)
+    assert order(sampling, dataset).take(3, 7, 20).rows.equal(rows[7:20])
+    assert not order(sampling, dataset).take(4, 0, len(one)).rows.equal(rows)
+    if occurrences is not None:
+        pairs = list(zip(rows.tolist(), occurrences.tolist(), strict=True))
+        assert len(set(pairs)) == len(pairs)
+
+
+def test_weighted_rows_come_as_often_as_torchs() -> None:
+    weights = torch.tensor([0.0, 1.0, 2.0, 3.0, 0.0, 4.0, 0.0])
+    count = 40_000
+
+    class Seven:
+        def __len__(self) -> int:
+            return 7
+
+    of = weighted(weights, count).bound(None, Seven(), 1)  # type: ignore[arg-type]
+    ours = np.bincount(Order(of=of).rows_for(0), minlength=7)
+    theirs = np.bincount(list(WeightedRandomSampler(weights.tolist(), count)), minlength=7)  # type: ignore[arg-type]
+    assert ours[[0, 4, 6]].tolist() == [0, 0, 0]
+    expected = weights.numpy()[[1, 2, 3, 5]] / 10 * count
+    for counts in (ours, theirs):
+        assert ((counts[[1, 2, 3, 5]] - expected) ** 2 / expected).sum() < 16.3  # 0.999 of chi-square with 3
+    pairs = np.bincount(Order(of=of).rows_for(1)[:-1] * 7 + Order(of=of).rows_for(1)[1:], minlength=49).reshape(7, 7)
+    joint = np.outer(weights, weights)[np.ix_([1, 2, 3, 5], [1, 2, 3, 5])] / 100 * count
+    assert (
+        (pairs[np.ix_([1, 2, 3, 5], [1, 2, 3, 5])] - joint) ** 2 / joint
+    ).sum() < 37.7  # of 15: draws are independent
+
+
+def test_balanced_classes_come_equally_often_and_all_rows_in_turn() -> None:
+    rows, occurrences = order(balanced(LABELS, num_samples=360)).take(0, 0, 360)
+    drawn = LABELS[rows]
+    assert all(sorted(run.tolist()) == [0, 1, 7] for run in drawn.view(-1, 3))
+    for label, count in ((0, 40), (1, 9), (7, 3)):
+        own = rows[drawn == label]
+        for start in range(0, 120 - count + 1, count):
+            assert len(own[start : start + count].unique()) == count
+    assert occurrences is not None
+    assert occurrences[drawn == 7].tolist() == [turn // 3 for turn in range(120)]
+    firsts = [order(balanced(LABELS)).take(epoch, 0, 3).rows[0].item() for epoch in range(3000)]
+    labels = np.bincount(LABELS[torch.tensor(firsts)].numpy(), minlength=8)[[0, 1, 7]]
+    assert abs(deviation(labels)) < 4
+
+
+def test_repeated_rows_are_those_of_the_shuffle_each_three_times() -> None:
+    of = Repeated(rows=52, seed=5, times=3)
+    rows, occurrences = Order(of=of).take(2, 0, 100)
+    assert len(rows) == 52
+    assert rows[::3].equal(order(repeated(1)).take(2, 0, 18).rows)
+    assert rows[:51].view(17, 3).unique_consecutive(dim=1).shape == (17, 1)
+    assert occurrences is not None
+    assert occurrences.tolist() == [position % 3 for position in range(52)]
+    ranks = [Order(of=of, rank=rank, world_size=3).take(2, 0, 17).rows for rank in range(3)]
+    assert ranks[0].equal(ranks[1])  # each of a row's draws on another rank, as torchvision's RASampler has it
+    assert ranks[0].equal(ranks[2])
+
+
+def test_batches_of_classes_have_as_many_rows_of_as_many() -> None:
+    taken = order(classes(2, 4, LABELS, batches=30)).take(0, 0, 10**6)
+    labels = LABELS[taken.rows].view(30, 2, 4)
+    assert labels.unique_consecutive(dim=2).shape == (30, 2, 1)
+    assert (labels[:, 0, 0] != labels[:, 1, 0]).all()
+    for batch, rows in zip(labels, taken.rows.view(30, 2, 4), strict=True):
+        for label, own in zip(batch[:, 0].tolist(), rows, strict=True):
+            assert len(own.unique()) == min(4, int((label == LABELS).sum()))
+    counts = Counter(labels[:, :, 0].flatten().tolist())
+    assert min(counts.values()) > 12  # two of three classes in each cycle
+
+
+def test_shares_of_datasets_are_exact_and_all_rows_come_in_turn() -> None:
+    rows = order(mixed({A: 6, B: 3, C: 1}, num_samples=6400), ConcatDataset([A, B, C])).rows_for(0)  # type: ignore[list-item]
+    owners = torch.bucketize(rows, torch.tensor([30, 45]), right=True)
+    assert owners.bincount().tolist() == [3840, 1920, 640]
+    for start in range(0, 6400, 64):
+        assert ((owners[start : start + 64].bincount(minlength=3) - torch.tensor([38.4, 19.2, 6.4])).abs() <= 1.5).all()
+    for part, first, size in ((0, 0, 30), (1, 30, 15), (2, 45, 7)):
+        counts = rows[owners == part].bincount(minlength=52)[first : first + size]
+        assert counts.max() - counts.min() <= 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: weighted([1.0, -1.0]), "weights have -1; give numbers from 0"),
+        (lambda: weighted([0.0, 0.0]), "which sum to 0; give finite numbers from 0 of which some are above 0"),
+        (lambda: weighted([float("nan")]), "weights have nan"),
+        (lambda: weighted([float("inf")]), "which sum to inf"),
+        (lambda: weighted([[1.0]]), "weights have the shape \\[1, 1\\]"),
+        (lambda: weighted(["a"]), "weights are \\['a'\\]; give a tensor"),
+        (lambda: weighted([1.0], num_samples=0), "num_samples is 0; give an integer from 1"),
+        (lambda: order(weighted([1.0, 2.0])), "there are 2 weights for 52 rows; give one each"),
+        (lambda: repeated(0), "times is 0; give an integer from 1"),
+        (lambda: classes(0, 3), "p is 0; give an integer from 1"),
+        (lambda: order(classes(4, 2, LABELS)), "p is 4, and the number of classes that have rows is 3"),
+        (lambda: order(balanced(LABELS[1:])), "there are 51 labels for 52 rows; give one each"),
+        (lambda: order(balanced(LABELS.double())), "labels are tensor.*; give the name of a field"),
+        (lambda: mixed([0.5, 0.0]), "shares are \\[0.5, 0.0\\]; give a number above 0"),
+        (lambda: order(mixed([1, 2]), A), "reads a ConcatDataset of the parts, not range"),
+        (lambda: order(mixed([1, 2]), ConcatDataset([A, B, C])), "there are 2 shares for 3 parts"),
+        (lambda: order(mixed({A: 1, B: 2, "c": 3}), ConcatDataset([A, B, C])), "part 2 of the ConcatDataset is no key"),
+        (lambda: order(subset([52])), "row 52 of the loader's dataset, which has 52 rows"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(make: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError, IndexError), match=message):
+        make()
+
+
+@pytest.fixture(scope="module")
+def split(dataset: Dataset) -> Split:
+    return dataset["train"]
+
+
+def loader(split: object, **options: Any) -> Loader:
+    collate = Collate(RandomCrop(24), RandomHorizontalFlip(), Normalize.imagenet())
+    return Loader(split, collate=collate, seed=9, **{"batch_size": 4, "threads": 2, **options})  # type: ignore[arg-type]
+
+
+def images(loader_: Loader) -> list[tuple[int, bytes]]:
+    batches = list(loader_)
+    ids = torch.cat([batch.ids for batch in batches if batch.ids is not None]).tolist()
+    return list(zip(ids, (image.numpy().tobytes() for batch in batches for image in batch.images), strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"order": repeated(3)},
+        {"order": weighted([1.0, 2.0, 3.0] * 6)},
+        {"order": subset([0, 0, 1, 0])},
+        {"sampler": [0, 0, 1, 0]},
+        {"sampler": RandomSampler(range(18), replacement=True, generator=torch.Generator().manual_seed(3))},
+    ],
+    ids=["repeated", "weighted", "subset", "list", "sampler"],
+)
+def test_a_row_that_comes_again_looks_different(split: Split, options: dict[str, Any]) -> None:
+    seen = images(loader(split, **options))
+    assert len({row for row, _ in seen}) < len(seen)
+    assert len(set(seen)) == len(seen)
+
+
+def test_rows_that_come_once_keep_their_draws(split: Split) -> None:
+    plain = dict(images(loader(split)))
+    assert dict(images(loader(split, order="shuffled"))) == plain
+    assert dict(images(loader(split, sampler=list(range(17, -1, -1))))) == plain
+    first = {}
+    for row, image in images(loader(split, order=repeated(3))):
+        first.setdefault(row, image)
+    assert len(first) == 6
+    assert all(plain[row] == image for row, image in first.items())
+    padded = [images(loader(split, rank=rank, world_size=4, tail="pad")) for rank in range(4)]
+    together = [pair for rank in padded for pair in rank]
+    assert len(together) == 20
+    assert len(set(together)) == 20
+    assert set(plain.items()) < set(together)
+
+
+def test_a_subset_that_lists_a_row_twice_gives_it_two_draws(split: Split) -> None:
+    seen = images(loader(torch.utils.data.Subset(split, [3, 4, 3])))
+    assert len(set(seen)) == 3
+    assert set(dict(images(loader(split))).items()) >= set(seen[:2])
+
+
+@pytest.mark.parametrize("name", ["weighted", "balanced", "repeated", "classes"])
+def test_an_epoch_goes_on_with_other_ranks(split: Split, name: str) -> None:
+    sampling = {
+        "weighted": weighted(range(18), num_samples=24),
+        "balanced": balanced("targets", num_samples=24),
+        "repeated": repeated(2),
+        "classes": classes(2, 2, batches=6),
+    }[name]
+    whole = images(loader(split, order=sampling))
+    begun = loader(split, order=sampling)
+    batches = iter(begun)
+    next(batches)
+    state = begun.state_dict()
+    assert all(isinstance(value, int | str) for value in state.values())
+    rest = []
+    for rank in range(2):
+        mine = loader(split, order=sampling, rank=rank, world_size=2)
+        mine.load_state_dict(state)
+        rest += images(mine)
+    assert sorted(rest) == sorted(whole[4:])
+    other = loader(split, order="shuffled")
+    with pytest.raises(ValueError, match="the state has order"):
+        other.load_state_dict(state)
+
+
+def test_several_datasets_are_mixed(split: Split, tmp_path: Any) -> None:
+    root = make_folder(tmp_path / "photos", 2)
+    mmload.build(BuildRecipe(kind="imagefolder", root=root, out=tmp_path / "out", transforms=square(32)))
+    other = mmload.open(tmp_path / "out")["train"]
+    both = ConcatDataset([split, other])
+    seen = images(loader(both, order=mixed({other: 1, split: 3}, num_samples=64)))
+    assert sum(row >= 18 for row, _ in seen) == 16
+    assert len(set(seen)) > 60  # some draws are equal by chance
+
+
+def test_a_loader_refuses_what_does_not_fit(split: Split) -> None:
+    with pytest.raises(ValueError, match="batch_size is 5, and 4 batches of 2 of 2 classes.*: give 4"):
+        loader(split, order=classes(2, 2), batch_size=5)
+    with pytest.raises(ValueError, match="shuffle and order are both given; each decides the order alone"):
+        loader(split, order="shuffled", shuffle=True)
+    with pytest.raises(ValueError, match="order and sampler are both given"):
+        loader(split, order="block", sampler=[1])
+    with pytest.raises(ValueError, match="order is 'random'; choose block, sequential, shuffled, or an order"):
+        loader(split, order="random")
+    with pytest.raises(TypeError, match="order is 3; choose"):
+        loader(split, order=3)
+    with pytest.raises(UsageError, match="has no field 'breed'; it has"):
+        loader(split, order=balanced("breed"))
+    with pytest.raises(ValueError, match=r"field 'images' is torch.uint8 of the shape \[3, 32, 32\] a row"):
+        loader(split, order=balanced("images"))
+
+
+def test_a_hundred_million_rows_begin_at_once() -> None:
+    class Many:
+        def __len__(self) -> int:
+            return 100_000_000
+
+    view: Any = Many()
+    for sampling in (repeated(3), mixed([0.5, 0.5]), subset(range(10))):
+        dataset = ConcatDataset([range(50_000_000)] * 2) if "mixed" in repr(sampling) else None  # type: ignore[list-item]
+        taken = Order(of=sampling.bound(dataset, view, 1)).take(0, 0, 4096)
+        assert len(taken.rows) == (10 if "subset" in repr(sampling) else 4096)
