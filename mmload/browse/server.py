@@ -2,7 +2,7 @@
 
 Every request is checked before anything else looks at it: its Host header, against names that were made to lead here
 (DNS rebinding), and the token, in constant time. No file is served by its name: pages come from
-:mod:`mmload.browse.views`, as data and pictures that it made.
+:mod:`mmload.browse.pages`, as data and pictures that it made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from urllib.parse import parse_qsl, urlsplit
 
-from mmload.browse.views import Pages, Reply
+from mmload.browse.pages import Pages, Reply
 from mmload.errors import MmloadError, UsageError
 
 ADDRESS = "127.0.0.1"

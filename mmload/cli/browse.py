@@ -41,8 +41,8 @@ def browse(
         raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
     if source is not None and not source.exists():
         raise UsageError(f"--source is {source}, and there is no such folder; give what the dataset was built from")
+    from mmload.browse.pages import Pages
     from mmload.browse.server import Server
-    from mmload.browse.views import Pages
 
     def collate_for(classes: int) -> Collate | Views | None:
         return augmentations.collate_of(augment, recipe, classes)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmload.browse.pages import Pages
 from mmload.browse.server import ADDRESS, Server
-from mmload.browse.views import Pages
 
 
 class Got(NamedTuple):

@@ -22,7 +22,7 @@ from python_datasets import MADE
 from mmload.augment import RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
-from mmload.browse.views import DRAWS, Pages
+from mmload.browse.pages import DRAWS, Pages
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.cli.augmentations import collate_of
@@ -251,7 +251,7 @@ from pathlib import Path
 from mmload.cli.app import app
 from mmload.cli.browse import browse
 from mmload.cli.terminal import check_target
-from mmload.browse.views import Pages
+from mmload.browse.pages import Pages
 from mmload.browse.server import Server
 check_target("--marks", Path({str(tmp_path / "m.txt")!r}), Path({str(dataset.path)!r}), None)
 pages = Pages(Path({str(dataset.path)!r}), Path({str(tmp_path / "m.txt")!r}), source=Path({str(folder)!r}))
