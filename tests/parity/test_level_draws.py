@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import test_level_reference
-from test_parity_load import wrong_draws
+from test_parity_load_faults import wrong_draws
 from torch import Tensor, nn
 
 from mmload import augment
