@@ -20,21 +20,27 @@ from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
 from mmload.bench import Options, table
 from mmload.bench import run as bench
+from mmload.bench.chart import draw
 from mmload.bench.contenders import Entry, entries
 from mmload.bench.task import Task
 from mmload.builder import recipe as recipes
 from mmload.builder.destination import listed
 from mmload.builder.pipeline import build
-from mmload.errors import BuildError, counted
+from mmload.errors import BuildError, UsageError, counted
+from mmload.inspection.augmented import augmented_sheet
 from mmload.loader import Loader
 from mmload.runtime.thread_pools import available_cores
+from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
+from mmload.store.row_cells import first_rows
 from mmload.store.unfinished import staging_folder
 
 GRAINS = {"bark": (5.0, 0.6), "clouds": (1.0, 1.6), "ripples": (0.2, 0.6), "sand": (1.0, 0.0)}
 """Class -> (how much finer the texture is across than along, added steepness of its spectrum)."""
 
 _MARK = ".mmload-demo"
+_SHEETS = {"stored.jpg": "rows as they are stored", "training.jpg": "four rows, and what training sees of them"}
+_CHART = "bench.png"
 
 
 def run(folder: str | Path, say: Callable[[str], None], *, images: int = 320, epochs: int = 8) -> list[float]:
@@ -71,14 +77,38 @@ def run(folder: str | Path, say: Callable[[str], None], *, images: int = 320, ep
 
     say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
     options = Options(images=images, epochs=2, workers=(2,), time_budget=40)
-    for line in table(bench(dataset, photos, options, entries=_stock_and_own)).split("\n"):
+    record = bench(dataset, photos, options, entries=_stock_and_own)
+    for line in table(record).split("\n"):
         say(line)
 
     say("5. a small network on it, each epoch one line:")
     losses = train_small(dataset, epochs, say)
     say(f"   loss {losses[0]:.3f} -> {losses[-1]:.3f} (chance is {np.log(len(GRAINS)):.3f})")
+    say("6. pictures:")
+    for name, what in draw_sheets(train, folder).items():
+        say(f"   {folder / name}: {what}")
+    try:
+        draw(record, folder / _CHART)
+        say(f"   {folder / _CHART}: step 4 as a chart")
+    except UsageError:  # no matplotlib
+        say('   the chart of step 4 needs matplotlib: pip install "mmload[plot]"')
     say(f"next: mmload info {dataset}, or mmload build imagefolder YOUR_PHOTOS OUT")
     return losses
+
+
+def draw_sheets(split: Split, folder: Path) -> dict[str, str]:
+    """Draw contact sheets of a few rows, as they are stored and as training sees them.
+
+    Returns:
+        File name -> what it shows.
+    """
+    stored = split.preview(columns=4, count=8)
+    drawn = augmented_sheet(split, _collate(split.mean, split.std, crop=96), first_rows(split, 4), draws=3)
+    for name, sheet in zip(_SHEETS, (stored, drawn), strict=True):
+        sheet.resize((sheet.width * 4 // 5, sheet.height * 4 // 5), Image.Resampling.LANCZOS).save(
+            folder / name, quality=70
+        )
+    return _SHEETS
 
 
 def make_photos(root: Path, images: int, seed: int = 0) -> None:
@@ -204,10 +234,12 @@ def _claim(folder: Path, images: int) -> None:
 def _others(folder: Path, images: int) -> Iterator[Path]:
     """What is in a folder and no demo's; of the dataset, the build says that."""
     marked = (folder / _MARK).is_file()
+    folders = ("dataset", staging_folder(folder / "dataset").name)
     for path in folder.iterdir():
+        own_file = path.name in (*_SHEETS, _CHART) and path.is_file() and not path.is_symlink()
         if path.name == "photos" and _is_own_folder(path) and marked:
             yield from _other_photos(path, images)
-        elif path.name in ("dataset", staging_folder(folder / "dataset").name) and _is_own_folder(path) and marked:
+        elif marked and (own_file or (path.name in folders and _is_own_folder(path))):
             continue
         elif path.name != _MARK or path.is_symlink():
             yield path

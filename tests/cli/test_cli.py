@@ -295,6 +295,9 @@ def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path) -> None:
     text = "\n".join(said)
     for step in ("1. made 48 JPEGs", "2. built", "3. read it back", "4. the same epochs", "5. a small network"):
         assert step in text
+    for name in ("stored.jpg", "training.jpg", "bench.png"):
+        assert str(tmp_path / "demo" / name) in text
+        assert 4_000 < (tmp_path / "demo" / name).stat().st_size < 120_000
     assert len(open_dataset(tmp_path / "demo" / "dataset")["train"]) == 48
     again = contents(tmp_path / "demo" / "photos")
     _claim(tmp_path / "demo", 48)
