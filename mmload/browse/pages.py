@@ -25,6 +25,7 @@ from mmload.browse.split_rows import Rows, SplitRows
 from mmload.errors import MmloadError, UsageError, one_line
 from mmload.pictures.annotations import VOID, color_of, name_of
 from mmload.pictures.contact_sheet import Cell, annotated
+from mmload.store.exclusion_list import originals_of
 from mmload.store.opening import opened
 
 if TYPE_CHECKING:
@@ -252,7 +253,8 @@ class Pages:
     def _marked(self, split: SplitRows) -> Rows:
         """The rows of a split that are marked."""
         names = self._marks.of_split(split.name, list(self._splits))
-        return np.array(sorted({row for name in names for row in split.samples.rows_of(name)}), np.int64)
+        ids = [each for name in names for each in originals_of(name)]
+        return np.array(sorted({row for each in ids for row in split.samples.rows_of(each)}), np.int64)
 
     def _split(self, query: Mapping[str, str]) -> SplitRows:
         name = query.get("split", "")

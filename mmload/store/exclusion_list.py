@@ -34,6 +34,15 @@ def listed(sample: str) -> str:
     return _ESCAPED + name[1:] if _is_comment(name) else name
 
 
+def originals_of(name: str) -> list[str]:
+    """The ids that a list may mean by a name: itself, or what its escapes stand for."""
+    try:
+        unescaped = name.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError:  # a backslash that is none of an escape
+        return [name]
+    return [each for each in dict.fromkeys((name, unescaped)) if listed(each) == name]
+
+
 def line_of(sample: str, reason: str = "", split: str = "") -> str:
     """A line of a list, without its end.
 
