@@ -2,7 +2,8 @@
 
 Both sides crop 224 out of 256 x 256 uint8 tensors, do the one step to every sample, and normalize to float32, each
 sample with draws of its own, for which torchvision is called one image after another. Beside it the step alone, from
-uint8 to uint8, in which nothing that mmload does anyway helps it.
+uint8 to uint8, in which nothing that mmload does anyway helps it. A step that leaves images of sizes of their own takes
+the crop's place: a resize, or a canvas of one size, ends it on both sides.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from mmload import augment
@@ -54,11 +56,31 @@ STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "AugMix": ("AugMix", {}),
 }
 
+SIDES = (160, 192, 224)
+_RESIZED = [augment.Resize((224, 224))], [v2.Resize((224, 224))]
+_PLACED: tuple[list[Any], list[Any]] = [], [v2.RandomCrop(224, pad_if_needed=True)]  # on a canvas, which mmload does
+SIZED: dict[str, tuple[str, dict[str, Any], tuple[list[Any], list[Any]]]] = {
+    "RandomResizedCrop(224)": ("RandomResizedCrop", {"size": 224}, ([], [])),
+    "RandomResizedCrop(224, bicubic)": (
+        "RandomResizedCrop",
+        {"size": 224, "interpolation": v2.InterpolationMode.BICUBIC},
+        ([], []),
+    ),
+    "ScaleJitter((224, 224))": ("ScaleJitter", {"target_size": (224, 224)}, _PLACED),
+    "RandomShortestSize((160, 192, 224))": ("RandomShortestSize", {"min_size": SIDES, "max_size": 224}, _PLACED),
+    "RandomZoomOut, Resize": ("RandomZoomOut", {"p": 1.0}, _RESIZED),
+    "RandomIoUCrop, Resize": ("RandomIoUCrop", {}, _RESIZED),
+}
+"""Steps that say the size themselves, and what ends them on either side. Each image of RandomIoUCrop has two boxes."""
 
-def _ours(collate: Collate, images: Tensor, out: Tensor) -> Callable[[int], None]:
+
+def _ours(collate: Collate, images: Tensor, out: Tensor, boxes: Tensor | None = None) -> Callable[[int], None]:
     def work(turn: int) -> None:
         ids = torch.arange(len(images))
         batch = Batch(ids=ids, seeds=sample_seeds(0, turn, ids), batch_size=[len(images)])
+        if boxes is not None:
+            counts, labels = torch.full((len(ids),), boxes.shape[1]), torch.zeros(boxes.shape[:2], dtype=torch.int64)
+            batch = batch.replace(boxes=boxes, counts=counts, labels=labels)
         prepared = collate.prepare(batch, tuple(images.shape[1:]))
         prepared.render_rows(0, images, ids, out)
         prepared.finish(out)
@@ -66,10 +88,18 @@ def _ours(collate: Collate, images: Tensor, out: Tensor) -> Callable[[int], None
     return work
 
 
-def _theirs(transform: Any, images: Tensor) -> Callable[[int], None]:
+def _theirs(transform: Any, images: Tensor, boxes: Tensor | None = None) -> Callable[[int], None]:
+    inputs: list[tuple[Any, ...]] = [(image,) for image in images]
+    if boxes is not None:
+        kind: dict[str, Any] = {"format": tv_tensors.BoundingBoxFormat.XYXY, "canvas_size": tuple(images.shape[2:])}
+        inputs = [
+            (image, tv_tensors.BoundingBoxes(several, **kind), torch.zeros(len(several)))
+            for image, several in zip(images, boxes, strict=False)
+        ]
+
     def work(turn: int) -> None:
-        for image in images:
-            transform(image)
+        for one in inputs:
+            transform(*one)
 
     return work
 
@@ -90,37 +120,51 @@ def _contenders(kind: str, options: dict[str, Any], images: Tensor) -> list[Call
     ]
 
 
+def _sized(
+    kind: str, options: dict[str, Any], ending: tuple[list[Any], list[Any]], images: Tensor
+) -> list[Callable[[int], None]]:
+    """The list that begins with the step, by mmload and torchvision."""
+    count, few = len(images), max(1, len(images) // FEWER)
+    corners = torch.rand(count, 2, 2) * 100
+    boxes = torch.cat([corners, corners + 40 + torch.rand(count, 2, 2) * 100], 2) if kind == "RandomIoUCrop" else None
+    collate = Collate(getattr(augment, kind)(**options), *ending[0], augment.Normalize.imagenet())
+    floats = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    listed = v2.Compose([getattr(v2, kind)(**options), *ending[1], *floats])
+    return [
+        _ours(collate, images, torch.empty(count, 3, 224, 224), boxes),
+        _theirs(listed, images[:few], boxes),
+    ]
+
+
 def run(rounds: int, count: int) -> list[dict[str, Any]]:
     """Microseconds of CPU time an image of each step, worst first: the median of rounds in which all take turns."""
     torch.set_num_threads(1)
     coarse = torch.rand((count, 3, 20, 20)) * 235
     images = torch.nn.functional.interpolate(coarse, (256, 256), mode="bilinear") + torch.rand(count, 3, 256, 256) * 20
     images = images.to(torch.uint8)
-    rows = []
-    for name, (kind, options) in STEPS.items():
-        contenders = _contenders(kind, options, images)
-        times: list[list[float]] = [[] for _ in contenders]
-        for turn in range(rounds + 1):
-            for taken, work in zip(times, contenders, strict=True):
-                start = time.thread_time()
-                work(turn)
-                taken.append(time.thread_time() - start)
-        made = (count, max(1, count // FEWER)) * 2
-        listed, stock, alone, theirs = (
-            statistics.median(taken[1:]) * 1e6 / of for taken, of in zip(times, made, strict=True)
-        )  # the first is warm-up
-        rows.append(
-            {
-                "name": name,
-                "list_us": listed,
-                "torchvision_list_us": stock,
-                "list_ratio": stock / listed,
-                "alone_us": alone,
-                "torchvision_alone_us": theirs,
-                "alone_ratio": theirs / alone,
-            }
-        )
+    rows = [_measured(name, _contenders(*step, images), rounds, count) for name, step in STEPS.items()]
+    rows += [_measured(name, _sized(*step, images), rounds, count) for name, step in SIZED.items()]
     return sorted(rows, key=lambda row: row["list_ratio"])
+
+
+def _measured(name: str, contenders: list[Callable[[int], None]], rounds: int, count: int) -> dict[str, Any]:
+    """The row of a step; without what it takes alone where only lists are compared."""
+    times: list[list[float]] = [[] for _ in contenders]
+    for turn in range(rounds + 1):
+        for taken, work in zip(times, contenders, strict=True):
+            start = time.thread_time()
+            work(turn)
+            taken.append(time.thread_time() - start)
+    made = (count, max(1, count // FEWER)) * 2
+    medians = [
+        statistics.median(taken[1:]) * 1e6 / of for taken, of in zip(times, made, strict=False)
+    ]  # the first is warm-up
+    row: dict[str, Any] = {"name": name}
+    for what, place in (("list", 0), ("alone", 2)):
+        if place < len(medians):
+            ours, theirs = medians[place : place + 2]
+            row |= {f"{what}_us": ours, f"torchvision_{what}_us": theirs, f"{what}_ratio": theirs / ours}
+    return row
 
 
 def told(rows: list[dict[str, Any]]) -> str:
@@ -131,6 +175,8 @@ def told(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         listed = f"{row['list_us']:,.0f}, {row['torchvision_list_us']:,.0f}, **{row['list_ratio']:.1f}**"
-        alone = f"{row['alone_us']:,.0f}, {row['torchvision_alone_us']:,.0f}, {row['alone_ratio']:.1f}"
+        alone = ""
+        if "alone_us" in row:
+            alone = f"{row['alone_us']:,.0f}, {row['torchvision_alone_us']:,.0f}, {row['alone_ratio']:.1f}"
         lines.append(f"| `{row['name']}` | {listed} | {alone} |")
     return "\n".join(lines)
