@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from script_process import run_script
 
+from mmload.store.dataset import Dataset
+
 pytestmark = pytest.mark.slow
 
 
@@ -19,6 +21,15 @@ def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
     assert len(rows) == 32
     assert all(row["images_per_second"] > 0 for row in rows)
     assert done.stdout.count("img/s") == 32
+
+
+def test_a_tiny_run_compares_a_recipe_with_the_stock_steps(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    short = ["--rounds", 1, "--images", 2, "--recipes", "bench_lists:jitter", "--json", record]
+    done = run_script("bench_recipes", dataset.path, folder, *short)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| bench_lists:jitter |") == 1
+    assert all(turns[0] > 0 for turns in json.loads(record.read_text())["bench_lists:jitter"].values())
 
 
 def test_a_tiny_run_compares_every_step_with_torchvision(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class OnTensors(Batches):
 
     def __init__(self, task: Task, scratch: Path, *, workers: int) -> None:
         steps = composed([*recipe_steps(task), *random_steps(task), *float_steps(task)])
-        super().__init__(data_loader(task, _Tensors(source_dataset(task), steps), workers), task.device)
+        super().__init__(data_loader(task, DecodedTensors(source_dataset(task), steps), workers), task.device)
 
 
 class Published(Batches):
@@ -55,7 +55,7 @@ class Published(Batches):
     """
 
     def __init__(self, task: Task, scratch: Path, *, workers: int, views: list[list[Any]], mix: Any) -> None:
-        dataset = _Tensors(source_dataset(task), OneByOne(recipe_steps(task), views))
+        dataset = DecodedTensors(source_dataset(task), OneByOne(recipe_steps(task), views))
         super().__init__(data_loader(task, dataset, workers, Collated(mix)), task.device)
 
 
@@ -114,7 +114,7 @@ def data_loader(
     )
 
 
-class _Tensors(Dataset[tuple[Tensor, int]]):
+class DecodedTensors(Dataset[tuple[Tensor, int]]):
     """A torchvision dataset's images as uint8 tensors [C, H, W], decoded without PIL."""
 
     def __init__(self, source: Any, transform: Any) -> None:
