@@ -12,6 +12,7 @@ from mmload.errors import UsageError, choices
 if TYPE_CHECKING:
     from mmload.augment import Views
     from mmload.augment.collate import Collate
+    from mmload.inspection.training import Training
 
 Augment = Annotated[
     str | None, typer.Option(metavar="STEPS", help='What training sees: "RandomCrop(24), ColorJitter(0.4)".')
@@ -53,6 +54,31 @@ def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate
     if recipe not in recipes.__all__:
         raise UsageError(f"--recipe is {recipe!r}; use one of {choices(recipes.__all__)}")
     make = getattr(recipes, recipe)
-    mixes = "num_classes" in inspect.signature(make).parameters
-    made: Collate | Views = make(num_classes=classes) if mixes else make()
+    made: Collate | Views = make(num_classes=classes) if _mixes(recipe) else make()
     return made
+
+
+def training_of(augment: str | None, recipe: str | None, classes: int) -> Training:
+    """What the options ask for, with how it is written in Python; by default the usual steps of a split's fields.
+
+    Args:
+        augment: as :func:`collate_of`.
+        recipe: the same.
+        classes: the same.
+
+    Raises:
+        UsageError: as :func:`collate_of`.
+    """
+    from mmload.inspection.training import Training
+
+    made = collate_of(augment, recipe, classes)
+    if recipe is None:
+        return Training(steps=augment or "", made=made)
+    return Training(recipe=f"{recipe}({f'num_classes={classes}' if _mixes(recipe) else ''})", made=made)
+
+
+def _mixes(recipe: str) -> bool:
+    """Whether a training recipe mixes samples, and so takes the number of classes."""
+    from mmload import recipes
+
+    return "num_classes" in inspect.signature(getattr(recipes, recipe)).parameters

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def augmented_sheet(
-    split: Split, collate: Collate | Views, rows: Rows, *, draws: int = 7, seed: int = 0
+    split: Split, collate: Collate | Views, rows: Rows, *, draws: int = 7, seed: int = 0, side: int | None = None
 ) -> Image.Image:
     """A contact sheet with a line for each row: as it is stored, then as it is drawn.
 
@@ -32,6 +32,7 @@ def augmented_sheet(
         collate: what training renders them with; of views each line has all, one after the other.
         rows: which rows.
         draws: how many draws of each row, as many as epochs would give.
+        side: of the square that each picture is fitted into; None: as suits the largest.
         seed: the loader's; draw ``k`` is that of epoch ``k``.
 
     Raises:
@@ -41,7 +42,9 @@ def augmented_sheet(
     drawn = drawn_cells(split, collate, rows, draws=draws, seed=seed)
     lines = [[cell, *line] for cell, line in zip(stored, drawn, strict=True)]
     title = f"{split.path.name}, {split.name}: as stored, and as drawn"
-    return contact_sheet([cell for line in lines for cell in line], len(lines[0]), title=title, classes=split.classes)
+    return contact_sheet(
+        [cell for line in lines for cell in line], len(lines[0]), title=title, classes=split.classes, side=side
+    )
 
 
 def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: int, seed: int = 0) -> list[list[Cell]]:

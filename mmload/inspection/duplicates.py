@@ -1,8 +1,8 @@
 """Finds rows that show the same picture: equal ones, and near copies (resized, encoded again, brighter or darker).
 
 Each row has a perceptual hash of 63 bits: which of the lowest frequencies of its thumbnail are above their median
-(pHash, Zauner 2010). Every pair of hashes is compared; close ones are copies if their thumbnails are nearly the same up
-to brightness and contrast. Rows of nearly one color have no hash.
+(pHash, Zauner 2010). Every pair of hashes is compared; close ones are copies if their thumbnails, and the details of
+these, are nearly the same up to brightness and contrast. Rows of nearly one color have no hash.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmload.inspection.row_kernels import SIDE, Floats, Hashes, Numbers, compare
+from mmload.inspection.row_kernels import SIDE, Floats, Hashes, Numbers, compare, correlate
 from mmload.runtime.thread_pools import available_cores
 
-LEAST_CORRELATION = 0.95
-"""Thumbnails that are correlated more than this show one picture, by 320 photographs and 1,600 copies of them: no false
-pair among 3.2 million, and every copy but for some whose brightness was raised by half."""
+LEAST_COARSE, LEAST_FINE = 0.7, 0.9
+"""Thumbnails of one picture are correlated so much at least: their blocks, and what is left of these less those around.
 
-SATURATED = 240.0
-"""Levels: blocks that are brighter in either thumbnail are not compared, as brightening cuts them off."""
+The second tells shirts on the same floor apart, where the first is up to 0.98. docs/inspection.md has the numbers."""
 
-_FEWEST_BLOCKS = 48
+EQUAL = 0.99
+"""A coarse correlation that suffices alone: what is left of a picture out of focus is the noise of its encoding."""
 
 FLAT = 3.0
 """Levels: thumbnails of a smaller standard deviation show nothing to compare."""
@@ -58,17 +57,12 @@ def copies(grays: Floats, *, progress: Callable[[int, int], None] | None = None)
     varied = np.flatnonzero(grays.reshape(-1, SIDE * SIDE).std(1) >= FLAT)
     shown = grays[varied]
     found, complete = _close(hashes(shown), progress)
-    correlation = np.concatenate(
-        [np.empty(0, np.float32)]
-        + [
-            _correlation(shown[part[:, 0]], shown[part[:, 1]])
-            for part in np.array_split(found, len(found) // 16384 + 1)
-        ]
-    )
-    kept = correlation >= LEAST_CORRELATION
+    coarse, fine = np.empty(len(found), np.float32), np.empty(len(found), np.float32)
+    correlate(shown, found, coarse, fine)
+    kept = ((coarse >= LEAST_COARSE) & (fine >= LEAST_FINE)) | (coarse >= EQUAL)
     pairs = varied[found[kept]]
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    return Copies(pairs=pairs[order], correlation=correlation[kept][order], complete=complete)
+    return Copies(pairs=pairs[order], correlation=coarse[kept][order], complete=complete)
 
 
 def hashes(grays: Floats) -> Hashes:
@@ -83,17 +77,6 @@ def hashes(grays: Floats) -> Hashes:
             1, dtype=np.uint64
         )
     return bits
-
-
-def _correlation(first: Floats, second: Floats) -> Floats:
-    """Of thumbnails, pair by pair, [P, 16, 16] each: over the blocks that neither has cut off; 0 where few are left."""
-    first, second = first.reshape(-1, SIDE * SIDE), second.reshape(-1, SIDE * SIDE)
-    used = ((first < SATURATED) & (second < SATURATED)).astype(np.float32)
-    count = np.maximum(used.sum(1, keepdims=True), 1)
-    one = (first - (first * used).sum(1, keepdims=True) / count) * used
-    other = (second - (second * used).sum(1, keepdims=True) / count) * used
-    scale = np.sqrt((one**2).sum(1) * (other**2).sum(1))
-    return np.where(count[:, 0] >= _FEWEST_BLOCKS, (one * other).sum(1) / np.maximum(scale, 1e-6), np.float32(0))
 
 
 def groups(pairs: Numbers) -> list[list[int]]:

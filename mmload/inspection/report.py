@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmload.inspection.class_rows import ClassRows, class_rows
 from mmload.inspection.duplicates import Copies, copies
 from mmload.inspection.thumbnails import Thumbnails, thumbnails
 from mmload.store.dataset import Dataset, Split
@@ -62,6 +63,7 @@ class Report:
         outliers: the most conspicuous first.
         pairs: those across splits first.
         complete: whether the pairs are all.
+        classes: split -> its classes, where rows have several.
     """
 
     brightness: dict[str, npt.NDArray[np.int64]]
@@ -69,6 +71,7 @@ class Report:
     outliers: list[Outlier]
     pairs: list[Pair]
     complete: bool
+    classes: dict[str, ClassRows]
 
 
 def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = None) -> Report:
@@ -101,6 +104,7 @@ def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = No
         outliers=sorted(found, key=lambda one: -one.strength),
         pairs=_pairs(splits, pairs),
         complete=pairs.complete,
+        classes={name: counts for name, split in dataset.items() if (counts := class_rows(split)) is not None},
     )
 
 
@@ -145,13 +149,7 @@ def _pairs(splits: dict[str, Split], found: Copies) -> list[Pair]:
     pairs = []
     for (one, other), correlation in zip(found.pairs.tolist(), found.correlation.tolist(), strict=True):
         first, second = place(one), place(other)
-        images = [splits[name].reader.gather("images", _one(row)) for name, row in (first, second)]
+        images = [splits[name].reader.array("images", np.array([row])) for name, row in (first, second)]
         equal = images[0].shape == images[1].shape and bool((images[0] == images[1]).all())
         pairs.append(Pair(first=first, second=second, correlation=correlation, equal=equal))
     return sorted(pairs, key=lambda pair: (pair.first[0] == pair.second[0], not pair.equal, -pair.correlation))
-
-
-def _one(row: int) -> Any:
-    import torch
-
-    return torch.tensor([row])

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mmload.inspection.row_kernels import SIDE, reduce
 from mmload.store.dataset import Split
@@ -46,7 +45,7 @@ def thumbnails(split: Split, *, progress: Callable[[int, int], None] | None = No
     at_once = max(1, _PART_BYTES // (channels * height * width))
     for start in range(0, rows, at_once):
         stop = min(start + at_once, rows)
-        images = split.reader.gather("images", torch.arange(start, stop)).numpy()
+        images = split.reader.array("images", np.arange(start, stop))
         reduce(images, grays[start:stop], sums[start:stop])
         if progress is not None:
             progress(stop, rows)

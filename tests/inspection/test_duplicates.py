@@ -2,78 +2,92 @@
 
 from __future__ import annotations
 
-import io
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+from conftest import script
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageEnhance
+from numpy.lib.stride_tricks import sliding_window_view
+from PIL import Image
 
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
 from mmload.inspection import duplicates
 from mmload.inspection.duplicates import copies, groups, hashes
-from mmload.inspection.row_kernels import CLOSE_BITS, SIDE, reduce
+from mmload.inspection.row_kernels import CLOSE_BITS, FEWEST_INSIDE, SATURATED, SIDE, correlate, reduce
 from mmload.inspection.thumbnails import thumbnails
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
-
-COPIES = ("exact", "half", "quality", "brighter", "darker")
 
 
-def copy_of(image: Image.Image, how: str) -> Image.Image:
-    if how == "half":
-        return image.resize((image.width // 2, image.height // 2))
-    if how == "quality":
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=60)
-        return Image.open(file)
-    if how in ("brighter", "darker"):
-        return ImageEnhance.Brightness(image).enhance(1.3 if how == "brighter" else 0.7)
-    return image
+@pytest.fixture(scope="module")
+def copies_study() -> Iterator[ModuleType]:
+    """The study behind the numbers in the documents."""
+    with script("copies_study") as module:
+        yield module
 
 
-def with_copies(photos: list[Path], place: Path) -> tuple[Dataset, int]:
-    """A dataset of photographs in class ``a`` and their copies in class ``b`` and so on."""
-    for number, path in enumerate(photos):
-        with Image.open(path) as opened:
-            image = opened.convert("RGB")
-        for how in ("original", *COPIES):
-            (place / "photos" / how).mkdir(parents=True, exist_ok=True)
-            copy_of(image, how).save(place / "photos" / how / f"{number:04d}.png")
-    out = place / "out"
-    build(BuildRecipe(kind="imagefolder", root=place / "photos", out=out, transforms=square(96)), threads=2)
-    return open_dataset(out), len(photos)
+def test_copies_of_real_photographs_are_found_and_nothing_else(real_data: Path, copies_study: ModuleType) -> None:
+    found, _, others, _ = copies_study.study(sorted(real_data.glob("imagenet120/train/*/*.JPEG"))[:25], 25, 96)
+    assert others == 0
+    assert found == dict.fromkeys(copies_study.KINDS, 1.0)
 
 
-def judged(dataset: Dataset, count: int) -> tuple[dict[str, float], int]:
-    """The share of copies of each kind that were found, and the pairs of different pictures that were."""
-    split = dataset["train"]
-    found = copies(thumbnails(split).grays)
-    assert found.complete
-    pairs = set(map(tuple, found.pairs.tolist()))
-    start = {name: index * count for index, name in enumerate(split.classes)}
-    shares = {}
-    for how in COPIES:
-        wanted = [tuple(sorted((start["original"] + k, start[how] + k))) for k in range(count)]
-        shares[how] = sum(pair in pairs for pair in wanted) / count
-    return shares, sum(first % count != second % count for first, second in pairs)
+def test_copies_of_drawn_pictures_are_found_and_nothing_else(photos: Path, copies_study: ModuleType) -> None:
+    found, pairs, others, _ = copies_study.study(sorted(photos.rglob("*.*"))[:16], 16, 64)
+    assert others == 0
+    assert pairs > 16 * len(copies_study.KINDS)  # copies are copies of each other, too
+    whole = {kind: share for kind, share in found.items() if not kind.startswith("1.")}  # brightening cuts off much
+    assert whole == dict.fromkeys(whole, 1.0)
 
 
-@pytest.mark.slow
-def test_copies_of_real_photographs_are_found_and_nothing_else(real_data: Path, tmp_path: Path) -> None:
-    photos = sorted(real_data.glob("imagenet120/train/*/*.JPEG"))[:30]
-    shares, false = judged(*with_copies(photos, tmp_path))
-    assert false == 0
-    assert all(share >= 0.96 for share in shares.values()), shares
+def test_the_study_prints_what_it_found(
+    photos: Path,
+    copies_study: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["copies_study", str(photos), "--photos", "5", "--planted", "2", "--side", "32"])
+    copies_study.main()
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "5 photographs, 2 of them with 7 copies each"
+    assert [line.split("  ")[0] for line in shown[1:-1]] == list(copies_study.KINDS)
+    files = sorted(photos.rglob("*.*"))[:2]
+    copies_study.sheet(files, np.array([[0, 1]]), tmp_path / "pairs.png")
+    with Image.open(tmp_path / "pairs.png") as sheet:
+        assert sheet.width > 2 * 160
 
 
-def test_copies_of_drawn_pictures_are_found_and_nothing_else(photos: Path, tmp_path: Path) -> None:
-    shares, false = judged(*with_copies(sorted(photos.rglob("*.*"))[:16], tmp_path))
-    assert false == 0
-    assert all(share >= 0.9 for share in shares.values()), shares  # brightening cuts off much of these
+def test_pictures_that_differ_in_detail_alone_are_no_copies() -> None:
+    """As shirts on one floor: what is common is strong, and what is printed on them is not."""
+    rng = np.random.default_rng(0)
+    shape = np.linspace(40, 200, SIDE)[:, None]
+    grays = (shape + rng.normal(0, 8, (30, SIDE, SIDE))).clip(0, 230).astype(np.float32)
+    every = np.stack(np.triu_indices(30, 1), 1)
+    coarse, fine = np.empty(len(every), np.float32), np.empty(len(every), np.float32)
+    correlate(grays, every, coarse, fine)
+    assert (coarse > 0.95).all()
+    assert len(copies(grays).pairs) == 0
+    assert len(copies(np.concatenate([grays, grays * 0.8])).pairs) == 30
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_correlations_are_those_of_blocks_that_neither_has_cut_off(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    grays = rng.uniform(0, 255, (2, SIDE, SIDE)).astype(np.float32)
+    grays[1] += rng.uniform(0, 1) * (grays[0] - grays[1])
+    pairs, coarse, fine = np.array([[0, 1]]), np.empty(1, np.float32), np.empty(1, np.float32)
+    correlate(grays, pairs, coarse, fine)
+    dark = (grays < SATURATED).all(0)
+    assert np.isclose(coarse[0], np.corrcoef(grays[0][dark], grays[1][dark])[0, 1], atol=1e-4)
+    around = sliding_window_view(dark, (3, 3)).all((2, 3))
+    means = sliding_window_view(grays, (3, 3), axis=(1, 2)).mean((3, 4))
+    details = (grays[:, 1:-1, 1:-1] - means)[:, around]
+    expected = np.corrcoef(*details)[0, 1] if around.sum() >= FEWEST_INSIDE else 0
+    assert np.isclose(fine[0], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 33), (3, 32, 32), (4, 5, 7), (3, 100, 48), (2, 16, 16)], ids=str)

@@ -8,18 +8,25 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import complaint, mmload
 from PIL import Image
+from written_datasets import of_tensors
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.cli.augmentations import training_of
+from mmload.inspection.class_rows import class_rows
 from mmload.inspection.report import report
 from mmload.runtime import durable_files
+from mmload.store.card import write_card
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
+from mmload.store.manifest import read
 
 ODD_CLASS = "<img src=x onerror=alert(1)> & 'co'"
 
@@ -94,7 +101,7 @@ def test_the_page_is_whole_and_nothing_in_it_is_markup_by_accident(odd: Dataset,
 
     Reader().feed(text)
     images = [attributes for tag, attributes in seen if tag == "img"]
-    assert len(images) == 2 + 3 + 6  # sheets, pairs, outliers
+    assert len(images) == 4 + 3 + 6  # sheets of stored and drawn rows, pairs, outliers
     assert all(str(one["src"]).startswith("data:image/") and one["alt"] for one in images)
     assert not [tag for tag, attributes in seen if tag == "script" or any(name.startswith("on") for name in attributes)]
     assert not re.search(r'(?:src|href)="(?!data:|#)', text)
@@ -130,6 +137,110 @@ def test_what_cannot_be_written_is_one_line(dataset: Dataset, tmp_path: Path) ->
     assert "there is no folder" in complaint(mmload("report", dataset.path, "-o", tmp_path / "no" / "a.html"), 2)
     assert "which lies in" in complaint(mmload("report", dataset.path, "-o", dataset.path / "a.html"), 2)
     assert "no such dataset" in complaint(mmload("report", tmp_path / "nothing", "-o", tmp_path / "a.html"), 1)
+
+
+def kinds() -> dict[str, dict[str, torch.Tensor]]:
+    """Fields of rows of every kind."""
+    draw = torch.Generator().manual_seed(0)
+    noise = {size: torch.randint(0, 256, (6, *size), dtype=torch.uint8, generator=draw) for size in
+             ((3, 24, 24), (1, 24, 24), (4, 80, 70))}  # fmt: skip
+    boxes = torch.tensor([[2.0, 3.0, 20.0, 21.0], [0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0]]).expand(6, 3, 4)
+    labels = torch.tensor([[0, 2, -1], [2, 2, -1], *[[1, -1, -1]] * 4])
+    masks = torch.zeros(6, 24, 24, dtype=torch.uint8)
+    masks[0, :2], masks[1, 0, 0], masks[2, 5] = 2, 1, 255
+    vectors = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0]])
+    return {
+        "detection": {"images": noise[3, 24, 24], "boxes": boxes, "labels": labels, "counts": (labels >= 0).sum(1)},
+        "segmentation": {"images": 255 - noise[3, 24, 24], "masks": masks},
+        "multi-label": {"images": noise[4, 80, 70], "targets": vectors},
+        "gray": {"images": noise[1, 24, 24], "targets": torch.tensor([0, 1, 2, 0, 1, 2])},
+        "bare": {"features": torch.randn(6, 5, generator=draw)},
+    }
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset with a split of each kind, and a checks' card that may hold anything."""
+    path = of_tensors(tmp_path_factory.mktemp("kinds") / 'it"s', kinds(), ("ant", "bee", "cat"))
+    verdicts = [{"part": "train", "name": "pixels", "state": "pass", "text": "<b>1 level</b>"}, 3]
+    results = [{"name": "stock", "images_per_second": 1234.5, "of_ceiling": 0.5, "ceiling": "fill"}, {"name": "x"}]
+    write_card(path, "parity", {"date": "2026-01-02T03", "verdicts": verdicts}, read(path).contents)
+    write_card(path, "bench", {"date": 7, "verdict": "It is <fast>.", "results": results}, read(path).contents)
+    write_card(path, "verify", {"faults": 0, "compared": True}, read(path).contents)
+    return open_dataset(path)
+
+
+def test_classes_of_boxes_masks_and_vectors_are_counted(every_kind: Dataset) -> None:
+    found = {name: class_rows(split) for name, split in every_kind.items()}
+    boxes, masks, vectors = (found.pop(name) for name in ("detection", "segmentation", "multi-label"))
+    assert boxes is not None
+    assert masks is not None
+    assert vectors is not None
+    assert boxes.rows.tolist() == [1, 4, 2]
+    assert boxes.amounts is not None
+    assert boxes.amounts.tolist() == [1, 4, 3]
+    assert masks.rows.tolist() == [6, 1, 1]
+    assert masks.amounts is not None
+    assert masks.amounts.tolist() == [6 * 24 * 24 - 48 - 1 - 24, 1, 48]
+    assert vectors.rows.tolist() == [4, 2, 0]
+    assert vectors.amounts is None
+    assert set(found.values()) == {None}
+
+
+def test_every_kind_of_rows_has_a_page_with_what_was_recorded(every_kind: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = mmload("report", every_kind.path, "-o", out)
+    assert done.returncode == 0, done.stderr
+    text = out.read_text(encoding="utf-8")
+    assert "cannot be drawn" not in text
+    assert text.count("<img") == 8  # two sheets of each split but the one without images
+    assert text.count("There are no images to show.") == 1
+    for words in ("RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)", "RandomCrop(24, padding=3)", "Crop(70)"):
+        assert words in text
+    assert "1 check, none fails." in text
+    assert "&lt;b&gt;1 level&lt;/b&gt;" in text
+    assert "It is &lt;fast&gt;." in text
+    assert "1,234" in text
+    assert "not measured" in text
+    assert "The dataset is whole, and equals its source." in text
+
+
+@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("recipe", [None, "simclr"])
+def test_the_code_of_a_page_loads_the_split(name: str, recipe: str | None, every_kind: Dataset) -> None:
+    split = every_kind[name]
+    if recipe and name != "segmentation":
+        pytest.skip("one kind shows it")
+    made = training_of(None, recipe, 3)
+    code = made.code(split)
+    variables: dict[str, Any] = {}
+    exec(code, variables)
+    loaded = variables["images"] if "images" in split.fields else variables["features"]
+    views = loaded if isinstance(loaded, list) else [loaded]
+    assert [len(view) for view in views] == [6] * (2 if recipe else 1)
+
+
+def test_steps_and_recipes_that_are_asked_for_are_shown_or_refused(every_kind: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    words = ("report", every_kind.path, "-o", out)
+    assert mmload(*words, "--augment", "CenterCrop(16)").returncode == 0
+    assert out.read_text().count("<figcaption><code>CenterCrop(16)</code>") == 4
+    assert "collate = mmload.Collate(CenterCrop(16))" in out.read_text()
+    out.unlink()
+    assert "these steps cannot render split" in complaint(mmload(*words, "--augment", "RandomCrop(64)"), 2)
+    assert "--recipe is 'x'; use one of" in complaint(mmload(*words, "--recipe", "x"), 2)
+    assert not out.exists()
+
+
+def test_a_damaged_list_of_samples_and_a_truncated_shard_are_one_line(copy: Path, tmp_path: Path) -> None:
+    listed = copy / "train" / "samples.jsonl"
+    text = listed.read_text()
+    listed.write_text(text.replace("ant", "aunt", 1))
+    assert "samples.jsonl is damaged" in complaint(mmload("report", copy, "-o", tmp_path / "a.html"), 1)
+    listed.write_text(text)
+    (copy / "train" / "000001" / "images.memmap").write_bytes(b"")
+    assert "was truncated" in complaint(mmload("report", copy, "-o", tmp_path / "a.html"), 1)
+    assert not (tmp_path / "a.html").exists()
 
 
 def test_a_page_is_written_whole_or_not_at_all(
