@@ -181,6 +181,8 @@ def test_a_voc_image_in_two_splits_is_left_out_of_the_one_that_is_named(devkit: 
     both = "VOC2007/JPEGImages/b.jpg"
     with pytest.raises(RecipeError, match="is in the splits train, val; say in a third field"):
         build(made, exclude=excluding(tmp_path, both))
+    with pytest.raises(RecipeError, match="'VOC2007/JPEGImages/a.jpg' names no sample of split val"):
+        build(made, exclude=excluding(tmp_path, "VOC2007/JPEGImages/a.jpg\tleak\tval"))
     build(made, exclude=excluding(tmp_path, f"{both}\tleak\tval"))
     assert ids(tmp_path / "out") == ["VOC2007/JPEGImages/a.jpg", both]
     assert ids(tmp_path / "out", "val") == ["VOC2007/JPEGImages/c.jpg"]
