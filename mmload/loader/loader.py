@@ -37,6 +37,7 @@ from mmload.loader.batch_diversity import warn_of_similar_samples
 from mmload.loader.batch_worker import BatchWorker
 from mmload.loader.epoch_iterator import BatchRows, Counts, EpochIterator, Position
 from mmload.loader.epoch_orders import Blocks
+from mmload.loader.epoch_sampler import EpochSampler
 from mmload.loader.occurrences import occurrences_in
 from mmload.loader.order import Order, Taken, told_apart
 from mmload.loader.orders import Sampling, order_of
@@ -109,11 +110,17 @@ class Loader:
             "dlpack" or a function, as :class:`~mmload.augment.returns.Returns` says. The training thread calls the
             function, in order. None: the Batch, or the tuple of a Views.
 
+    Attributes:
+        dataset: the split, subset or concatenation that is read; ``len(loader.dataset)`` is its number of rows.
+        num_workers: 0, as there are threads in place of a DataLoader's worker processes.
+
     Raises:
         UsageError: if the split or a field does not exist.
         StoreError: if the dataset cannot be opened.
         ValueError, TypeError: if an argument is invalid, or a step of the collate cannot be done to these rows.
     """
+
+    num_workers = 0
 
     def __init__(
         self,
@@ -143,6 +150,7 @@ class Loader:
             refuse_number("threads", threads, 1)
         self._view = view_named(dataset, split)
         self.split = self._view.rows
+        self.dataset: Any = self.split if isinstance(dataset, str | Path | Dataset) else dataset
         self._subset = self._view.subset
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -162,6 +170,7 @@ class Loader:
             if batch_size % of.together:
                 raise ValueError(f"batch_size is {batch_size!r}, and {of.identity}: give {of.together}")
         self._listed_again = _listed_again(self._view)
+        self._sampler = sampler
         self._ranks_given = rank is not None or sampler is not None
         self._fields = fields_named(self.split, fields)
         self._returns = returns_for(returns, collate, self.split, self._fields, self.device)
@@ -180,6 +189,11 @@ class Loader:
     def epoch(self) -> int:
         """The epoch that the next iteration will be."""
         return self._epoch
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that was given; else the loader's order as one, whose ``set_epoch`` is the loader's."""
+        return EpochSampler(self._order, self) if isinstance(self._order, Order) else self._sampler
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank."""

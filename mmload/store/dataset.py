@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mmload.errors import MmloadError, UsageError, choices, counted
 from mmload.records import FieldSpec
+from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import Folder
 from mmload.store.manifest import SplitRecord
 from mmload.store.memory_map import OpenFile, joinable, mapped
@@ -126,6 +127,29 @@ class Split:
     def classes(self) -> tuple[str, ...]:
         """Class names by index."""
         return self.record.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Class name -> index, as torchvision's datasets have it."""
+        return {name: index for index, name in enumerate(self.classes)}
+
+    @lazy_property
+    def targets(self) -> list[Any]:
+        """The class index of every row, as torchvision's datasets list them; of a multi-label split, lists of floats.
+
+        Raises:
+            AttributeError: if the split has no targets.
+        """
+        if "targets" not in self.fields:
+            raise AttributeError(f"{self!r} has no targets")
+        self.check_changed()
+        numbers = row_numbers(slice(None), len(self), self._name_in_messages)
+        targets: list[Any] = self.reader.gather("targets", numbers).tolist()
+        return targets
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the targets, which a copy reads again."""
+        return {name: value for name, value in self.__dict__.items() if name != "targets"}
 
     @property
     def mean(self) -> tuple[float, ...]:
