@@ -93,8 +93,8 @@ def with_held_out(
     taken = held_out(((name(row), stratum(row)) for row in train), fraction, seed)
     if not taken.any():
         raise SourceError(
-            "no class has two samples, so val_fraction can hold none out; leave it out, or put samples into a val folder "
-            "or split of their own"
+            "no class has two samples, so val_fraction can hold none out; leave it out, or put samples into a "
+            "val folder or split of their own"
         )
     rest = train.only(row for row in range(len(train)) if not taken[row])
     others = {name: rows for name, rows in splits.items() if name != "train"}
