@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch.utils.data import Sampler
 
 from mmload.loader.order import Order
 
-if TYPE_CHECKING:
-    from mmload.loader.loader import Loader
+
+class HasEpochs(Protocol):
+    """A loader, whose next epoch can be chosen."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that comes next."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose it."""
 
 
 class EpochSampler(Sampler[int]):
@@ -21,7 +29,7 @@ class EpochSampler(Sampler[int]):
         loader: whose epoch it is.
     """
 
-    def __init__(self, order: Order, loader: Loader) -> None:
+    def __init__(self, order: Order, loader: HasEpochs) -> None:
         self._order, self._loader = order, loader
 
     @property

@@ -121,6 +121,7 @@ class Loader:
     """
 
     num_workers = 0
+    batch_sampler = None  # Lightning reads it of whatever has a sampler
 
     def __init__(
         self,
