@@ -271,7 +271,8 @@ class Loader:
             "misses": worker.misses if worker else 0,
         }
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
+        """An epoch: a Batch each, or what ``collate`` and ``returns`` make of it."""
         if not self._ranks_given:
             refuse_other_ranks(self._order.world_size)
         with _BEGINNING:
@@ -280,8 +281,7 @@ class Loader:
             self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
             self._position, self._announced = Position(epoch, offset), (None, 0)
             ahead, returns = self.threads + self.prefetch, self._returns
-            batches: Any = EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
-            return batches  # type: ignore[no-any-return]  # typed for a Collate, the usual case
+            return EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the threads: a copy starts its own."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from loading_alone import alone_steps
 from loading_foreign import Halved, blends, per_sample
 from loading_orders import order as order_of_kind
 from loading_stores import SHAPES
@@ -79,7 +80,10 @@ def collates(draw: Draw, kind: str) -> Collate | None:
     dtype = draw(st.sampled_from((*FLOATS, torch.uint8) if whole else FLOATS))
     if not whole:
         dtype = torch.float32
-    steps = _steps(draw, kind, shape, dtype == torch.float32)
+    if whole and shape[0] in (1, 3) and draw(st.integers(0, 2)) == 0:
+        steps = draw(alone_steps(shape[0], kind))
+    else:
+        steps = _steps(draw, kind, shape, dtype == torch.float32)
     if dtype == torch.uint8:
         steps = [step for step in steps if not (isinstance(step, augment.Normalize | Halved) or blends(step))]
     shares = [0] if any(isinstance(step, augment.PerSample) for step in steps) else [0, 0.3771]  # it knows of none

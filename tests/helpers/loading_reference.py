@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from loading_alone import collated_alone, is_alone
 from loading_expected import Expected, Fields
 from loading_foreign import Halved, blends, transformed
 from torch import Tensor
@@ -95,6 +96,8 @@ def batched(rows: Sequence[Row], size: int, drop_last: bool) -> list[list[Row]]:
 
 def collated(collate: Collate, rows: Fields, seeds: Tensor, epoch: int) -> Expected:
     """The batch that a collate makes of stored rows in an epoch."""
+    if is_alone(collate):
+        return collated_alone(collate, rows, seeds, epoch)
     made = Expected(dict(rows))
     if rows["images"].dtype != torch.uint8:
         made.unit = made.unit / 255

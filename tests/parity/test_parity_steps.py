@@ -22,7 +22,7 @@ STEPS: list[nn.Module] = [
     augment.CenterCrop(12),
     augment.RandomResizedCrop(12),
     augment.Resize((12, 9)),
-    augment.ScaleJitter((12, 12)),
+    augment.ScaleJitter((12, 12), (0.5, 1.5)),
     augment.RandomShortestSize((9, 12)),
     augment.RandomZoomOut(),
     augment.RandomIoUCrop(),
