@@ -138,7 +138,7 @@ def test_without_a_collate_it_gives_the_rows_as_they_are_stored(dataset: Dataset
         ("images", ValueError),
         (3, TypeError),
         ({"images"}, TypeError),
-        (Returns("numpy"), TypeError),
+        pytest.param(Returns("numpy"), TypeError, id="Returns"),
     ],
     ids=str,
 )
