@@ -50,6 +50,7 @@ STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "RandomAffine(30, bilinear)": ("RandomAffine", {"degrees": 30, "interpolation": v2.InterpolationMode.BILINEAR}),
     "RandomPerspective": ("RandomPerspective", {"p": 1.0}),
     "RandomErasing": ("RandomErasing", {"p": 1.0}),
+    "RandomErasing(random)": ("RandomErasing", {"p": 1.0, "value": "random"}),
     "TrivialAugmentWide": ("TrivialAugmentWide", {}),
     "RandAugment": ("RandAugment", {}),
     "AutoAugment": ("AutoAugment", {}),
@@ -105,16 +106,18 @@ def _theirs(transform: Any, images: Tensor, boxes: Tensor | None = None) -> Call
 
 
 def _contenders(kind: str, options: dict[str, Any], images: Tensor) -> list[Callable[[int], None]]:
-    """The list by mmload and torchvision, and the step alone by both."""
+    """The list by mmload and torchvision, and the step alone by both, where it can leave uint8."""
     step, theirs = getattr(augment, kind)(**options), getattr(v2, kind)(**options)
     floats = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     last = kind == "RandomErasing"
     ours = [augment.RandomCrop(224), *([] if last else [step]), augment.Normalize.imagenet(), *([step] if last else [])]
     listed = [v2.RandomCrop(224), *([] if last else [theirs]), *floats, *([theirs] if last else [])]
     cut, count, few = images[:, :, 16:240, 16:240].contiguous(), len(images), max(1, len(images) // FEWER)
+    lists = [_ours(Collate(*ours), images, torch.empty(count, 3, 224, 224)), _theirs(v2.Compose(listed), images[:few])]
+    if options.get("value") == "random":  # noise is floats
+        return lists
     return [
-        _ours(Collate(*ours), images, torch.empty(count, 3, 224, 224)),
-        _theirs(v2.Compose(listed), images[:few]),
+        *lists,
         _ours(Collate(step, dtype=torch.uint8), cut, torch.empty(count, 3, 224, 224, dtype=torch.uint8)),
         _theirs(theirs, cut[:few]),
     ]

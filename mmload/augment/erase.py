@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from mmload.augment.arguments import chance, per_channel, ratios, refusal, shares
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.resize import first, rectangles
+from mmload.augment.resize import ATTEMPTS, first, rectangles
 from mmload.augment.step import Step
 from mmload.errors import counted
 from mmload.render.plan import Hole, Plan
@@ -57,10 +60,7 @@ class RandomErasing(Step):
                 f"value has {counted(len(self.value), 'number')} and the images {counted(channels, 'channel')}"
             )
         applied = draws.chance(self.p)
-        rows, cols = rectangles(draws, plan.height * plan.width, self.scale, self.ratio)
-        fitting = (rows < plan.height) & (cols < plan.width)
-        applied = applied & fitting.any(1)
-        rows, cols = first(rows, fitting), first(cols, fitting)
+        rows, cols = self._sides(plan, draws)
         corners = draws.uniform(2)
         noise = draws.bits(1)[:, 0] if self.value is None else None
         hole = Hole(
@@ -72,6 +72,22 @@ class RandomErasing(Step):
             noise=noise,
         )
         return plan.with_hole(hole)
+
+    def _sides(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the holes: int64 [B], 0 where none is smaller than the image."""
+        height, width = plan.height, plan.width
+        if plan.device.type != "cpu":
+            rows, cols = rectangles(draws, height * width, self.scale, self.ratio)
+            fitting = (rows < height) & (cols < width)
+            found = fitting.any(1)
+            return torch.where(found, first(rows, fitting), 0), torch.where(found, first(cols, fitting), 0)
+        from mmload.augment.rectangle_loops import first_rectangles  # compiled only by those who have such steps
+
+        low, high = (math.log(one) for one in self.ratio)
+        words = draws.bits(2 * ATTEMPTS).numpy().view(np.uint64)
+        sides = first_rectangles(words, height * width, *self.scale, low, high, height, width)
+        rows, cols = torch.from_numpy(sides)
+        return rows, cols
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from mmload.render.cpu_kernels import CROP, IN_PLACE, INSIDE, Bytes, Floats, Numbers, Pixels, crop, crop_into, kind_of
+from mmload.render.hole_kernels import SIDES
 from mmload.render.level_kernels import COPY_WINDOWS, RUN, Words, copy_windows, run
 from mmload.runtime.native_calls import address_of, call_by
 from mmload.runtime.numba_compile import numba_compiled, variant
@@ -38,6 +39,9 @@ def render_changed(
     mode: int,
     shift: Floats,
     scale: Floats,
+    holes: Numbers,
+    values: Floats,
+    noise: Floats,
     streamed: bool,
     out: Pixels,
     codes: Numbers,
@@ -50,7 +54,7 @@ def render_changed(
     origin: int,
     addresses: Numbers,
 ) -> None:
-    """Cuts samples out, changes their levels and colors them.
+    """Cuts samples out, changes their levels, colors and erases them.
 
     Args:
         images: as for :func:`~mmload.render.cpu_kernels.crop`, as is all up to ``out``.
@@ -62,6 +66,9 @@ def render_changed(
         mode: see there.
         shift: see there.
         scale: see there.
+        holes: see there.
+        values: see there.
+        noise: see there.
         streamed: see there.
         out: see there.
         codes: as for :func:`~mmload.render.level_kernels.run`, as are the next five.
@@ -77,6 +84,8 @@ def render_changed(
     """
     nothing, left = np.zeros(1, np.int64), np.zeros(1, np.uint8)
     dark, plain = np.zeros(len(shift), np.float32), np.ones(len(shift), np.float32)
+    # Made here, as a slice of no holes is no contiguous array in its type.
+    none, no_values = np.zeros((1, 0, SIDES), np.int64), np.zeros((0, len(shift)), np.float32)
     for k in range(len(indices)):
         index, top, beside = indices[k : k + 1], tops[k : k + 1], lefts[k : k + 1]
         image = levels[k % len(levels) : k % len(levels) + 1]
@@ -86,13 +95,16 @@ def render_changed(
         elif origin == INSIDE:
             _copy_windows(addresses[0], (images, index, top, beside, image))
         else:
-            _crop_bytes(addresses[1], (images, index, top, beside, left, fill, mode, dark, plain, False, image))
+            frame = index, top, beside, left
+            erased = none, no_values, noise
+            _crop_bytes(addresses[1], (images, *frame, fill, mode, dark, plain, *erased, False, image))
         left[0] = flips[k]
         _run(addresses[2], (image, left, codes[k : k + 1], numbers[k : k + 1], fills, spare, floats, packed))
         flips[k] = left[0]
         if addresses[3]:
             where = image, nothing, nothing, nothing, left
-            _color(addresses[3], (*where, fill, mode, shift, scale, streamed, out[k : k + 1]))
+            erased = holes[k : k + 1], values, noise
+            _color(addresses[3], (*where, fill, mode, shift, scale, *erased, streamed, out[k : k + 1]))
 
 
 def render_into(out: Pixels) -> Callable[..., None]:

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mmload.render.hole_kernels import erase, erased_lines
 from mmload.render.plan import PADDING_MODES
 from mmload.runtime.half_precision import rounded
-from mmload.runtime.numba_compile import LINE, all_streamed, inlined, numba_compiled, stream, variant
+from mmload.runtime.numba_compile import LINE, all_streamed, borrowed, inlined, numba_compiled, stream, variant
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -45,7 +46,7 @@ _U = np.uintp
 
 CROP = (
     "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
-    "float32[::1], float32[::1], boolean, {})"
+    "float32[::1], float32[::1], int64[:, :, ::1], float32[:, ::1], float32[::1], boolean, {})"
 )
 """The signature of a crop into an output of a type."""
 
@@ -153,10 +154,13 @@ def crop(
     mode: int,
     shift: Floats,
     scale: Floats,
+    holes: Numbers,
+    values: Floats,
+    noise: Floats,
     streamed: bool,
     out: Pixels,
 ) -> None:
-    """Windows of images, cropped, padded, flipped, colored.
+    """Windows of images, cropped, padded, flipped, colored, erased.
 
     Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
     output itself or the band of lines that is streamed next, already in the dtype of the output.
@@ -171,18 +175,23 @@ def crop(
         mode: what lies outside, a place in :data:`~mmload.render.plan.PADDING_MODES`.
         shift: float32 [C]; a value becomes (x - shift) * scale.
         scale: float32 [C].
+        holes: int64 [B, n, 5], what is overwritten, as :func:`~mmload.render.hole_kernels.erase` has them.
+        values: float32 [n, C], by what.
+        noise: float32 [w + 1], working memory.
         streamed: whether lines go past the caches, as :func:`~mmload.runtime.numba_compile.stream` asks for them.
         out: float32, or the bits of float16 or bfloat16, [B, C, h, w]; or uint8, for a color map that gives integers.
     """
     count, channels, height, width = out.shape
     lines = _lines_at_once(height, width * out.itemsize) if streamed else height
     flat, band = out.reshape(-1), np.empty(lines * width if streamed else 0, out.dtype)
-    target = band if streamed else flat
+    target = borrowed(band if streamed else flat)
     row_sources, column_sources = np.empty(height, np.int64), np.empty(width, np.int64)
+    holes, values, noise = borrowed(holes), borrowed(values), borrowed(noise)
     for k in range(_U(count)):
         index = _U(indices[k])
         rows = _span(tops[k], height, images.shape[2], flips[k] & FLIPPED_Y != 0)
         columns = _span(lefts[k], width, images.shape[3], flips[k] & FLIPPED_X != 0)
+        erased = erased_lines(holes, k)
         _find_sources(rows, images.shape[2], mode, row_sources)
         if mode != _CONSTANT:
             _find_sources(columns, images.shape[3], mode, column_sources)
@@ -211,6 +220,8 @@ def crop(
                             beside = m if m < left else m + (right - left)
                             value = np.float32(images[index, c, row, _U(column_sources[beside])])
                             target[at + beside] = rounded((value - less) * times, target)
+                if erased.begin < stop and erased.end > start:
+                    erase(holes, values, k, c, 1, start, stop, width, noise, target, _U(0) if streamed else begun)
                 if streamed:
                     stream(band, flat, begun, (stop - start) * width)
     if streamed:
@@ -262,30 +273,35 @@ def crop_interleaved(
     mode: int,
     shift: Floats,
     scale: Floats,
+    holes: Numbers,
+    values: Floats,
+    noise: Floats,
     streamed: bool,
     out: Pixels,
 ) -> None:
     """:func:`crop` into the memory of channels_last: ``out`` is [B, h, w * C]."""
-    count, height, values = out.shape
+    count, height, across = out.shape
     channels = images.shape[1]
-    width = values // channels
-    lines = _lines_at_once(height, values * out.itemsize) if streamed else height
-    flat, band = out.reshape(-1), np.empty(lines * values if streamed else 0, out.dtype)
-    target, line = band if streamed else flat, np.empty(values, np.uint8)
+    width = across // channels
+    lines = _lines_at_once(height, across * out.itemsize) if streamed else height
+    flat, band = out.reshape(-1), np.empty(lines * across if streamed else 0, out.dtype)
+    target, line = borrowed(band if streamed else flat), np.empty(across, np.uint8)
     # The color map is repeated for every value of a line, so that the last pass is one plain loop.
-    less, times = np.empty(values, np.float32), np.empty(values, np.float32)
-    for i in range(values):
+    less, times = np.empty(across, np.float32), np.empty(across, np.float32)
+    for i in range(across):
         less[i], times[i] = shift[i % channels], scale[i % channels]
     row_sources, column_sources = np.empty(height, np.int64), np.empty(width, np.int64)
+    holes, values, noise = borrowed(holes), borrowed(values), borrowed(noise)
     for k in range(_U(count)):
         index = _U(indices[k])
         rows = _span(tops[k], height, images.shape[2], flips[k] & FLIPPED_Y != 0)
         columns = _span(lefts[k], width, images.shape[3], flips[k] & FLIPPED_X != 0)
+        erased = erased_lines(holes, k)
         _find_sources(rows, images.shape[2], mode, row_sources)
         _find_sources(columns, images.shape[3], mode, column_sources)
         for start in range(0, height, lines):
             stop = min(start + lines, height)
-            begun = (k * _U(height) + _U(start)) * _U(values)
+            begun = (k * _U(height) + _U(start)) * _U(across)
             for y in range(_U(start), _U(stop)):
                 shown = mode != _CONSTANT or _U(rows.begin) <= y < _U(rows.end)
                 row = _U(row_sources[y])
@@ -299,11 +315,13 @@ def crop_interleaved(
                     for c in range(_U(channels)):
                         value = fill[c] if mode == _CONSTANT else images[index, c, row, _U(column_sources[x])]
                         line[x * _U(channels) + c] = value
-                base = (y - _U(start)) * _U(values) + (_U(0) if streamed else begun)
-                for i in range(_U(values)):
+                base = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
+                for i in range(_U(across)):
                     target[base + i] = rounded((np.float32(line[i]) - less[i]) * times[i], flat)
+            if erased.begin < stop and erased.end > start:
+                erase(holes, values, k, 0, channels, start, stop, across, noise, target, _U(0) if streamed else begun)
             if streamed:
-                stream(band, flat, begun, (stop - start) * values)
+                stream(band, flat, begun, (stop - start) * across)
     if streamed:
         all_streamed()
 

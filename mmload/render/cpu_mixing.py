@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.render.cpu_kernels import Bytes, Floats, Numbers
-from mmload.render.erased_regions import noise_at
-from mmload.render.plan import Hole, Mixing, Plan
+from mmload.render.cpu_kernels import Bytes, Floats, Numbers, Pixels
+from mmload.render.erased_regions import Holes
+from mmload.render.plan import Mixing, Plan
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import chunks
+from mmload.runtime.half_precision import BITS
 from mmload.runtime.memory_pool import MemoryPool
 
 _POOL = MemoryPool(spare=4)
@@ -50,14 +51,12 @@ class _Kept(NamedTuple):
         interleaved: whether lines hold all channels, as in channels_last.
         colors: shift and scale of every value of a line.
         levels: of the first sample and of the last two.
-        noise: of their holes.
         out: [1, C, h, w], where the first sample goes.
     """
 
     interleaved: bool
     colors: tuple[Floats, Floats]
     levels: Bytes
-    noise: Floats
     out: Tensor
 
 
@@ -78,10 +77,7 @@ class CpuMixing:
         ones, empty = torch.ones(plan.count), torch.zeros((plan.count, 4), dtype=torch.int64)
         self._shares = np.ascontiguousarray((ones if mixing.share is None else mixing.share).numpy())
         self._boxes = np.ascontiguousarray((empty if mixing.boxes is None else mixing.boxes).numpy())
-        self._holes, self._values = _holes_of(plan.holes, plan.count, plan.source[0])
-        self._keys = [hole.noise for hole in plan.holes if hole.value is None]
-        noisy = np.array([hole.value is None for hole in plan.holes], bool)
-        self._places = np.where(noisy, noisy.cumsum() - 1, -1)
+        self._holes = Holes.of_plan(plan)
         self._kept: _Kept | None = None
         self._next = 0
 
@@ -105,7 +101,6 @@ class CpuMixing:
             )
         kept = self._kept = self._begun(out) if first == 0 or self._kept is None else self._kept
         for part in self._parts(kept, out):
-            self._keep_noise(kept, first + part.start)
             self._mix(kept, first + part.start, windows.of(part), out[part])
         self._next = first + len(out)
         if self._next == self._shape[0]:
@@ -124,50 +119,35 @@ class CpuMixing:
             np.tile(one, lines * width)[None] if interleaved else np.repeat(one[:, None], lines * width, 1)
             for one in self._colors
         ]
-        noise = _POOL.empty((kernels.SLOTS, len(self._keys), size), torch.float32)
         levels = _POOL.empty((kernels.SLOTS * size,), torch.uint8)
-        return _Kept(interleaved, (repeated[0], repeated[1]), levels.numpy(), noise.numpy(), out[:1])
+        return _Kept(interleaved, (repeated[0], repeated[1]), levels.numpy(), out[:1])
 
     def _parts(self, kept: _Kept, out: Tensor) -> list[slice]:
-        """Samples that are mixed by one call: one, where noise is made for it and kept as its levels are."""
-        if self._keys:
-            return chunks(len(out), out.shape[1:], 1)
+        """Samples that are mixed by one call."""
         if _lines(kept, out) is None:
             return chunks(len(out), out.shape[1:], _CHUNK_ELEMENTS)
         return [slice(0, len(out))]
 
-    def _keep_noise(self, kept: _Kept, sample: int) -> None:
-        """The noise of a sample's holes."""
-        from mmload.render.mixing_kernels import slot_of
-
-        for place, key in enumerate(self._keys):
-            _, _, height, width = self._holes[np.flatnonzero(self._places == place)[0], sample]
-            count = self._shape[1] * int(height * width)
-            if count and key is not None:
-                noise = noise_at(key[sample], torch.arange(count))
-                kept.noise[slot_of(sample), place, :count] = noise.numpy()
-
     def _mix(self, kept: _Kept, first: int, windows: Windows, out: Tensor, *, last: bool = False) -> None:
         """Calls the kernel, by way of float32 where it cannot write the output."""
-        from mmload.render.mixing_kernels import mix
+        from mmload.render.mixing_kernels import mix_into
 
         lines = _lines(kept, out)
         streamed = lines is not None and self._streams(out)
         target = out if lines is not None else _work(kept, out)
-        mix(
+        written = _lines(kept, target) if lines is None else lines
+        mix_into(written)(  # type: ignore[arg-type]  # the work can be written
             *windows,
             *kept.colors,
             first,
             last,
             self._shares,
             self._boxes,
-            self._holes,
-            self._values,
-            kept.noise,
-            self._places,
+            *self._holes,
+            scratch("noise", (out.shape[3] + 1,), torch.float32).numpy(),
             kept.levels,
             streamed,
-            _lines(kept, target) if lines is None else lines,  # type: ignore[arg-type]  # the work can be written
+            written,
         )
         if lines is None:
             skipped = 1 if first == 0 and not last else 0  # the batch's first sample is not there yet
@@ -187,25 +167,14 @@ def _work(kept: _Kept, out: Tensor) -> Tensor:
     return scratch("mixed", (count, channels, height, width), dtype)
 
 
-def _lines(kept: _Kept, out: Tensor) -> Floats | Bytes | None:
+def _lines(kept: _Kept, out: Tensor) -> Pixels | None:
     """The output [b, P, h, V] as the kernel writes it; None if it cannot."""
-    if out.dtype not in (torch.float32, torch.uint8):
+    if out.dtype not in (torch.float32, torch.uint8, *BITS):
         return None
+    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
     if not kept.interleaved:
-        return out.numpy() if out.is_contiguous() else None
-    lines = out.permute(0, 2, 3, 1)
+        return bits.numpy() if bits.is_contiguous() else None
+    lines = bits.permute(0, 2, 3, 1)
     if not lines.is_contiguous():
         return None
     return lines.flatten(2)[:, None].numpy()
-
-
-def _holes_of(holes: tuple[Hole, ...], count: int, channels: int) -> tuple[Numbers, Floats]:
-    """Top, left, height and width, int64 [n, B, 4], and the values float32 [n, C], 0 for noise."""
-    sides = np.zeros((len(holes), count, 4), np.int64)
-    values = np.zeros((len(holes), channels), np.float32)
-    for n, hole in enumerate(holes):
-        for side, tensor in enumerate((hole.top, hole.left, hole.height, hole.width)):
-            sides[n, :, side] = tensor.numpy()
-        if hole.value is not None:
-            values[n] = hole.value
-    return sides, values

@@ -19,7 +19,7 @@ from mmload.render.cpu_kernels import ANYWHERE, IN_PLACE, INSIDE, Bytes, Floats,
 from mmload.render.cpu_levels import Operations
 from mmload.render.cpu_mixing import CpuMixing, Windows
 from mmload.render.device_constants import constant
-from mmload.render.erased_regions import Corner, corners_of, punch_row
+from mmload.render.erased_regions import Holes
 from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
@@ -90,11 +90,6 @@ class CpuRendering:
             self._crop(samples, images.numpy(), numbers, out)
         else:
             self._resize(samples, images, numbers, self._plan.resampling, out)
-        if self._mixing is not None:
-            return  # it has punched the holes
-        for hole, corners in zip(self._plan.holes, self._corners, strict=True):
-            for k, image in zip(range(samples.start, samples.stop), out, strict=True):
-                punch_row(k, hole, corners[k], image)
 
     def _checked(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> Numbers:
         """The indices for the kernels, which check nothing and would read and write anywhere."""
@@ -173,13 +168,15 @@ class CpuRendering:
         if pixels is not None:
             room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
             where = images, indices, *frames, self._fill, self._mode
-            operations.render(samples, (*where, *self._color_map, self._streams(out)), pixels, room, origin)
+            colors = *self._color_map, *self._holes.of(samples), self._noise()
+            operations.render(samples, (*where, *colors, self._streams(out)), pixels, room, origin)
             return
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             first, count = samples.start + part.start, part.stop - part.start
             room = scratch("levels", (count, *self._plan.shape[1:]), torch.uint8)
             where = images, indices[part], *frames.of(part), self._fill, self._mode
-            operations.render(slice(first, first + count), (*where, *self._no_colors, False), None, room, origin)
+            colors = *self._no_colors, *Holes.none(count, len(self._fill)), self._noise()
+            operations.render(slice(first, first + count), (*where, *colors, False), None, room, origin)
             changed = (images, indices[part]) if origin == IN_PLACE else (room.numpy(), _numbers(count))
             left = Frames(_zeros(count), _zeros(count), frames.flips[part])
             self._finish(first, changed[0], changed[1], left, out[part])
@@ -187,7 +184,8 @@ class CpuRendering:
     def _finish(self, first: int, images: Bytes, indices: Numbers, frames: Frames, out: Tensor) -> None:
         """Cuts frames out of images, colors them and, where the plan does, mixes them with the samples before."""
         if self._mixing is None:
-            self._cut(images, indices, frames, self._color_map, out, self._streams(out))
+            holes = self._holes.of(slice(first, first + len(out)))
+            self._cut(images, indices, frames, self._color_map, holes, out, self._streams(out))
         else:
             self._mixing.run(first, Windows(images, indices, *frames, self._fill, self._mode), out)
 
@@ -204,19 +202,25 @@ class CpuRendering:
         indices: Numbers,
         frames: Frames,
         colors: ColorMap,
+        holes: Holes,
         out: Tensor,
         streamed: bool = False,
     ) -> None:
-        """Cuts frames out of images and scales them, straight into the output where a kernel can write it."""
+        """Cuts frames out of images, colors and erases them, straight into the output where a kernel can write it."""
         pixels = _written(out)
         if pixels is not None:
             where = images, indices, frames.tops, frames.lefts, frames.flips
-            kernels.crop_into(pixels)(*where, self._fill, self._mode, *colors, streamed, pixels)
+            erased = *holes, self._noise()
+            kernels.crop_into(pixels)(*where, self._fill, self._mode, *colors, *erased, streamed, pixels)
             return
         for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
             work = scratch("pixels", out[part].shape, torch.uint8 if out.dtype == torch.uint8 else torch.float32)
-            self._cut(images, indices[part], frames.of(part), colors, work)
+            self._cut(images, indices[part], frames.of(part), colors, holes.of(part), work)
             out[part].copy_(work)
+
+    def _noise(self) -> Floats:
+        """Working memory for a line of noise."""
+        return scratch("noise", (self._plan.shape[3] + 1,), torch.float32).numpy()
 
     @lazy_property
     def _frames(self) -> Frames:
@@ -299,8 +303,9 @@ class CpuRendering:
         return placements(self._plan)
 
     @lazy_property
-    def _corners(self) -> list[list[Corner]]:
-        return [corners_of(hole) for hole in self._plan.holes]
+    def _holes(self) -> Holes:
+        plan = self._plan
+        return Holes.of_plan(plan) if plan.holes else Holes.none(plan.count, plan.source[0])
 
 
 def _written(out: Tensor) -> Pixels | None:

@@ -1,35 +1,52 @@
-"""Overwrites a plan's holes in rendered images in place, one row at a time or a batch at once, with the same bits."""
+"""A plan's holes as the compiled kernels take them, and overwritten by torch's operations: the same bits."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mmload.render.device_constants import constant
-from mmload.render.plan import Hole
-from mmload.runtime.hashing import INCREMENT, mixed, unit
-
-Corner = tuple[int, int, int, int]
-"""One hole in integers: top, left, height, width."""
+from mmload.render.hole_kernels import SIDES
+from mmload.render.plan import Hole, Plan
+from mmload.runtime.normal_noise import normals
 
 
-def corners_of(hole: Hole) -> list[Corner]:
-    """Every sample's hole in Python numbers."""
-    sides = (hole.top, hole.left, hole.height, hole.width)
-    return list(zip(*(side.tolist() for side in sides), strict=True))
+class Holes(NamedTuple):
+    """Holes as :func:`mmload.render.hole_kernels.erase` takes them.
 
+    Attributes:
+        sides: int64 [B, n, :data:`~mmload.render.hole_kernels.SIDES`].
+        values: float32 [n, C]; NaN: noise.
+    """
 
-def punch_row(k: int, hole: Hole, corner: Corner, image: Tensor) -> None:
-    """Overwrites sample ``k``'s hole in its image [C, H, W]."""
-    top, left, height, width = corner
-    if not height or not width:
-        return
-    inside = image[:, top : top + height, left : left + width]
-    if hole.value is not None:
-        inside.copy_(_values(hole.value, image))
-    elif hole.noise is not None:
-        numbers = torch.arange(inside.numel(), device=image.device).view(inside.shape)
-        inside.copy_(noise_at(hole.noise[k], numbers))
+    sides: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32]
+
+    def of(self, samples: slice) -> Holes:
+        """Those of some samples."""
+        return Holes(self.sides[samples], self.values)
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Holes:
+        """Those of all samples."""
+        sides = np.zeros((plan.count, len(plan.holes), SIDES), np.int64)
+        values = np.full((len(plan.holes), plan.source[0]), np.nan, np.float32)
+        for n, hole in enumerate(plan.holes):
+            for side, tensor in enumerate((hole.top, hole.left, hole.height, hole.width, hole.noise)):
+                if tensor is not None:
+                    sides[:, n, side] = tensor.numpy()
+            if hole.value is not None:
+                values[n] = hole.value
+        return cls(sides, values)
+
+    @classmethod
+    def none(cls, count: int, channels: int) -> Holes:
+        """No hole in any sample."""
+        return cls(np.zeros((count, 0, SIDES), np.int64), np.zeros((0, channels), np.float32))
 
 
 def punch_batch(hole: Hole, images: Tensor) -> None:
@@ -40,22 +57,14 @@ def punch_batch(hole: Hole, images: Tensor) -> None:
     height, width = _of_batch(hole.height), _of_batch(hole.width)
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     if hole.value is not None:
-        images.copy_(torch.where(inside, _values(hole.value, images), images))
+        values = constant(hole.value, torch.float32, images.device).view(-1, 1, 1)
+        images.copy_(torch.where(inside, values.to(images.dtype), images))
     elif hole.noise is not None:
         channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
-        numbers = (channel * height + y) * width + x
-        noise = noise_at(_of_batch(hole.noise), numbers).to(images.dtype)
-        images.copy_(torch.where(inside, noise, images))
-
-
-def noise_at(key: Tensor, numbers: Tensor) -> Tensor:
-    """Standard normal noise (Box and Muller) for the pixels ``numbers`` of a hole: float32, keyed by the hole."""
-    even, odd = (unit(mixed(key + (2 * numbers + one) * INCREMENT)) for one in (1, 2))
-    return ((-2.0 * torch.log1p(-even)).sqrt() * (2.0 * torch.pi * odd).cos()).to(torch.float32)
-
-
-def _values(value: tuple[float, ...], images: Tensor) -> Tensor:
-    return constant(value, images.dtype, images.device).view(-1, 1, 1)
+        half, second = (width + 1) // 2, x >= (width + 1) // 2
+        words = (channel * height + y) * half + torch.where(second, x - half, x)
+        noise = normals(_of_batch(hole.noise), words, second)
+        images.copy_(torch.where(inside, noise.to(images.dtype), images))
 
 
 def _of_batch(one: Tensor) -> Tensor:

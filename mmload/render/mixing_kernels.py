@@ -2,11 +2,14 @@
 
 Levels (uint8, after geometry and operations on them) are kept from sample to sample, as lines of one channel each, or
 of interleaved channels where the output is channels_last. They are colored, erased, blended and pasted in float32, each
-operation rounded, as by torch's operations on the whole batch: no fused multiply-add. Nothing is checked here:
+operation rounded, as by torch's operations on the whole batch: no fused multiply-add. Only results are rounded to half
+precision. Nothing is checked here:
 :mod:`mmload.render.cpu_mixing` does.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,11 +21,14 @@ from mmload.render.cpu_kernels import (
     Floats,
     Index,
     Numbers,
+    Pixels,
     _find_sources,
     _Span,
     _span,
 )
-from mmload.runtime.numba_compile import LINE, all_streamed, called, numba_compiled, stream
+from mmload.render.hole_kernels import erase
+from mmload.runtime.half_precision import rounded
+from mmload.runtime.numba_compile import LINE, all_streamed, borrowed, called, numba_compiled, stream, variant
 
 SLOTS = 3
 """Samples whose levels are kept: the first, which is mixed with the last, and two that take turns."""
@@ -34,8 +40,6 @@ _CUT = 8
 """Bands that are cut out of an image before they are mixed: 1 took 1.17 times as long, a whole sample 1.03 times."""
 
 _U = np.uintp
-
-Target = Floats | Bytes
 
 
 def lines_at_once(height: int, line_bytes: int) -> int:
@@ -111,11 +115,11 @@ def _cut(
 
 @called
 def _color(
-    levels: Bytes, begin: Index, count: Index, shift: Floats, scale: Floats, plane: Index, target: Target, at: Index
+    levels: Bytes, begin: Index, count: Index, shift: Floats, scale: Floats, plane: Index, target: Pixels, at: Index
 ) -> None:
     """Values of one sample."""
     for i in range(_U(count)):
-        target[at + i] = (np.float32(levels[begin + i]) - shift[plane, i]) * scale[plane, i]
+        target[at + i] = rounded((np.float32(levels[begin + i]) - shift[plane, i]) * scale[plane, i], target)
 
 
 @called
@@ -128,7 +132,7 @@ def _blend(
     scale: Floats,
     plane: Index,
     share: float,
-    target: Target,
+    target: Pixels,
     at: Index,
 ) -> None:
     """Values of two samples, blended."""
@@ -136,51 +140,28 @@ def _blend(
     for i in range(_U(count)):
         value = (np.float32(levels[own + i]) - shift[plane, i]) * scale[plane, i]
         partner = (np.float32(levels[other + i]) - shift[plane, i]) * scale[plane, i]
-        target[at + i] = value * share + partner * rest
+        target[at + i] = rounded(value * share + partner * rest, target)
 
 
 @called
 def _is_erased(holes: Numbers, sample: int, begin: int, end: int) -> bool:
     """Whether a hole of a sample crosses these lines."""
-    for n in range(len(holes)):
-        top, height = holes[n, sample, 0], holes[n, sample, 2]
+    for n in range(holes.shape[1]):
+        top, height = holes[sample, n, 0], holes[sample, n, 2]
         if height and top < end and top + height > begin:
             return True
     return False
 
 
 @called
-def _erase(
-    holes: Numbers,
-    values: Floats,
-    noise: Floats,
-    places: Numbers,
-    sample: int,
-    slot: int,
-    plane: int,
-    depth: int,
-    begin: int,
-    end: int,
-    across: int,
-    lines: Floats,
-) -> None:
-    """Overwrites the holes of a sample in its colored lines from ``begin`` to ``end``, by their values or noise."""
-    for n in range(len(holes)):
-        top, left, height, width = holes[n, sample, 0], holes[n, sample, 1], holes[n, sample, 2], holes[n, sample, 3]
-        for y in range(max(top, begin), min(top + height, end)):
-            at = (y - begin) * across + left * depth
-            for c in range(plane, plane + depth):
-                value, skipped = values[n, c], (c * height + y - top) * width
-                for x in range(width):
-                    if places[n] >= 0:
-                        value = noise[slot, places[n], skipped + x]
-                    lines[at + x * depth + c - plane] = value
+def _hold(memory: Floats, sources: Numbers) -> None:
+    """Does nothing, but what it is given lives as long."""
 
 
 _MIX = (
     "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
     "float32[:, ::1], float32[:, ::1], int64, boolean, float32[::1], int64[:, ::1], int64[:, :, ::1], "
-    "float32[:, ::1], float32[:, :, ::1], int64[::1], uint8[::1], boolean, {})"
+    "float32[:, ::1], float32[::1], uint8[::1], boolean, {})"
 )
 
 
@@ -202,10 +183,9 @@ def mix(
     holes: Numbers,
     values: Floats,
     noise: Floats,
-    places: Numbers,
     levels: Bytes,
     streamed: bool,
-    out: Floats | Bytes,
+    out: Pixels,
 ) -> None:
     """Windows of images, cropped, padded, flipped, colored, erased, each mixed with the one of the sample before.
 
@@ -226,30 +206,38 @@ def mix(
         last: whether all are kept, and only the batch's first sample is to be mixed, with the last.
         shares: float32 [B], what every sample keeps of itself where it is blended; 1: all.
         boxes: int64 [B, 4], x1 y1 x2 y2 of what is pasted; empty: nothing.
-        holes: int64 [n, B, 4], top, left, height, width of what is overwritten before.
+        holes: int64 [B, n, 5], what is overwritten before, as :func:`~mmload.render.hole_kernels.erase` has them.
         values: float32 [n, C], by what.
-        noise: float32 [SLOTS, m, C * h * w], or by these values of a kept sample's hole.
-        places: int64 [n], which of the m noises a hole has; -1: none.
+        noise: float32 [w + 1], working memory.
         levels: uint8 [SLOTS * C * h * w], kept from call to call.
         streamed: whether lines go past the caches.
-        out: float32 [b, P, h, V]; or uint8, for a color map that gives integers.
+        out: float32, or the bits of float16 or bfloat16, [b, P, h, V]; or uint8, for a color map that gives integers.
     """
     count, planes, height, across = out.shape
     depth = images.shape[1] // planes
     lines = shift.shape[1] // across
     flat = out.reshape(-1)
     band = np.empty(lines * across if streamed else 0, out.dtype)
-    target = band if streamed else flat
-    erased = len(holes) > 0
-    own_lines = np.empty(lines * across if erased else 0, np.float32)
-    other_lines = np.empty(lines * across if erased else 0, np.float32)
-    row_sources, column_sources = np.empty(height, np.int64), np.empty(across // depth, np.int64)
+    erased = holes.shape[1] > 0
+    memory = np.empty((2, lines * across if erased else 0), np.float32)
+    sources = np.empty((2, max(height, across // depth)), np.int64)
+    # Nothing in the loop over bands may count references.
+    target = borrowed(band if streamed else flat)
+    images, fill, levels, shift, scale = (
+        borrowed(images),
+        borrowed(fill),
+        borrowed(levels),
+        borrowed(shift),
+        borrowed(scale),
+    )
+    holes, values, noise = borrowed(holes), borrowed(values), borrowed(noise)
+    own_lines, other_lines = borrowed(memory[0]), borrowed(memory[1])
+    row_sources, column_sources = borrowed(sources[0, :height]), borrowed(sources[1, : across // depth])
     size = _U(planes * height * across)
     for k in range(count):
         sample = first + k
         before = (sample if sample else len(shares)) - 1
-        own_slot, other_slot = _slot_of(sample), _slot_of(before)
-        own, other = _U(own_slot) * size, _U(other_slot) * size
+        own, other = _U(_slot_of(sample)) * size, _U(_slot_of(before)) * size
         index = _U(indices[k])
         rows = _span(tops[k], height, images.shape[2], flips[k] & FLIPPED_Y != 0)
         columns = _span(lefts[k], across // depth, images.shape[3], flips[k] & FLIPPED_X != 0)
@@ -290,15 +278,15 @@ def mix(
                 if erased and (_is_erased(holes, sample, start, stop) or _is_erased(holes, before, start, stop)):
                     _color(levels, own + skipped, count_here, shift, scale, p, own_lines, _U(0))
                     _color(levels, other + skipped, count_here, shift, scale, p, other_lines, _U(0))
-                    _erase(holes, values, noise, places, sample, own_slot, p, depth, start, stop, across, own_lines)
-                    _erase(holes, values, noise, places, before, other_slot, p, depth, start, stop, across, other_lines)
+                    erase(holes, values, sample, p, depth, start, stop, across, noise, own_lines, 0)
+                    erase(holes, values, before, p, depth, start, stop, across, noise, other_lines, 0)
                     rest = np.float32(1) - share
                     for i in range(count_here):
                         blended = own_lines[i] * share + other_lines[i] * rest
-                        target[at + i] = own_lines[i] if share == np.float32(1) else blended
+                        target[at + i] = rounded(own_lines[i] if share == np.float32(1) else blended, target)
                     for y in pasted:
                         for i in range(_U((y - start) * across + left), _U((y - start) * across + right)):
-                            target[at + i] = other_lines[i]
+                            target[at + i] = rounded(other_lines[i], target)
                 else:
                     if share == np.float32(1):
                         _color(levels, own + skipped, count_here, shift, scale, p, target, at)
@@ -311,3 +299,11 @@ def mix(
                     stream(band, flat, begun, count_here)
     if streamed:
         all_streamed()
+    _hold(memory, sources)
+
+
+def mix_into(out: Pixels) -> Callable[..., None]:
+    """:func:`mix` for an output of this dtype; half precision is compiled by its first call."""
+    if out.dtype in (np.float32, np.uint8):
+        return mix
+    return variant(mix, _MIX.format(f"{out.dtype}[:, :, :, ::1]"))

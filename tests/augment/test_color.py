@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -190,6 +191,16 @@ def test_erased_areas_are_distributed_as_torchvisions() -> None:
     w = torch.tensor([one["w"] for one in params]).double()
     assert ks((hole.height * hole.width).double(), h * w) < 1.95
     assert ks((hole.height / hole.width).double(), h / w) < 1.95
+
+
+def test_compiled_rectangles_are_those_of_torch() -> None:
+    step, seeds = RandomErasing(1.0, scale=(0.02, 1.0), ratio=(0.1, 9.0)), sample_seeds(0, 0, torch.arange(3000))
+    plan = plan_for(torch.empty((3000, 1, 60, 80), dtype=torch.uint8))
+    ours = step._sides(plan, Draws(seeds, 0))
+    theirs = step._sides(replace(plan, device=torch.device("meta")), Draws(seeds, 0))
+    assert [one.tolist() for one in ours] == [one.tolist() for one in theirs]
+    assert int((ours[0] == 0).sum()) == int((ours[1] == 0).sum())
+    assert 0 < ours[0].max() < 60
 
 
 def test_a_step_after_a_hole_sees_the_hole() -> None:

@@ -8,9 +8,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mmload.render.plan import PADDING_MODES, Padding, Plan
+from mmload.render.plan import PADDING_MODES, Hole, Padding, Plan
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
+
+HOLES = ("one", "each", "noise")
+"""What holes are overwritten by: one value, one per channel, noise."""
 
 
 @st.composite
@@ -43,3 +46,21 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
         plan = plan.scaled(torch.randn(channels, generator=generator), torch.randn(channels, generator=generator))
     images = torch.randint(0, 256, (count + 3, channels, height, width), dtype=torch.uint8, generator=generator)
     return plan, images, numbers(0, count + 2)
+
+
+def hole_of(plan: Plan, kind: str, generator: torch.Generator) -> Hole:
+    """A hole in most samples."""
+
+    def below(limit: Tensor | int) -> Tensor:
+        return (torch.rand(plan.count, generator=generator) * limit).long()
+
+    rows, cols = below(plan.height + 1), below(plan.width + 1)
+    values = {"one": (7.0,), "each": tuple(float(3 * c) for c in range(plan.source[0])), "noise": None}
+    return Hole(
+        top=below(plan.height - rows + 1),
+        left=below(plan.width - cols + 1),
+        height=rows,
+        width=cols,
+        value=values[kind],
+        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator) if kind == "noise" else None,
+    )

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import FORMATS, planned
+from random_plans import FORMATS, HOLES, hole_of, planned
 from torch import Tensor
 
 from mmload.render import antialiased_resize as antialias
 from mmload.render import cpu_rendering
+from mmload.render.level_program import INVERT, Program
 from mmload.render.plan import PADDING_MODES, Padding, Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
@@ -22,14 +23,30 @@ from mmload.runtime.memory_pool import MemoryPool
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-@given(planned(), st.sampled_from(DTYPES), st.sampled_from(FORMATS))
+@given(
+    case=planned(),
+    inverted=st.booleans(),
+    holes=st.lists(st.sampled_from(HOLES), max_size=2),
+    dtype=st.sampled_from(DTYPES),
+    memory_format=st.sampled_from(FORMATS),
+)
 @settings(max_examples=300)
 def test_kernels_give_the_bits_of_torchs_operations(
-    case: tuple[Plan, Tensor, Tensor], dtype: torch.dtype, memory_format: torch.memory_format
+    case: tuple[Plan, Tensor, Tensor],
+    inverted: bool,
+    holes: list[str],
+    dtype: torch.dtype,
+    memory_format: torch.memory_format,
 ) -> None:
     plan, images, places = case
+    generator = torch.Generator().manual_seed(plan.width)
     if dtype == torch.uint8:
-        plan = replace(plan, shift=None, scale=None)
+        plan, holes = replace(plan, shift=None, scale=None), [kind for kind in holes if kind != "noise"]
+    if inverted:
+        on = torch.rand(plan.count, generator=generator) < 0.5
+        plan = plan.followed_by(Program.of(INVERT, plan.count, plan.device, on=on))
+    for kind in holes:
+        plan = plan.with_hole(hole_of(plan, kind, generator))
     rendering = Rendering(plan, dtype)
     expected = torch.empty(plan.shape, dtype=dtype)
     rendering.by_operations(images[places], expected)
@@ -108,7 +125,7 @@ def test_what_was_not_planned_is_refused() -> None:
 @pytest.mark.parametrize("memory_format", FORMATS)
 @pytest.mark.parametrize("mode", PADDING_MODES)
 @pytest.mark.parametrize("size", [(100, 48), (70, 320), (16, 16), (3, 64), (50, 44)])
-@pytest.mark.parametrize("gray", [False, True])
+@pytest.mark.parametrize("gray", [False, True], ids=["plain", "gray and erased"])
 def test_what_is_written_past_the_caches_has_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
     dtype: torch.dtype,
@@ -129,6 +146,8 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
         flip_y=torch.arange(count) % 3 == 0,
         gray=torch.arange(count) == 1 if gray else None,
     )
+    for kind in HOLES[: 3 if dtype.is_floating_point else 2] if gray else ():
+        plan = plan.with_hole(hole_of(plan, kind, generator))
     pool = MemoryPool(spare=1)
     out = pool.empty(plan.shape, dtype, memory_format).fill_(99)
     monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import FORMATS, planned
+from random_plans import FORMATS, HOLES, hole_of, planned
 from torch import Tensor
 
 from mmload.render import cpu_rendering
 from mmload.render.level_program import FLIP_X, Program
-from mmload.render.plan import Hole, Mixing, Plan
+from mmload.render.plan import Mixing, Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
 
@@ -28,7 +28,7 @@ def mixed_plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
     if draw(st.booleans()):
         on = torch.rand(plan.count, generator=generator) < 0.5
         plan = plan.followed_by(Program.of(FLIP_X, plan.count, plan.device, on=on))
-    for kind in draw(st.lists(st.sampled_from(["one", "each", "noise"]), max_size=2)):
+    for kind in draw(st.lists(st.sampled_from(HOLES), max_size=2)):
         plan = plan.with_hole(hole_of(plan, kind, generator))
     share = torch.rand(plan.count, generator=generator)
     share[torch.rand(plan.count, generator=generator) < 0.3] = 1.0
@@ -40,24 +40,6 @@ def mixed_plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
         boxes=torch.stack((x1, y1, x2, y2), 1) if kinds != "blended" else None,
     )
     return plan.mixed(mixing), images, places
-
-
-def hole_of(plan: Plan, kind: str, generator: torch.Generator) -> Hole:
-    """A hole in most samples."""
-
-    def below(limit: Tensor | int) -> Tensor:
-        return (torch.rand(plan.count, generator=generator) * limit).long()
-
-    rows, cols = below(plan.height + 1), below(plan.width + 1)
-    values = {"one": (7.0,), "each": tuple(float(3 * c) for c in range(plan.source[0])), "noise": None}
-    return Hole(
-        top=below(plan.height - rows + 1),
-        left=below(plan.width - cols + 1),
-        height=rows,
-        width=cols,
-        value=values[kind],
-        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator) if kind == "noise" else None,
-    )
 
 
 def by_formula(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:

@@ -37,7 +37,7 @@ def test_a_tiny_run_compares_every_step_with_torchvision(tmp_path: Path) -> None
     done = run_script("bench_augment", "--steps", "--tiny", "--json", record)
     assert done.returncode == 0, done.stderr
     rows = json.loads(record.read_text())["rows"]
-    assert len(rows) == done.stdout.count("| `") == 31
+    assert len(rows) == done.stdout.count("| `") == 32
     assert all(row["list_us"] > 0 and row.get("torchvision_alone_us", 1) > 0 for row in rows)
     assert sum("alone_us" in row for row in rows) == 25
     ratios = [row["list_ratio"] for row in rows]
