@@ -45,6 +45,7 @@ from mmload.loader.resume_state import OrderIdentity, State, position_in, refuse
 from mmload.loader.sampler_order import SamplerOrder
 from mmload.loader.tiers import choose
 from mmload.loader.worker_pool import WorkerPool
+from mmload.runtime.permutation import check_integer
 from mmload.runtime.splitmix import FACTORS
 from mmload.runtime.thread_pools import available_cores
 from mmload.store.dataset import Dataset, Split
@@ -147,6 +148,7 @@ class Loader:
     ) -> None:
         refuse_number("batch_size", batch_size, 1)
         refuse_number("prefetch", prefetch, 0)
+        check_integer("seed", seed, 0, 2**64 - 1)
         if threads is not None:
             refuse_number("threads", threads, 1)
         self._view = view_named(dataset, split)

@@ -132,6 +132,7 @@ class Fails(nn.Module):
         return image / (int(torch.rand(1)) // 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", [False, True])
 def test_loaders_of_any_size_and_threads_give_the_same(dataset: Dataset, views: bool) -> None:
     collate = Collate(PerSample(MODULES[0]), PerSample(Global()), Normalize.imagenet())

@@ -11,6 +11,8 @@ import pytest
 from mmload.bench.building import linked, run
 from mmload.errors import SourceError, UsageError
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_way_builds_and_the_table_shows_it(folder: Path) -> None:
     said: list[str] = []

@@ -23,6 +23,7 @@ from mmload.store.dataset import Dataset
 TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--device", "cpu", "--time-budget", 3]
 
 
+@pytest.mark.slow
 def test_a_folder_alone_is_sampled_and_says_what_a_build_would_gain(folder: Path) -> None:
     words = ["--size", 32, "--images", 9, "--quick", *TINY[4:], "--time-budget", 1]
     done = mmload("bench", "--source", folder, *words)

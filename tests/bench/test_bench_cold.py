@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from script_process import run_script
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
     record = tmp_path / "record.json"

@@ -25,10 +25,13 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import SourceError, UsageError
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The given buffer is not writable:UserWarning",  # LitData's, of its own memory map
-    "ignore:Exception ignored in. <finalize object:pytest.PytestUnraisableExceptionWarning",  # where FFCV has run
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:The given buffer is not writable:UserWarning",  # LitData's, of its own memory map
+        "ignore:Exception ignored in. <finalize object:pytest.PytestUnraisableExceptionWarning",  # where FFCV has run
+    ),
+]
 
 WORKERS = (0, 1)
 STORED = (  # those that read the stored rows: the same bytes come out

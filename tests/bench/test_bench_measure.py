@@ -31,6 +31,8 @@ from mmload.bench.train import TrainSample
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def task(dataset: Dataset) -> Task:

@@ -28,6 +28,8 @@ OWN = """
 from mmload.augment import Normalize, RandomCrop, RandomErasing
 from mmload.augment.collate import Collate
 
+pytestmark = pytest.mark.slow
+
 WORD = "not a function"
 
 def mine(size):

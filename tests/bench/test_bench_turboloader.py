@@ -18,6 +18,8 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("turboloader", reason="TurboLoader is not installed: pip install turboloader")
 
 

@@ -17,6 +17,8 @@ from mmload.augment.collate import Collate
 from mmload.store.dataset import open as open_dataset
 from mmload.store.exclusion_list import read_entries
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=document.title='bad'>"
 SHOWN = "[...document.images].filter(i => i.src && i.checkVisibility()).every(i => i.complete && i.naturalWidth)"
 ROW, HELP = "document.getElementById('row').open", "document.getElementById('help').open"

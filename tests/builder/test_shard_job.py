@@ -133,7 +133,7 @@ class Tiny:
 def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = []
     for count in (9000, 9000, 18000):  # the first fills what is kept for good
-        monkeypatch.setattr("mmload.builder.pipeline.splits_of", lambda recipe, count=count: {"train": Tiny(count)})
+        monkeypatch.setattr("mmload.builder.pipeline._whole_splits", lambda recipe, count=count: {"train": Tiny(count)})
         made = BuildRecipe(
             kind="imagefolder", root=tmp_path / "source", out=tmp_path / f"{count}{len(peaks)}", shard_bytes=60 * count
         )

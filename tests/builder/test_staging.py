@@ -141,6 +141,7 @@ def test_the_lock_of_a_folder_is_of_the_one_that_has_the_name(out: Path, tmp_pat
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="the system cannot exchange folders")
 def test_a_reader_sees_a_dataset_at_every_moment_of_an_overwrite(source: Path, out: Path) -> None:
     old, seen, failed = read(out), Counter[str](), []

@@ -109,6 +109,7 @@ def copied(built: Built, place: Path) -> Path:
     return Path(shutil.copytree(built.out, place))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     hits=st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(DAMAGES), st.integers(0, 10**6)), max_size=4),

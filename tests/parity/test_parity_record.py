@@ -53,6 +53,7 @@ def test_what_a_kill_left_of_a_record_is_removed_by_the_next(copy: Path) -> None
     assert read(copy).card["parity"]["settings"] == {"dataset": "x"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_records_at_once_and_kills_leave_a_whole_manifest(dataset: Dataset, copy: Path) -> None:
     draw = random.Random(0)

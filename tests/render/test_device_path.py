@@ -21,6 +21,7 @@ from mmload.augment.views import TwoViews
 from mmload.batch import Batch
 from mmload.loader import Loader, tiers
 from mmload.loader import batch_worker as maker
+from mmload.loader.order import Taken
 from mmload.render.device_constants import constant
 from mmload.runtime.splitmix import mix_tensor, signed
 from mmload.store.dataset import Split
@@ -149,7 +150,7 @@ def test_without_the_wait_the_batches_are_not_those_of_the_cpu(
     monkeypatch.setattr(maker, "CudaPort", lambda device: Hasty())
     with Loader(detections, batch_size=2, device="cuda", tier="disk", threads=1) as loader:
         worker = loader._usable_pool().worker
-        arrivals = [worker.make(torch.arange(2 * turn, 2 * turn + 2), 0) for turn in range(12)]
+        arrivals = [worker.make(Taken(torch.arange(2 * turn, 2 * turn + 2)), 0) for turn in range(12)]
         ids = torch.cat([arrival.receive().ids for arrival in arrivals])
     assert not torch.equal(ids, torch.arange(COUNT))
 

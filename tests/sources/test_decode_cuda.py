@@ -92,6 +92,7 @@ def test_what_fails_reaches_every_thread_and_the_next_batch_is_decoded() -> None
     assert batches(b"") is None
 
 
+@pytest.mark.slow
 def test_a_build_has_the_bytes_of_the_decoder_for_any_threads(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ def test_a_malicious_pickle_does_not_run(tmp_path: Path) -> None:
     assert mark.exists()
 
 
+@pytest.mark.slow
 def test_huge_claims_cost_nothing() -> None:
     claims = [
         b"\x80\x02r\xff\xff\xff\x7f.",  # a memo place of 2^31

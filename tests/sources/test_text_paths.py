@@ -62,6 +62,7 @@ def test_lists_and_recipes(tmp_path: Path, folder: Path) -> None:
     assert recipe.load(f"{tmp_path}/r.toml").kind == "imagefolder"
 
 
+@pytest.mark.slow
 def test_parity_and_bench(out: str, folder: Path, tmp_path: Path) -> None:
     report = parity.run(out, str(folder), rows=2)
     parity.record(out, report)
