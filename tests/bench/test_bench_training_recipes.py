@@ -24,11 +24,12 @@ from mmload.errors import MmloadError, UsageError
 from mmload.store.dataset import Dataset
 
 TRAINING = [name for name in recipes.__all__ if name != "evaluation"]
+
+pytestmark = pytest.mark.slow
+
 OWN = """
 from mmload.augment import Normalize, RandomCrop, RandomErasing
 from mmload.augment.collate import Collate
-
-pytestmark = pytest.mark.slow
 
 WORD = "not a function"
 

@@ -23,6 +23,7 @@ from mmload.runtime.memory_pool import MemoryPool
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
+@pytest.mark.slow  # it compiles a dozen variants
 @given(
     case=planned(),
     inverted=st.booleans(),

@@ -65,6 +65,7 @@ def fits(plan: Plan, dtype: torch.dtype) -> bool:
     return dtype != torch.uint8 or not (plan.blends or noisy)
 
 
+@pytest.mark.slow  # it compiles a dozen variants
 @given(mixed_plans(), st.sampled_from(DTYPES), st.sampled_from(FORMATS), st.data())
 @settings(max_examples=300)
 def test_samples_mixed_in_the_pass_have_the_bits_of_torchs_formula(
