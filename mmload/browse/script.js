@@ -263,8 +263,9 @@ function turn(by) {
 }
 
 async function step(by) {
-  const index = rows.findIndex((each) => each.row === opened.row);
-  if (index < 0) return openRow(Math.min(Math.max(opened.row + by, 0), split().rows - 1));
+  const row = state.row ?? opened.row;  // asked for last: it may not have come yet, and two quick steps are two
+  const index = rows.findIndex((each) => each.row === row);
+  if (index < 0) return openRow(Math.min(Math.max(row + by, 0), split().rows - 1));
   if (rows[index + by]) return openRow(rows[index + by].row);
   const offset = state.offset + by * PAGE;
   if (offset < 0 || offset >= total) return;
