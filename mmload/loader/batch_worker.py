@@ -105,6 +105,11 @@ class BatchWorker:
         """Rows that had to be read."""
         return self._tier.misses if self._tier else 0
 
+    @property
+    def sharing(self) -> str:
+        """Who shares the rows in memory now, as a sentence, or ""."""
+        return self._tier.sharing if self._tier else ""
+
     def make(self, taken: Taken, epoch: int) -> Delivery:
         """Do everything for a batch that need not run in the training thread.
 

@@ -35,10 +35,13 @@ class EpochOrder(Protocol):
     def identity(self) -> str:
         """What determines the order besides rows and seed, for a loader's state."""
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
-        """The row at each position in [0, length), and a number that no other position with that row has, uint64 [B].
+    def rows_at(self, positions: Words, epoch: int) -> Words:
+        """The row at each position in [0, length), uint64 [B]."""
 
-        None instead of numbers: no row comes twice.
+    def occurrences_at(self, positions: Words, epoch: int) -> Words | None:
+        """A number for each position that no other position with the same row has, uint64 [B].
+
+        None: no row comes twice.
         """
 
 
@@ -65,9 +68,12 @@ class Stored:
         """Each row once."""
         return self.rows
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+    def rows_at(self, positions: Words, epoch: int) -> Words:
         """The positions themselves."""
-        return positions, None
+        return positions
+
+    def occurrences_at(self, positions: Words, epoch: int) -> None:
+        """Every row comes once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +91,9 @@ class Shuffled(Stored):
         super().__post_init__()
         check_integer("seed", self.seed, 0, 2**64 - 1)
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+    def rows_at(self, positions: Words, epoch: int) -> Words:
         """The permuted positions."""
-        return shuffled(positions, self.rows, self.seed, epoch), None
+        return shuffled(positions, self.rows, self.seed, epoch)
 
 
 def shuffled(positions: Words, rows: int, seed: int, epoch: int) -> Words:
@@ -119,9 +125,9 @@ class Blocks(Shuffled):
         """With the sizes."""
         return f"block of {self.block_size} rows, window of {self.window}"
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+    def rows_at(self, positions: Words, epoch: int) -> Words:
         """Permuted blocks, permuted within windows."""
-        return _block_rows(positions, self, epoch) if positions.size else positions, None
+        return _block_rows(positions, self, epoch) if positions.size else positions
 
 
 @dataclass(frozen=True)

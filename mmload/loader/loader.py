@@ -45,9 +45,9 @@ from mmload.loader.resume_state import OrderIdentity, State, position_in, refuse
 from mmload.loader.sampler_order import SamplerOrder
 from mmload.loader.tiers import choose
 from mmload.loader.worker_pool import WorkerPool
+from mmload.runtime.local_ranks import threads_of_rank
 from mmload.runtime.permutation import check_integer
 from mmload.runtime.splitmix import FACTORS
-from mmload.runtime.thread_pools import available_cores
 from mmload.store.dataset import Dataset, Split
 from mmload.store.split_views import View
 
@@ -96,7 +96,8 @@ class Loader:
             Batch per view; any callable that takes a Batch of uint8 rows. None: the rows as they are stored.
         device: where batches go; None: the collate's device, else the CPU.
         tier: where images are read from: "disk", "memory", "device", or "auto" by size and free memory.
-        threads: how many threads read and render; None: one per available core.
+        threads: how many threads read and render; None: one per available core, or per core that is this rank's part of
+            the machine's (``LOCAL_WORLD_SIZE``, which torchrun sets).
         prefetch: finished batches to keep ready, besides the one that each thread is making.
         drop_last: leave out the last batch of an epoch if it is smaller.
         sampler: another order: a list, array or tensor of rows or of one boolean a row, or a torch ``Sampler``; instead
@@ -158,7 +159,7 @@ class Loader:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.collate = collate
-        self.threads = threads or available_cores()
+        self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
         self.prefetch = prefetch
         self.seed = seed
         self.device = device_for(device, collate)
@@ -259,7 +260,8 @@ class Loader:
         Returns:
             ``batches`` yielded; ``waited_s``, how long the training loop waited for them; ``read_s`` and ``render_s``
             of all threads together (rows that are read and rendered one by one count as render); ``tier`` and its
-            ``tier_reason``; ``hits`` and ``misses``, rows that were in memory or had to be read.
+            ``tier_reason``, with the processes that share the memory now; ``hits`` and ``misses``, rows that were in
+            memory or had to be read; ``threads``, how many there are, and ``threads_reason``.
         """
         worker = self._pool.worker if self._pool else None
         return {
@@ -268,9 +270,11 @@ class Loader:
             "read_s": worker.read_seconds if worker else 0.0,
             "render_s": worker.render_seconds if worker else 0.0,
             "tier": self.tier,
-            "tier_reason": self.tier_reason,
+            "tier_reason": "; ".join(filter(None, (self.tier_reason, worker.sharing if worker else ""))),
             "hits": worker.hits if worker else 0,
             "misses": worker.misses if worker else 0,
+            "threads": self.threads,
+            "threads_reason": self.threads_reason,
         }
 
     def __iter__(self) -> Iterator[Any]:

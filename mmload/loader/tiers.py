@@ -1,22 +1,22 @@
-"""Where a split's images are read from: the files, this process's memory, or the device.
+"""Where a split's images are read from: the files, memory of the machine, or the device.
 
 All tiers give the same batches. ``choose`` picks one: "auto" takes memory if the images fit into half of what is free.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
-from weakref import WeakValueDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from mmload.loader.kept_rows import is_kept, kept_by, kept_rows, processes_text, unfilled_bytes
 from mmload.runtime import cgroup
 from mmload.runtime.byte_sizes import bytes_text
+from mmload.runtime.local_ranks import local_ranks
+from mmload.runtime.shared_segment import NotSharedError
 from mmload.store.split_views import Rows
 
 TIERS = ("auto", "disk", "memory", "device")
@@ -40,6 +40,10 @@ class Tier(Protocol):
     hits: int
     misses: int
 
+    @property
+    def sharing(self) -> str:
+        """Who shares the rows in memory now, as a sentence; "" if none are kept in the host's memory."""
+
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The rows in turn, some at a time: images [N, C, H, W], and int64 [b], the indices of the next rows in them.
 
@@ -54,6 +58,7 @@ class Disk:
     """Rows from the files, through the system's page cache."""
 
     name = "disk"
+    sharing = ""
 
     def __init__(self, split: Rows) -> None:
         self._reader = split.reader
@@ -71,65 +76,50 @@ class Disk:
         self._reader.gather_into("images", rows, out)
 
 
-class _Copy:
-    """A split's images in this process's memory; rows not read yet are empty."""
-
-    def __init__(self, split: Rows) -> None:
-        spec = split.fields["images"]
-        self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype)
-        self.present = np.zeros(len(split), dtype=np.bool_)
-
-    @property
-    def missing(self) -> int:
-        """Bytes that are not read yet and will still use up free memory."""
-        share = 1 - np.count_nonzero(self.present) / max(1, len(self.present))
-        return int(self.rows.nbytes * share)
-
-
-_COPIES: WeakValueDictionary[Hashable, _Copy] = WeakValueDictionary()
-"""The copies of this process by ``split.key``; each is freed with the last tier that uses it."""
-
-
 class Memory:
-    """Caches rows in memory at their first use: no wait at the start, no file access from the second epoch on.
+    """Keeps rows in memory at their first use: no wait at the start, no file access from the second epoch on.
 
-    All loaders of a process that read the same rows share one copy. Two threads that miss the same row at once write
-    the same bytes twice, which does no harm.
+    All loaders of this machine that read the same rows share one copy: see :mod:`mmload.loader.kept_rows`.
     """
 
     name = "memory"
 
     def __init__(self, split: Rows) -> None:
-        self._reader = split.reader
-        self._copy = _COPIES.setdefault(split.key, _Copy(split))  # untouched memory costs nothing
+        self._reader, self._spec = split.reader, split.fields["images"]
+        self._kept = kept_rows(split)
         self.hits = self.misses = 0
+
+    @property
+    def sharing(self) -> str:
+        """See :class:`Tier`."""
+        return self._kept.sharing
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
-        self._fetch(rows)
-        yield self._copy.rows, rows
+        self._fetch(rows, scratch)
+        yield self._kept.rows, rows
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
-        self._fetch(rows)
-        torch.index_select(self._copy.rows, 0, rows, out=out)
+        self._fetch(rows, out)
+        torch.index_select(self._kept.rows, 0, rows, out=out)
 
-    def _fetch(self, rows: Tensor) -> None:
-        """Read the rows that are not cached yet."""
-        wanted, present = rows.numpy(), self._copy.present
-        missing = wanted[~present[wanted]]
-        self.hits += len(wanted) - len(missing)
-        self.misses += len(missing)
-        if len(missing):
-            to_read = torch.from_numpy(missing)
-            self._reader.gather_into("images", to_read, self._copy.rows, out_rows=to_read)
-            present[missing] = True
+    def _fetch(self, rows: Tensor, scratch: Tensor) -> None:
+        """Read the rows that are not in memory yet, by way of ``scratch``: only checked rows may be seen by others."""
+        absent = self._kept.absent(rows)
+        self.hits += len(rows) - len(absent)
+        self.misses += len(absent)
+        first = 0
+        for count in self._reader.parts("images", absent, scratch) if len(absent) else ():
+            self._kept.write(absent[first : first + count], scratch[:count])
+            first += count
 
 
 class OnDevice:
     """The whole split on a device, copied there in chunks when the tier is made."""
 
     name = "device"
+    sharing = ""
 
     def __init__(self, split: Rows, device: torch.device) -> None:
         spec = split.fields["images"]
@@ -155,8 +145,8 @@ class OnDevice:
 def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     """The tier for a split, and why.
 
-    The free memory is divided evenly among the ranks of this machine (``LOCAL_WORLD_SIZE``, which torchrun sets), as
-    each makes its own copy; a copy that another loader of this process holds costs nothing.
+    A copy that this process or another one of the user keeps already costs nothing. Where processes cannot share one,
+    the free memory is divided evenly among the ranks of this machine (``LOCAL_WORLD_SIZE``, which torchrun sets).
 
     Args:
         asked: one of :data:`TIERS`.
@@ -179,20 +169,23 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
         free = torch.cuda.mem_get_info(device)[0]
         if size <= MEMORY_SHARE * free:
             return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
-    if _COPIES and split.key in _COPIES:
-        return "memory", f"memory: {bytes_text(size)} of images, which another loader of this process keeps already"
-    ranks = local_ranks()
-    free = max(0, free_memory() - sum(copy.missing for copy in list(_COPIES.values()))) // ranks
+    held = f"memory: {bytes_text(size)} of images, which"
+    if is_kept(split):
+        return "memory", f"{held} another loader of this process keeps already"
+    ranks, unshared = 1, ""
+    try:
+        if images and (processes := kept_by(split)):
+            return "memory", f"{held} {processes_text(processes)} here keep already"
+    except NotSharedError as error:
+        ranks, unshared = local_ranks(), f"; not shared with other processes: {error}"
+    free = max(0, free_memory() - unfilled_bytes()) // ranks
     shown = f"{bytes_text(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
     if size <= MEMORY_SHARE * free:
-        return "memory", f"memory: {bytes_text(size)} of images, {shown}"
-    return "disk", f"disk: {bytes_text(size)} of images are more than {MEMORY_SHARE:.0%} of {shown}"
-
-
-def local_ranks() -> int:
-    """The number of ranks on this machine (``LOCAL_WORLD_SIZE``, set by torchrun); 1 if it is not set."""
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(ranks)) if ranks.isdecimal() else 1
+        return (
+            "memory",
+            f"memory: {bytes_text(size)} of images, {shown}{unshared or '; one copy for all processes here'}",
+        )
+    return "disk", f"disk: {bytes_text(size)} of images are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
 
 
 def make(tier: str, split: Rows, device: torch.device) -> Tier:

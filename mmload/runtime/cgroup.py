@@ -28,18 +28,19 @@ def cores() -> float | None:
 
 
 def free_memory() -> int | None:
-    """Bytes that may still be allocated; page cache is reclaimable and counts as free."""
+    """Bytes that may still be allocated; page cache is reclaimable and counts as free, but shared memory does not."""
     left = []
     for group in _groups("memory"):
-        for limit, used, cache in (
-            ("memory.max", "memory.current", "file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+        for limit, used, cache, shared in (
+            ("memory.max", "memory.current", "file", "shmem"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"),
         ):
             allowed, taken = "".join(_words(group / limit)), "".join(_words(group / used))
             if allowed.isdigit() and taken.isdigit() and int(allowed) < _UNLIMITED:  # otherwise "max"
                 words = _words(group / "memory.stat")
-                held = dict(zip(words[::2], words[1::2], strict=False)).get(cache, "0")
-                left.append(int(allowed) - int(taken) + int(held))
+                held = dict(zip(words[::2], words[1::2], strict=False))
+                reclaimable = int(held.get(cache, "0")) - int(held.get(shared, "0"))  # cache includes shared memory
+                left.append(int(allowed) - int(taken) + reclaimable)
     return min(left, default=None)
 
 

@@ -8,6 +8,7 @@ without.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -115,8 +116,17 @@ class Split:
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """Equal for all objects that were opened from one folder with the same content."""
-        return self.folder.device_inode, self.folder.identity, self.name
+        """Equal for all objects that were opened from one folder with the same content, in all processes.
+
+        A repair or a touch of the files makes it another key, as rows that were read before may have been damaged.
+        """
+        return self.folder.device_inode, self.folder.identity, self.name, self._revisions
+
+    @lazy_property
+    def _revisions(self) -> str:
+        """A digest of the revisions of the files."""
+        found = [self.reader.revision(name, shard) for name in self.fields for shard in range(len(self.record.shards))]
+        return sha256(repr(found).encode()).hexdigest()
 
     @property
     def fields(self) -> dict[str, FieldSpec]:
@@ -148,8 +158,8 @@ class Split:
         return targets
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the targets, which a copy reads again."""
-        return {name: value for name, value in self.__dict__.items() if name != "targets"}
+        """Everything but what a copy reads again."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("targets", "_revisions")}
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -231,7 +241,7 @@ class Split:
         """
         if is_single_row(row):
             return self._samples.source(row_number(row, len(self), self._name_in_messages))
-        return self._samples.sources(row_array(row, len(self), self._name_in_messages))
+        return [self._samples.source(number) for number in row_array(row, len(self), self._name_in_messages).tolist()]
 
     @overload
     def row_of(self, name: str) -> int: ...  # type: ignore[overload-overlap]  # a str is a sequence of str, too

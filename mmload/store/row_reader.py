@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.store.dataset_folder import Folder
+from mmload.store.dataset_folder import Folder, Revision, revision_of
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
 
@@ -143,29 +144,35 @@ class RowReader:
         """The rows in turn, as many at a time as fit into ``scratch`` [n, *row shape]; each part overwrites the last.
 
         Yields:
-            How many of its rows are filled. They are valid only if the iterator ends without an error.
+            How many of its rows are filled.
 
         Raises:
             DamagedError, StoreError: as :meth:`gather`.
         """
         most = len(scratch)
         requests = self._requests(name, rows.numpy(), np.arange(len(rows)) % most, memory_of(scratch), most)
-        last = len(requests.each)
+        last, first = len(requests.each), 0
         for number, _ in enumerate(_served(requests.each), 1):
             end = requests.ends[number - 1]
             if end == most or number == last:
+                _check({request.file for request in requests.each[first:number]})
+                first = number
                 yield end
-        _check(requests.files)
 
     def path(self, name: str, shard: int) -> str:
         """The file that holds a field of a shard."""
         return self._folder.name(self._file(name, shard))
 
+    def revision(self, name: str, shard: int) -> Revision:
+        """The revision of a file that rows are read from."""
+        seen = self._folder.seen(self._split, name, shard)
+        return revision_of(self._folder.stat(self._file(name, shard))) if seen is None else seen
+
     def _file(self, name: str, shard: int) -> str:
         return f"{self._split}/{shard_name(shard)}/{name}.memmap"
 
     def _requests(self, name: str, wanted: Numbers, out_rows: Numbers, memory: memoryview, most: int) -> _Requests:
-        """One request for each run of at most ``most`` contiguous rows.
+        """One request for each run of at most ``most`` contiguous rows. Indexing lists, not arrays, saves 5 us a row.
 
         Args:
             name: the field.
@@ -175,20 +182,19 @@ class RowReader:
             most: rows of a request.
         """
         size = self._record.fields[name].row_bytes
-        heads = _run_heads(wanted, out_rows, self._starts)
-        shards = np.searchsorted(self._starts, wanted[heads], side="right") - 1
-        lengths = np.diff(heads, append=len(wanted)).tolist()
-        # Iterating over lists, not arrays, saves 5 us a row.
-        firsts = (wanted[heads] - self._starts[shards]).tolist()
-        shard_of, out_row_of = shards.tolist(), out_rows[heads].tolist()
+        shards = np.searchsorted(self._starts, wanted, side="right") - 1
+        firsts = wanted - self._starts[shards]
+        breaks = (np.diff(shards) != 0) | (np.diff(firsts) != 1) | (np.diff(out_rows) != 1)
+        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(wanted)]
+        shard_of, first_of, out_row_of = shards.tolist(), firsts.tolist(), out_rows.tolist()
         files = {shard: self._held(name, shard) for shard in set(shard_of)}
         requests = _Requests([], [], list(files.values()))
-        for shard, row, out_row, length in zip(shard_of, firsts, out_row_of, lengths, strict=True):
-            for past in range(0, length, most):
-                first = out_row + past
-                after = first + min(most, length - past)
+        for head, end in pairwise(edges):
+            for start in range(head, end, most):
+                first = out_row_of[start]
+                after = first + min(most, end - start)
                 part = memory[first * size : after * size]
-                requests.each.append(_Request(files[shard], (row + past) * size, part))
+                requests.each.append(_Request(files[shard_of[start]], first_of[start] * size, part))
                 requests.ends.append(after)
         return requests
 
@@ -228,26 +234,6 @@ class RowReader:
             self.gather_into(name, torch.arange(rows), column)
             self._columns[name] = column
         return column
-
-
-def _run_heads(wanted: Numbers, out_rows: Numbers, starts: Numbers) -> Numbers:
-    """Where runs begin that are contiguous in one shard's file and in the output: int64 [R], of B rows.
-
-    Args:
-        wanted: int64 [B].
-        out_rows: int64 [B], the row of the output that each goes to.
-        starts: int64 [shards + 1], the first row of each shard.
-    """
-    if _contiguous(wanted) and _contiguous(out_rows):  # a whole column in a sixth of the time
-        inside = (starts > wanted[0]) & (starts <= wanted[-1])
-        return np.concatenate([[0], starts[inside] - wanted[0]])
-    shards = np.searchsorted(starts, wanted, side="right")
-    breaks = (np.diff(shards) != 0) | (np.diff(wanted) != 1) | (np.diff(out_rows) != 1)
-    return np.concatenate([[0], np.flatnonzero(breaks) + 1])[: len(wanted)]
-
-
-def _contiguous(rows: Numbers) -> bool:
-    return len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
 def _served(requests: Sequence[_Request]) -> Iterator[None]:

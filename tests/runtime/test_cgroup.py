@@ -43,7 +43,7 @@ def test_version_2_takes_the_least_of_all_groups_above(root: Path) -> None:
     write(root / GROUPS, {"cpu.max": "800000 100000"})
     assert cgroup.cores() == 1.5
     write(root / GROUPS / "user/job", {"memory.max": "max"})
-    memory = {"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 500\nfile 200"}
+    memory = {"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 500\nfile 250\nshmem 50"}
     write(root / GROUPS / "user", memory)
     assert cgroup.free_memory() == 500
     assert tiers.free_memory() == 500
@@ -54,7 +54,7 @@ def test_version_1(root: Path) -> None:
     write_quota(root / GROUPS / "cpu,cpuacct/docker/abc", 250_000)
     write_quota(root / GROUPS / "cpu,cpuacct", -1)
     assert cgroup.cores() == 2.5
-    memory = {"memory.usage_in_bytes": "3000", "memory.stat": "cache 1\ntotal_cache 500"}
+    memory = {"memory.usage_in_bytes": "3000", "memory.stat": "cache 1\ntotal_cache 700\ntotal_shmem 200"}
     write(root / GROUPS / "memory/docker/abc", {"memory.limit_in_bytes": "4000", **memory})
     unlimited = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "8000"}
     write(root / GROUPS / "memory", unlimited)

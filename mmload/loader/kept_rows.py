@@ -1,0 +1,179 @@
+"""Image rows in memory, filled by whoever needs one first: shared by the processes of a machine where it can be.
+
+A shared copy is a segment of the rows and, after them, one byte a row: 1 when the row is there. The byte is set after
+the row. A process that is killed in between leaves 0, and the next one writes the row again. Two that miss the same row
+at once both write it, which does no harm, as they write equal bytes: only rows that were checked after reading are
+written, and the key of the segment contains the revision of the files that they were read from. So there is no lock
+that a killed process could leave, and no process waits for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Hashable, Sequence
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmload.errors import counted
+from mmload.records import FieldSpec
+from mmload.runtime import shared_segment
+from mmload.runtime.numba_compile import all_streamed, numba_compiled
+from mmload.runtime.shared_segment import NotSharedError, Segment
+from mmload.store.row_reader import memory_of
+from mmload.store.split_views import Rows
+
+_MOST_SHOWN = 8  # numbers of processes in a text
+
+Numbers = NDArray[np.int64]
+
+
+@numba_compiled("int64[::1](int64[::1], uint8[::1])", nogil=False)
+def _absent(rows: Numbers, states: NDArray[np.uint8]) -> Numbers:  # pragma: no cover
+    """Those of the rows that are not there. The others may be read afterwards: the fence comes between.
+
+    On x86 no fence is needed, as loads are seen in order; other processors could load a row before its state.
+    """
+    found = np.empty(len(rows), np.int64)
+    count = 0
+    for i in range(len(rows)):
+        if states[rows[i]] == 0:
+            found[count] = rows[i]
+            count += 1
+    all_streamed()
+    return found[:count]
+
+
+@numba_compiled("void(int64[::1], uint8[::1])", nogil=False)
+def _mark(rows: Numbers, states: NDArray[np.uint8]) -> None:  # pragma: no cover
+    """Say that rows are there, which were written before: the fence comes between."""
+    all_streamed()
+    for i in range(len(rows)):
+        states[rows[i]] = 1
+
+
+class KeptRows:
+    """A split's images in memory; empty until they are written. Thread-safe.
+
+    Args:
+        split: whose images.
+
+    Attributes:
+        rows: [N, C, H, W].
+        why_private: why no other process can read them; "" if all of this user's can.
+    """
+
+    def __init__(self, split: Rows) -> None:
+        spec = split.fields["images"]
+        self._spec = spec
+        self._segment: Segment | None = None
+        self.why_private = ""
+        try:
+            self._segment = shared_segment.opened(_key_of(split), _segment_size(split))
+        except NotSharedError as error:
+            self.why_private = str(error)
+            self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype)  # untouched memory costs nothing
+            self._states = np.zeros(len(split), np.uint8)
+        else:
+            whole, pixels = np.frombuffer(self._segment.memory, np.uint8), len(split) * spec.row_bytes
+            self.rows = torch.from_numpy(whole[:pixels]).view(spec.torch_dtype).view(len(split), *spec.shape)
+            self._states = whole[pixels : pixels + len(split)]
+
+    def absent(self, rows: Tensor) -> Tensor:
+        """Those of the rows, int64 [B], that are not in memory; the others may be read from :attr:`rows`."""
+        return torch.from_numpy(_absent(np.ascontiguousarray(rows.numpy()), self._states))
+
+    def write(self, rows: Tensor, images: Tensor) -> None:
+        """Write rows, int64 [B], that were read and checked: images [B, C, H, W].
+
+        Raises:
+            MemoryError: if there is no memory left.
+        """
+        if self._segment is None:
+            self.rows[rows] = images
+        else:
+            size, memory = self._spec.row_bytes, memory_of(images)
+            try:
+                for first, stop in _runs(rows.numpy()):
+                    self._segment.write(memory[first * size : stop * size], int(rows[first]) * size)
+            except OSError as error:
+                raise MemoryError(f"there is no memory left for images ({error.strerror}); use tier='disk'") from error
+        _mark(rows.numpy(), self._states)
+
+    @property
+    def unfilled_bytes(self) -> int:
+        """Bytes of a private copy that are not written yet and will still take free memory."""
+        absent = len(self._states) - np.count_nonzero(self._states)
+        return 0 if self._segment is not None else int(absent) * self._spec.row_bytes
+
+    @property
+    def sharing(self) -> str:
+        """Who shares these rows now, as a sentence."""
+        if self._segment is None:
+            return f"not shared with other processes: {self.why_private}"
+        others = self._segment.others()
+        return f"shared with {processes_text(others)}" if others else "no other process reads this copy now"
+
+    def announce(self) -> None:
+        """Let others find the copy through this process; to be called in each process that uses it."""
+        if self._segment is not None:
+            self._segment.announce()
+
+
+_KEPT: WeakValueDictionary[Hashable, KeptRows] = WeakValueDictionary()
+"""The copies of this process by ``split.key``; each is freed with the last tier that uses it."""
+
+
+def kept_rows(split: Rows) -> KeptRows:
+    """The copy of a split's images that this process has, or a new one."""
+    kept = _KEPT.get(split.key)
+    if kept is None:
+        kept = _KEPT.setdefault(split.key, KeptRows(split))
+    kept.announce()
+    return kept
+
+
+def is_kept(split: Rows) -> bool:
+    """Whether this process has a copy of a split's images."""
+    return len(_KEPT) > 0 and split.key in _KEPT
+
+
+def kept_by(split: Rows) -> list[int]:
+    """The numbers of the processes of this machine that have a copy which this process can share.
+
+    Raises:
+        NotSharedError: if memory cannot be shared.
+    """
+    return shared_segment.holders(_key_of(split), _segment_size(split))
+
+
+def unfilled_bytes() -> int:
+    """Bytes that copies, of this process and shared ones of the machine, will still take out of the free memory."""
+    return sum(kept.unfilled_bytes for kept in list(_KEPT.values())) + shared_segment.unfilled_bytes()
+
+
+def processes_text(numbers: Sequence[int]) -> str:
+    """Processes by their numbers, such as ``processes 12 and 14``."""
+    shown = ", ".join(map(str, numbers[:_MOST_SHOWN])) + (", ..." if len(numbers) > _MOST_SHOWN else "")
+    return f"{counted(len(numbers), 'other process', 'other processes')} ({shown})"
+
+
+def _key_of(split: Rows) -> str:
+    spec: FieldSpec = split.fields["images"]
+    return hashlib.sha256(repr((split.key, "images", spec.dtype, spec.shape)).encode()).hexdigest()
+
+
+def _segment_size(split: Rows) -> int:
+    """The rows' bytes and states, in whole pages; at least one, as nothing cannot be mapped."""
+    size = len(split) * (split.fields["images"].row_bytes + 1)
+    return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+def _runs(rows: Numbers) -> list[tuple[int, int]]:
+    """The first and the stop index of each run of consecutive rows."""
+    edges = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+    return list(zip(edges[:-1], edges[1:], strict=True)) if len(rows) else []
