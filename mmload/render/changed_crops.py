@@ -11,24 +11,23 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
-from mmload.render.cpu_kernels import CROP, IN_PLACE, INSIDE, Bytes, Floats, Numbers, Pixels, crop, crop_into, kind_of
+from mmload.render.cpu_kernels import IN_PLACE, INSIDE, Bytes, Floats, Numbers, Pixels, crop, crop_into, kind_of
 from mmload.render.hole_kernels import SIDES
-from mmload.render.level_kernels import COPY_WINDOWS, RUN, Words, copy_windows, run
+from mmload.render.kernel_signatures import BYTES, COPY_WINDOWS, CROP, FLOATS, KINDS, RENDER_CHANGED, RUN
 from mmload.runtime.native_calls import address_of, call_by
 from mmload.runtime.numba_compile import numba_compiled, variant
 
-_BYTES = CROP.format("uint8[:, :, :, ::1]")
-_KINDS = [f"{name}[{axes}, ::1]" for name in ("float32", "uint8", "int16", "uint16") for axes in (":, :", ":, :, :")]
-_FIRST = "float32[:, :, :, ::1]"
-_RENDER = CROP.replace("{})", "{}, int64[:, ::1], float32[:, :, ::1], int64[:, ::1], uint8[::1], float32[::1], ")
-_RENDER += "uint32[::1], uint8[:, :, :, ::1], int64, uintp[::1])"
+Words = npt.NDArray[np.uint32]
+
+_BYTES = CROP.format(BYTES)
 
 _copy_windows, _crop_bytes, _run = call_by(COPY_WINDOWS), call_by(_BYTES), call_by(RUN)
-_color = call_by(*(CROP.format(kind) for kind in _KINDS))
+_color = call_by(*(CROP.format(kind) for kind in KINDS))
 
 
-@numba_compiled(_RENDER.format(_FIRST))
+@numba_compiled(RENDER_CHANGED.format(FLOATS))
 def render_changed(
     images: Bytes,
     indices: Numbers,
@@ -110,7 +109,7 @@ def render_changed(
 def render_into(out: Pixels) -> Callable[..., None]:
     """:func:`render_changed` for an output of this type; all but contiguous float32 is compiled by the first call."""
     kind = kind_of(out)
-    return render_changed if kind == _FIRST else variant(render_changed, _RENDER.format(kind))
+    return render_changed if kind == FLOATS else variant(render_changed, RENDER_CHANGED.format(kind))
 
 
 def addresses_for(out: Pixels | None) -> Numbers:
@@ -118,9 +117,11 @@ def addresses_for(out: Pixels | None) -> Numbers:
     return _addresses(*("", crop) if out is None else (kind_of(out), crop_into(out)))
 
 
-@lru_cache(maxsize=len(_KINDS) + 1)
+@lru_cache(maxsize=len(KINDS) + 1)
 def _addresses(kind: str, color: Callable[..., None]) -> Numbers:
     """Where the four are."""
+    from mmload.render.level_kernels import copy_windows, run  # compiled only by those who have such steps
+
     cuts = address_of(copy_windows, COPY_WINDOWS), address_of(crop, _BYTES)
     colors = address_of(color, CROP.format(kind)) if kind else 0
     return np.array([*cuts, address_of(run, RUN), colors], np.uintp)

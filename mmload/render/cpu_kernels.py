@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.render.hole_kernels import erase, erased_lines
-from mmload.render.plan import PADDING_MODES
+from mmload.render.kernel_signatures import BYTES, CROP, FLOATS
+from mmload.render.padded_positions import CONSTANT, reflected
 from mmload.runtime.half_precision import rounded
 from mmload.runtime.numba_compile import LINE, all_streamed, borrowed, inlined, numba_compiled, stream, variant
 
@@ -34,8 +35,6 @@ FLIPPED_X, FLIPPED_Y = 1, 2
 IN_PLACE, INSIDE, ANYWHERE = range(3)
 """Where levels are: in the images, to be changed there; or in windows of them, which lie inside, or anywhere."""
 
-_CONSTANT, _REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("constant", "reflect", "symmetric"))
-
 _BAND = 2 * 2**10
 """Bytes of the lines that are streamed at a time: few, so that they leave the cache while others are computed.
 
@@ -43,12 +42,6 @@ Bands of 16 KB fill the write buffers of a core in bursts: loaders made 1.1 time
 """
 
 _U = np.uintp
-
-CROP = (
-    "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
-    "float32[::1], float32[::1], int64[:, :, ::1], float32[:, ::1], float32[::1], boolean, {})"
-)
-"""The signature of a crop into an output of a type."""
 
 
 class _Span(NamedTuple):
@@ -78,22 +71,6 @@ def _span(start: int, size: int, length: int, flipped: bool) -> _Span:
 
 
 @inlined
-def _reflected(position: int, length: int, mode: int) -> int:
-    """A position in or outside of an axis as one inside, as :func:`~mmload.render.torch_sampling.reflected` has it."""
-    if mode == _REFLECT:
-        if not -length < position < 2 * length - 1:  # a division takes longer than all the rest
-            position = position % max(2 * length - 2, 1)
-        position = abs(position)
-        return min(position, 2 * length - 2 - position)
-    if mode == _SYMMETRIC:
-        if not -length <= position < 2 * length:
-            position = position % (2 * length)
-        position = max(position, -1 - position)
-        return min(position, 2 * length - 1 - position)
-    return min(max(position, 0), length - 1)
-
-
-@inlined
 def _find_sources(span: _Span, length: int, mode: int, sources: Numbers) -> None:
     """Where in the image each position of a window comes from, but for those that show a constant.
 
@@ -103,10 +80,10 @@ def _find_sources(span: _Span, length: int, mode: int, sources: Numbers) -> None
     for i in range(span.begin, span.end):
         sources[_U(i)] = span.origin - i if span.flipped else span.origin + i
     inside = span.end - span.begin
-    for m in range(0 if mode == _CONSTANT else len(sources) - inside):
+    for m in range(0 if mode == CONSTANT else len(sources) - inside):
         i = m if m < span.begin else m + inside
         position = span.origin - i if span.flipped else span.origin + i
-        sources[_U(i)] = _reflected(position, length, mode)
+        sources[_U(i)] = reflected(position, length, mode)
 
 
 @inlined
@@ -143,7 +120,7 @@ def _lines_at_once(height: int, line_bytes: int) -> int:
     return min(height, aligned * max(1, _BAND // (aligned * line_bytes)))
 
 
-@numba_compiled(CROP.format("float32[:, :, :, ::1]"), CROP.format("uint8[:, :, :, ::1]"))
+@numba_compiled(CROP.format(FLOATS), CROP.format(BYTES))
 def crop(
     images: Bytes,
     indices: Numbers,
@@ -193,7 +170,7 @@ def crop(
         columns = _span(lefts[k], width, images.shape[3], flips[k] & FLIPPED_X != 0)
         erased = erased_lines(holes, k)
         _find_sources(rows, images.shape[2], mode, row_sources)
-        if mode != _CONSTANT:
+        if mode != CONSTANT:
             _find_sources(columns, images.shape[3], mode, column_sources)
         for c in range(_U(channels)):
             less, times = shift[c], scale[c]
@@ -203,14 +180,14 @@ def crop(
                 begun = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
                 for y in range(_U(start), _U(stop)):
                     at = (y - _U(start)) * _U(width) + (_U(0) if streamed else begun)
-                    shown = mode != _CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+                    shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
                     left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
                     row = _U(row_sources[y])
                     if shown:
                         _copy_inside(images, index, c, row, columns, less, times, target, at)
                     # The margins are no inlined functions: called from branches, these count references in every line,
                     # with which streamed crops took twice as long.
-                    if mode == _CONSTANT:
+                    if mode == CONSTANT:
                         for x in range(left):
                             target[at + x] = blank
                         for x in range(right, _U(width)):
@@ -303,7 +280,7 @@ def crop_interleaved(
             stop = min(start + lines, height)
             begun = (k * _U(height) + _U(start)) * _U(across)
             for y in range(_U(start), _U(stop)):
-                shown = mode != _CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+                shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
                 row = _U(row_sources[y])
                 if shown:
                     _interleave(images, index, row, columns, line)
@@ -313,7 +290,7 @@ def crop_interleaved(
                 for m in range(_U(width) - (right - left)):
                     x = m if m < left else m + (right - left)
                     for c in range(_U(channels)):
-                        value = fill[c] if mode == _CONSTANT else images[index, c, row, _U(column_sources[x])]
+                        value = fill[c] if mode == CONSTANT else images[index, c, row, _U(column_sources[x])]
                         line[x * _U(channels) + c] = value
                 base = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
                 for i in range(_U(across)):
@@ -333,7 +310,7 @@ def crop_into(out: Pixels) -> Callable[..., None]:
     machine.
     """
     kernel, kind = crop if out.ndim == 4 else crop_interleaved, kind_of(out)
-    if kind in ("float32[:, :, :, ::1]", "float32[:, :, ::1]", "uint8[:, :, :, ::1]"):
+    if kind in (FLOATS, "float32[:, :, ::1]", BYTES):
         return kernel
     return variant(kernel, CROP.format(kind))
 

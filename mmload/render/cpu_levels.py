@@ -13,6 +13,8 @@ from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.render.scratch_memory import scratch
 
 _NO_OUTPUT = np.empty((0, 0, 0, 0), np.float32)
+_NO_BYTES, _NO_FLOATS, _NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.float32), np.empty(0, np.uint32)
+_NO_ADDRESSES = np.zeros(0, np.uintp)
 
 
 class Operations(NamedTuple):
@@ -35,6 +37,33 @@ class Operations(NamedTuple):
             np.ascontiguousarray(program.codes.numpy()), numbers, np.array(fills, np.int64).reshape(-1, channels)
         )
 
+    @classmethod
+    def none(cls, count: int, channels: int) -> Operations:
+        """Those of as many samples whose levels do not change."""
+        nothing = np.zeros((count, 0), np.int64), np.zeros((count, 0, MOST_NUMBERS), np.float32)
+        return cls(*nothing, np.zeros((0, channels), np.int64))
+
+    def arguments(self, samples: slice, levels: Tensor, origin: int, out: Pixels | None) -> tuple[Any, ...]:
+        """Those that :func:`mmload.render.changed_crops.render_changed` takes after the output.
+
+        Args:
+            samples: which.
+            levels: uint8 [n, C, h, w]: memory for one sample, or without an output for all of them.
+            origin: :data:`~mmload.render.cpu_kernels.IN_PLACE`, ``INSIDE`` or ``ANYWHERE``.
+            out: the output; None: levels are not colored.
+        """
+        program = self.codes[samples], self.numbers[samples], self.fills
+        if not self.codes.shape[1]:
+            return *program, _NO_BYTES, _NO_FLOATS, _NO_WORDS, levels.numpy(), origin, _NO_ADDRESSES
+        from mmload.render.changed_crops import addresses_for  # compiled only by those who have such steps
+
+        _, channels, height, width = levels.shape
+        size, framed = channels * height * width, (height + 2) * (width + 2)
+        spare, floats = scratch("spare", (size,), torch.uint8), scratch("floats", (size,), torch.float32)
+        packed = scratch("packed", (framed,), torch.int32).numpy().view(np.uint32)
+        work = spare.numpy(), floats.numpy(), packed
+        return *program, *work, levels.numpy(), origin, addresses_for(out)
+
     def render(self, samples: slice, cropped: tuple[Any, ...], out: Pixels | None, levels: Tensor, origin: int) -> None:
         """Cuts some samples out, changes their levels and, where there is an output, colors them.
 
@@ -42,16 +71,10 @@ class Operations(NamedTuple):
             samples: which.
             cropped: the arguments of a crop but the output; of flips [b], those that are still to be done stay set.
             out: [b, C, h, w], or [b, h, w * C] of channels_last; None: levels are not colored.
-            levels: uint8 [n, C, h, w]: memory for one sample, or without an output for all of them.
-            origin: :data:`~mmload.render.cpu_kernels.IN_PLACE`, ``INSIDE`` or ``ANYWHERE``.
+            levels: as for :meth:`arguments`.
+            origin: see there.
         """
-        from mmload.render import changed_crops as kernels  # compiled only by those who have such steps
+        from mmload.render.changed_crops import render_into
 
-        _, channels, height, width = levels.shape
-        size, framed = channels * height * width, (height + 2) * (width + 2)
-        spare, floats = scratch("spare", (size,), torch.uint8), scratch("floats", (size,), torch.float32)
-        packed = scratch("packed", (framed,), torch.int32).numpy().view(np.uint32)
-        program = self.codes[samples], self.numbers[samples], self.fills, spare.numpy(), floats.numpy(), packed
         target = _NO_OUTPUT if out is None else out
-        where = levels.numpy(), origin, kernels.addresses_for(out)
-        kernels.render_into(target)(*cropped, target, *program, *where)
+        render_into(target)(*cropped, target, *self.arguments(samples, levels, origin, out))

@@ -21,9 +21,10 @@ from mmload.render.cpu_mixing import CpuMixing, Windows
 from mmload.render.device_constants import constant
 from mmload.render.erased_regions import Holes
 from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling
+from mmload.render.resized_windows import resize
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
-from mmload.render.torch_sampling import Window, chunks, cut, windows
+from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.half_precision import BITS
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches
@@ -107,15 +108,18 @@ class CpuRendering:
         return numbers
 
     def _resize(self, samples: slice, images: Tensor, indices: Numbers, how: Resampling, out: Tensor) -> None:
-        """By way of a resize of their windows, a few at a time, so that these stay in cache."""
+        """By way of a resize of their windows: each, or where a call cannot do all a few at a time, in cache."""
         shape = self._plan.source[0], how.height, how.width
+        by_kernel = how.antialias and how.mode in antialias.REACHES
+        pixels = _written(out) if by_kernel and self._mixing is None else None
+        if pixels is not None:
+            self._resize_and_color(samples, images.numpy(), indices, how, self._streams(out), pixels)
+            return
         for part in chunks(len(indices), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
             here = slice(samples.start + part.start, samples.start + part.stop)
-            if how.mode in antialias.REACHES and how.antialias and self._is_inside and how.placement is None:
-                sources = np.ascontiguousarray(self._sources[:, here])
-                reach = antialias.REACHES[how.mode]
-                antialias.resize(images.numpy(), indices[part], sources, reach, full.numpy())
+            if by_kernel:
+                resize(images.numpy(), indices[part], *self._resized(here, how), full.numpy())
             else:
                 for k, index, target in zip(range(here.start, here.stop), indices[part], full, strict=True):
                     self._resize_one(k, images[index], how, target)
@@ -125,26 +129,38 @@ class CpuRendering:
                 self._crop(here, full.numpy(), _numbers(len(full)), out[part])
 
     def _resize_one(self, k: int, image: Tensor, how: Resampling, target: Tensor) -> None:
-        """The window of sample ``k``, which may reach outside of the image, or has a size of its own."""
+        """The window of sample ``k`` by torch, where no kernel resizes."""
         window, padding = self._windows[k], self._plan.padding
-        placed = Placed(how.height, how.width, 0, 0) if self._placements is None else self._placements[k]
-        if how.mode not in antialias.REACHES or not how.antialias:
-            whole = how.placement is None
-            made = resized(image, window, how, padding) if whole else on_canvas_of(image, window, how, padding, placed)
-            target.copy_(made)
-            return
-        pixels = cut(image, window, padding).contiguous().unsqueeze(3).numpy()
-        over, across = placed.visible(how.height, how.width)
-        if how.placement is not None:
-            target.copy_(constant(how.placement.fill, torch.uint8, target.device).view(-1, 1, 1).expand_as(target))
-        if over.start < over.stop and across.start < across.stop:  # of a large image only what lies on the canvas
-            shape = len(target), 1, over.stop - over.start, across.stop - across.start
-            part = target[:, None] if shape[2:] == target.shape[1:] else scratch("placed", shape, torch.uint8)
-            top, left = over.start - placed.top, across.start - placed.left
-            reach = antialias.REACHES[how.mode]
-            antialias.resize_part(pixels, placed.rows, placed.cols, top, left, reach, part.numpy())
-            if shape[2:] != target.shape[1:]:
-                target[:, over, across] = part[:, 0]
+        if self._placed is None:
+            target.copy_(resized(image, window, how, padding))
+        else:
+            target.copy_(on_canvas_of(image, window, how, padding, self._placed[k]))
+
+    def _resize_and_color(
+        self, samples: slice, images: Bytes, indices: Numbers, how: Resampling, streamed: bool, out: Pixels
+    ) -> None:
+        """Resizes samples' windows, changes their levels and colors them by one call."""
+        from mmload.render.resized_crops import addresses_for, render_into  # compiled only by those who resize
+
+        channels, frames = self._plan.source[0], self._frames.of(samples)
+        frames = frames._replace(flips=frames.flips.copy())
+        full = scratch("resized", (1, channels, how.height, how.width), torch.uint8)
+        keeps_all, inside = self._keeps_all(how), INSIDE if self._frames_are_inside else ANYWHERE
+        levels = full if keeps_all else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
+        changing = self._operations is not None
+        operations = self._operations or Operations.none(self._plan.count, channels)
+        render_into(out)(
+            *(images, indices, *self._resized(samples, how), full.numpy()),
+            *(*frames, self._fill, self._mode, *self._color_map, *self._holes.of(samples), self._noise()),
+            *(streamed, out, *operations.arguments(samples, levels, IN_PLACE if keeps_all else inside, out)),
+            addresses_for(out, changing),
+        )
+
+    def _resized(self, samples: slice, how: Resampling) -> tuple[Numbers, Numbers, Bytes, int, Bytes, int]:
+        """The arguments of a resize of samples, between images and output."""
+        windows, placements = self._sources[samples], self._placements[samples]
+        ground = self._fill if how.placement is None else _filled(how.placement.fill, self._plan.source[0])
+        return windows, placements, self._fill, self._mode, ground, antialias.REACHES[how.mode]
 
     def _keeps_all(self, how: Resampling) -> bool:
         """Whether nothing is cropped after a resize, so that levels change where they lie."""
@@ -260,18 +276,20 @@ class CpuRendering:
 
     @lazy_property
     def _sources(self) -> Numbers:
-        """The source windows, int64 [4, B]: tops, lefts, rows, columns."""
+        """The source windows, int64 [B, 4]: top, left, rows, columns."""
         plan = self._plan
         sizes = (plan.of_batch(plan.rows).numpy(), plan.of_batch(plan.cols).numpy())
-        return np.stack((self._starts(plan.top), self._starts(plan.left), *sizes))
+        return np.stack((self._starts(plan.top), self._starts(plan.left), *sizes), 1)
 
     @lazy_property
-    def _is_inside(self) -> bool:
-        """Whether all source windows lie in the images, and have pixels."""
-        _, height, width = self._plan.source
-        tops, lefts, rows, cols = self._sources
-        least = min(tops.min(initial=0), lefts.min(initial=0), rows.min(initial=1) - 1, cols.min(initial=1) - 1)
-        return bool(least >= 0 and (tops + rows <= height).all() and (lefts + cols <= width).all())
+    def _placements(self) -> Numbers:
+        """What they become, int64 [B, 4]: rows and columns, and where these begin in the output of the resize."""
+        how = self._plan.resampling
+        placed = None if how is None else how.placement
+        if how is None or placed is None:
+            size = (0, 0) if how is None else (how.height, how.width)
+            return np.tile(np.array([*size, 0, 0], np.int64), (self._plan.count, 1))
+        return np.stack([one.numpy() for one in (placed.rows, placed.cols, placed.top, placed.left)], 1)
 
     @lazy_property
     def _mode(self) -> int:
@@ -299,7 +317,7 @@ class CpuRendering:
         return windows(self._plan)
 
     @lazy_property
-    def _placements(self) -> list[Placed] | None:
+    def _placed(self) -> list[Placed] | None:
         return placements(self._plan)
 
     @lazy_property

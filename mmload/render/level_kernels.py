@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.render.flip_kernels import flip, mirror, upside_down
+from mmload.render.kernel_signatures import COPY_WINDOWS, RUN
 from mmload.render.level_program import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
@@ -45,13 +46,6 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
-
-COPY_WINDOWS = "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[:, :, :, ::1])"
-RUN = (
-    "void(uint8[:, :, :, ::1], uint8[::1], int64[:, ::1], float32[:, :, ::1], int64[:, ::1], uint8[::1], float32[::1], "
-    "uint32[::1])"
-)
-"""The signatures of the two kernels."""
 
 _U = np.uintp
 _F = np.float32

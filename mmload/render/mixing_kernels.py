@@ -14,7 +14,6 @@ from collections.abc import Callable
 import numpy as np
 
 from mmload.render.cpu_kernels import (
-    _CONSTANT,
     FLIPPED_X,
     FLIPPED_Y,
     Bytes,
@@ -27,6 +26,7 @@ from mmload.render.cpu_kernels import (
     _span,
 )
 from mmload.render.hole_kernels import erase
+from mmload.render.padded_positions import CONSTANT
 from mmload.runtime.half_precision import rounded
 from mmload.runtime.numba_compile import LINE, all_streamed, borrowed, called, numba_compiled, stream, variant
 
@@ -84,7 +84,7 @@ def _cut(
     for y in range(_U(start), _U(stop)):
         at = base + y * width * depth
         row = _U(row_sources[y])
-        shown = mode != _CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+        shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
         begin, end = (_U(columns.begin), _U(columns.end)) if shown else (width, width)
         if depth == _U(1) and columns.flipped:
             for x in range(begin, end):
@@ -109,7 +109,7 @@ def _cut(
         for m in range(width - (end - begin)):
             x = m if m < begin else m + (end - begin)  # type: ignore[assignment]  # a literal is an index, too
             for c in range(depth):
-                value = fill[plane + c] if mode == _CONSTANT else images[index, plane + c, row, _U(column_sources[x])]
+                value = fill[plane + c] if mode == CONSTANT else images[index, plane + c, row, _U(column_sources[x])]
                 levels[at + x * depth + c] = value
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import FORMATS, HOLES, hole_of, planned
 from torch import Tensor
 
-from mmload.render import antialiased_resize as antialias
 from mmload.render import cpu_rendering
 from mmload.render.level_program import INVERT, Program
 from mmload.render.plan import PADDING_MODES, Padding, Plan
@@ -59,45 +56,6 @@ def test_kernels_give_the_bits_of_torchs_operations(
     rendering.on_cpu.render_rows(half, images, places[half:], parts[half:])
     rendering.on_cpu.render_rows(0, images, places[:half], parts[:half])
     torch.testing.assert_close(parts, expected, rtol=0, atol=0)
-
-
-@given(
-    data=st.data(),
-    mode=st.sampled_from(sorted(antialias.REACHES)),
-    sizes=st.tuples(*[st.integers(1, 300)] * 4),
-    extreme=st.booleans(),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=300)
-def test_a_resize_gives_the_bits_of_torchs(
-    data: st.DataObject, mode: str, sizes: tuple[int, int, int, int], extreme: bool, seed: int
-) -> None:
-    rows, cols, height, width = sizes
-    shape = data.draw(st.integers(1, 4)), rows + data.draw(st.integers(0, 9)), cols + data.draw(st.integers(0, 9))
-    top, left = data.draw(st.integers(0, shape[1] - rows)), data.draw(st.integers(0, shape[2] - cols))
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8, generator=generator)
-    if extreme:  # a cubic overshoots most there
-        images = images // 128 * 255
-    windows = torch.tensor([[0, top], [0, left], [1, rows], [1, cols]])
-    out = torch.empty(2, shape[0], height, width, dtype=torch.uint8)
-    antialias.resize(images.numpy(), np.array([1, 2]), windows.numpy(), antialias.REACHES[mode], out.numpy())
-    assert torch.equal(out[0], images[1, :, :1, :1].expand(-1, height, width))
-    # Interleaved with a fourth channel, as torch resizes them fastest; rows and columns separately.
-    pixels = torch.zeros(1, 4, rows, cols, dtype=torch.uint8)
-    pixels[:, : shape[0]] = images[2, :, top : top + rows, left : left + cols]
-    expected = _of_height(_of_height(pixels.mT, width, mode).mT, height, mode)
-    torch.testing.assert_close(out[1], expected[0, : shape[0]], rtol=0, atol=0)
-    if width > 1:
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
-        expected = F.interpolate(pixels, size=(height, width), mode=mode, antialias=True)
-        torch.testing.assert_close(out[1], expected[0, : shape[0]], rtol=0, atol=0)
-
-
-def _of_height(images: Tensor, height: int, mode: str) -> Tensor:
-    """Resized in one direction, with every column twice: torch's own kernels go wrong at a width of 1."""
-    twice = torch.cat([images, images], 3).contiguous(memory_format=torch.channels_last)
-    return F.interpolate(twice, size=(height, twice.shape[3]), mode=mode, antialias=True)[..., : images.shape[3]]
 
 
 @pytest.mark.parametrize("shape", [(3, 0, 8), (3, 8, 0), (0, 8, 8)])

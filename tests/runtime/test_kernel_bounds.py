@@ -16,6 +16,7 @@ CHECKED = (
     "render/test_cpu_kernels.py",
     "render/test_cpu_mixing.py",
     "render/test_level_kernels.py",
+    "render/test_resized_windows.py",
     "builder/test_row_statistics.py",
     "helpers/bounds_fuzz.py",
 )

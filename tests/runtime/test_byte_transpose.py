@@ -1,0 +1,24 @@
+"""The transpose of bytes inside of compiled loops against numpy's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mmload.runtime.byte_transpose import ACROSS, DOWN, transpose
+from mmload.runtime.numba_compile import numba_compiled
+
+
+@numba_compiled("void(uint8[:, ::1], uintp, uintp, uint8[:, ::1], uintp, uintp)")
+def _one_block(
+    source: np.ndarray, row: np.uintp, column: np.uintp, out: np.ndarray, line: np.uintp, place: np.uintp
+) -> None:
+    transpose(source, row, column, out, line, place)
+
+
+def test_a_block_is_numpys_transpose_and_nothing_else_is_written() -> None:
+    source = np.random.default_rng(0).integers(0, 256, (DOWN + 9, ACROSS + 5), dtype=np.uint8)
+    out = np.full((ACROSS + 4, DOWN + 7), 77, np.uint8)
+    expected = out.copy()
+    expected[3 : 3 + ACROSS, 6 : 6 + DOWN] = source[8 : 8 + DOWN, 5 : 5 + ACROSS].T
+    _one_block(source, np.uintp(8), np.uintp(5), out, np.uintp(3), np.uintp(6))
+    assert (out == expected).all()
