@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mmload.loader.epoch_orders import shuffled
-from mmload.runtime.permutation import Words, key_of, keys_of, permute_words
+from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.permutation import Words, key_of, keys_of
 from mmload.runtime.splitmix import GOLDEN, mix_word
+from mmload.store.row_numbers import rows_digest
 
 _DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # what a key is for; the shuffles have 1 to 4
 
@@ -43,13 +46,10 @@ class Repeated:
         """With the number of times."""
         return f"repeated {self.times} times"
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
-        """The shuffled rows, each for ``times`` positions."""
-        return shuffled(positions // np.uint64(self.times), self.rows, self.seed, epoch)
-
-    def occurrences_at(self, positions: Words, epoch: int) -> Words:
-        """0 to ``times`` - 1."""
-        return positions % np.uint64(self.times)
+    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """The shuffled rows, each for ``times`` positions; 0 to ``times`` - 1."""
+        places, occurrences = np.divmod(positions, np.uint64(self.times))
+        return shuffled(places, self.rows, self.seed, epoch), occurrences
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,13 +60,11 @@ class Weighted:
         sums: float64 [rows], the sums of the weights up to each row.
         length: positions of an epoch.
         seed: the loader's.
-        digest: of the weights.
     """
 
     sums: NDArray[np.float64]
     length: int
     seed: int
-    digest: int
     together = 1
 
     @property
@@ -77,19 +75,33 @@ class Weighted:
     @property
     def identity(self) -> str:
         """With the weights' digest."""
-        return f"weighted by {self.digest:016x}, {self.length} samples"
+        return f"weighted by {self._digest:016x}, {self.length} samples"
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
-        """The first row whose sum exceeds a share of the whole."""
+    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """The first row whose sum exceeds a share of the whole.
+
+        With the position itself, from 1: how often a row came before is not known without drawing all.
+        """
+        from mmload.loader.drawn_loops import find_rows
+
         drawn = _units(positions, key_of(self.seed, epoch, _DRAW)) * self.sums[-1]
         # A product that is rounded up to the whole belongs to the last row that has a weight.
         drawn = np.minimum(drawn, np.nextafter(self.sums[-1:], 0))
-        rows: Words = np.searchsorted(self.sums, drawn, side="right").astype(np.uint64)
-        return rows
+        rows = np.empty_like(positions)
+        find_rows(drawn, self.sums, self._coarse, rows)
+        return rows, positions + np.uint64(1)
 
-    def occurrences_at(self, positions: Words, epoch: int) -> Words:
-        """The position itself, from 1: how often a row came before is not known without drawing all."""
-        return positions + np.uint64(1)
+    @lazy_property
+    def _coarse(self) -> NDArray[np.float64]:
+        """Some of the sums, few enough to stay in cache."""
+        from mmload.loader.drawn_loops import APART
+
+        return self.sums[APART - 1 :: APART].copy()
+
+    @lazy_property
+    def _digest(self) -> int:
+        """Of the weights; a second for each 10**8 of them, so only for a state."""
+        return rows_digest(torch.from_numpy(self.sums))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,27 +111,26 @@ class Members:
     Attributes:
         rows: int64 or int32 [N], the rows of the first class, then of the second, ascending.
         starts: int64 [C + 1], where each class begins.
-        digest: of the classes of all rows.
     """
 
     rows: NDArray[np.signedinteger]
     starts: NDArray[np.int64]
-    digest: int
 
     @property
     def count(self) -> int:
         """How many classes."""
         return len(self.starts) - 1
 
+    @lazy_property
+    def digest(self) -> int:
+        """Of the rows of all classes."""
+        return rows_digest(torch.from_numpy(self.rows)) ^ rows_digest(torch.from_numpy(self.starts))
+
     def drawn(self, classes: Words, numbers: Words, cycles: Words, key: int) -> Words:
         """Rows of classes: number ``numbers`` of each in an order of their own for each class and cycle."""
-        from mmload.runtime.permutation_loops import permute_each  # compiled only by those who draw by class
-
-        starts = self.starts.view(np.uint64)
-        sizes = starts[classes + np.uint64(1)] - starts[classes]
-        places = numbers.copy()
-        permute_each(places, sizes, keys_of(cycles * np.uint64(self.count) + classes, key))
-        rows: Words = self.rows[starts[classes] + places].astype(np.uint64)
+        keys = keys_of(cycles * np.uint64(self.count) + classes, key)
+        places = permuted(numbers, self.sizes(classes), keys)
+        rows: Words = self.rows[self.starts.view(np.uint64)[classes] + places].astype(np.uint64)
         return rows
 
     def sizes(self, classes: Words) -> Words:
@@ -156,22 +167,12 @@ class Balanced:
         """With the classes' digest."""
         return f"balanced over {self.members.count} classes {self.members.digest:016x}, {self.length} samples"
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
-        """A class for each position, and its next row."""
-        classes, turns, cycles = self._places(positions, epoch)
-        return self.members.drawn(classes, turns, cycles, key_of(self.seed, epoch, _MEMBER))
-
-    def occurrences_at(self, positions: Words, epoch: int) -> Words:
-        """How often the class has given all of its rows before."""
-        return self._places(positions, epoch)[2]
-
-    def _places(self, positions: Words, epoch: int) -> tuple[Words, Words, Words]:
-        """Class, number of the row in its cycle, and cycle."""
+    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """A class for each position, and its next row; how often the class has given all of its rows before."""
         runs, places = np.divmod(positions, np.uint64(self.members.count))
-        keys = keys_of(runs, key_of(self.seed, epoch, _CLASS))
-        classes = permute_words(places, self.members.count, keys)
-        cycles, turns = np.divmod(runs, self.members.sizes(classes))
-        return classes, turns, cycles
+        classes = permuted(places, self.members.count, keys_of(runs, key_of(self.seed, epoch, _CLASS)))
+        cycles, numbers = np.divmod(runs, self.members.sizes(classes))
+        return self.members.drawn(classes, numbers, cycles, key_of(self.seed, epoch, _MEMBER)), cycles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,29 +219,18 @@ class Classes:
             f"{self.members.digest:016x}"
         )
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
-        """A class for each ``each`` positions, and rows of it."""
-        classes, cycles, places = self._places(positions, epoch)
-        sizes, each = self.members.sizes(classes), np.uint64(self.each)
-        turns = np.maximum(sizes // each, np.uint64(1))
-        numbers = (cycles % turns * each + places) % sizes
-        return self.members.drawn(classes, numbers, cycles // turns, key_of(self.seed, epoch, _MEMBER))
-
-    def occurrences_at(self, positions: Words, epoch: int) -> Words:
-        """How often the class has given all of its rows before."""
-        classes, cycles, places = self._places(positions, epoch)
-        sizes, each = self.members.sizes(classes), np.uint64(self.each)
-        again = (each + sizes - np.uint64(1)) // sizes
-        occurrences: Words = cycles // np.maximum(sizes // each, np.uint64(1)) * again + places // sizes
-        return occurrences
-
-    def _places(self, positions: Words, epoch: int) -> tuple[Words, Words, Words]:
-        """Class, cycle of the classes, and number among the ``each``."""
+    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """A class for each ``each`` positions, and rows of it; how often it has given all of its rows before."""
         groups, places = np.divmod(positions, np.uint64(self.each))
         usable = self.members.count // self.per_batch * self.per_batch
         cycles, numbers = np.divmod(groups, np.uint64(usable))
-        keys = keys_of(cycles, key_of(self.seed, epoch, _CLASS))
-        return permute_words(numbers, self.members.count, keys), cycles, places
+        classes = permuted(numbers, self.members.count, keys_of(cycles, key_of(self.seed, epoch, _CLASS)))
+        sizes, each = self.members.sizes(classes), np.uint64(self.each)
+        rounds, turns = np.divmod(cycles, np.maximum(sizes // each, np.uint64(1)))
+        again, numbers = np.divmod(turns * each + places, sizes)
+        rows = self.members.drawn(classes, numbers, rounds, key_of(self.seed, epoch, _MEMBER))
+        per_round = (each + sizes - np.uint64(1)) // sizes
+        return rows, rounds * per_round + again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,28 +268,19 @@ class Mixed:
         shares = ", ".join(f"{share:g} of {size}" for share, size in zip(self.shares, self.sizes, strict=True))
         return f"mixed {shares}, {self.length} samples"
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
-        """The range of each position, and its next row."""
+    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """The range of each position, and its next row; how often the range has given all of its rows before."""
         parts, numbers = self._places(positions, epoch)
-        rows = np.zeros_like(positions)
-        first = 0
-        for part, size in enumerate(self.sizes):
-            here = parts == part
-            cycles, places = np.divmod(numbers[here], np.uint64(size))
-            keys = keys_of(cycles, key_of(self.seed, epoch, _OF_PART, part))
-            rows[here] = permute_words(places, size, keys) + np.uint64(first)
-            first += size
-        return rows
-
-    def occurrences_at(self, positions: Words, epoch: int) -> Words:
-        """How often the range has given all of its rows before."""
-        parts, numbers = self._places(positions, epoch)
-        return numbers // np.array(self.sizes, dtype=np.uint64)[parts]
+        sizes = np.array(self.sizes, dtype=np.uint64)
+        firsts = np.cumsum(sizes) - sizes
+        keys = np.array([key_of(self.seed, epoch, _OF_PART, part) for part in range(len(sizes))], dtype=np.uint64)
+        cycles, places = np.divmod(numbers, sizes[parts])
+        return permuted(places, sizes[parts], keys_of(cycles, keys[parts])) + firsts[parts], cycles
 
     def _places(self, positions: Words, epoch: int) -> tuple[NDArray[np.int64], Words]:
-        """The range of each position, and how many positions of the epoch's runs it had before."""
+        """The range of each position, and how many positions the range had before it."""
         runs, places = np.divmod(positions, np.uint64(self.run))
-        places = permute_words(places, self.run, keys_of(runs, key_of(self.seed, epoch, _PART)))
+        places = permuted(places, self.run, keys_of(runs, key_of(self.seed, epoch, _PART)))
         before = self._given(runs)
         within = self._given(runs + np.uint64(1)) - before
         parts = (places >= within[1:-1]).sum(0)
@@ -323,14 +304,12 @@ class Listed:
         listed: int64 [N].
         occurrences: int64 [N], how often each comes before in the list; None: none comes twice.
         seed: the loader's.
-        digest: of the list.
     """
 
     rows: int
     listed: NDArray[np.int64]
     occurrences: NDArray[np.int64] | None
     seed: int
-    digest: int
     together = 1
 
     @property
@@ -341,17 +320,22 @@ class Listed:
     @property
     def identity(self) -> str:
         """With the list's digest."""
-        return f"subset {self.digest:016x}, shuffled"
+        return f"subset {rows_digest(torch.from_numpy(self.listed)):016x}, shuffled"
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
-        """The rows at the shuffled positions."""
-        return self.listed[shuffled(positions, len(self.listed), self.seed, epoch)].view(np.uint64)
+    def at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
+        """The rows at the shuffled positions; their occurrences in the list."""
+        places = shuffled(positions, len(self.listed), self.seed, epoch)
+        again = None if self.occurrences is None else self.occurrences[places].view(np.uint64)
+        return self.listed[places].view(np.uint64), again
 
-    def occurrences_at(self, positions: Words, epoch: int) -> Words | None:
-        """Those of the list."""
-        if self.occurrences is None:
-            return None
-        return self.occurrences[shuffled(positions, len(self.listed), self.seed, epoch)].view(np.uint64)
+
+def permuted(x: Words, sizes: Words | int, keys: Words) -> Words:
+    """Each number under a permutation of its own: of range(sizes[k]), by keys[k]."""
+    from mmload.runtime.permutation_loops import permute_each  # compiled only by those who draw by class
+
+    out = x.copy()
+    permute_each(out, np.full(len(x), sizes, np.uint64) if isinstance(sizes, int) else sizes, keys)
+    return out
 
 
 def _units(positions: Words, key: int) -> NDArray[np.float64]:

@@ -35,13 +35,10 @@ class EpochOrder(Protocol):
     def identity(self) -> str:
         """What determines the order besides rows and seed, for a loader's state."""
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
-        """The row at each position in [0, length), uint64 [B]."""
+    def at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
+        """The row at each position in [0, length), and a number that no other position with that row has, uint64 [B].
 
-    def occurrences_at(self, positions: Words, epoch: int) -> Words | None:
-        """A number for each position that no other position with the same row has, uint64 [B].
-
-        None: no row comes twice.
+        None instead of numbers: no row comes twice.
         """
 
 
@@ -68,12 +65,9 @@ class Stored:
         """Each row once."""
         return self.rows
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
+    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
         """The positions themselves."""
-        return positions
-
-    def occurrences_at(self, positions: Words, epoch: int) -> None:
-        """Every row comes once."""
+        return positions, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +85,9 @@ class Shuffled(Stored):
         super().__post_init__()
         check_integer("seed", self.seed, 0, 2**64 - 1)
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
+    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
         """The permuted positions."""
-        return shuffled(positions, self.rows, self.seed, epoch)
+        return shuffled(positions, self.rows, self.seed, epoch), None
 
 
 def shuffled(positions: Words, rows: int, seed: int, epoch: int) -> Words:
@@ -125,9 +119,9 @@ class Blocks(Shuffled):
         """With the sizes."""
         return f"block of {self.block_size} rows, window of {self.window}"
 
-    def rows_at(self, positions: Words, epoch: int) -> Words:
+    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
         """Permuted blocks, permuted within windows."""
-        return _block_rows(positions, self, epoch) if positions.size else positions
+        return _block_rows(positions, self, epoch) if positions.size else positions, None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ def occurrences_in(rows: NDArray[np.int64], count: int) -> NDArray[np.int64] | N
         rows: int64 [N], each in [0, count).
         count: how many rows there are.
     """
+    if (rows[1:] > rows[:-1]).all():  # the usual list, in a quarter of the time
+        return None
     seen = np.zeros(count, dtype=np.bool_)
     seen[rows] = True
     return None if np.count_nonzero(seen) == len(rows) else _counted(rows)

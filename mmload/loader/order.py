@@ -135,8 +135,7 @@ class Order:
         again: Words | None = None
         if int(positions[-1]) >= self.of.length:
             again, positions = np.divmod(positions, np.uint64(self.of.length))
-        rows = self.of.rows_at(positions, epoch)
-        occurrences = self.of.occurrences_at(positions, epoch)
+        rows, occurrences = self.of.at(positions, epoch)
         numbers = None if occurrences is None else _tensor(occurrences)
         return Taken(_tensor(rows), numbers if again is None else told_apart(_tensor(again), numbers, GOLDEN))
 

@@ -21,12 +21,12 @@ from mmload.loader.drawn_orders import Balanced, Classes, Listed, Members, Mixed
 from mmload.loader.epoch_orders import Blocks, EpochOrder, Shuffled, Stored
 from mmload.loader.occurrences import occurrences_in
 from mmload.runtime.permutation import MAX_ROWS
-from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
+from mmload.store.row_numbers import as_integer, row_numbers
 from mmload.store.split_views import View
 
 ORDERS = ("shuffled", "block", "sequential")
 
-_LABELS_AT_ONCE = 1 << 20
+_LABELS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,18 @@ def weighted(weights: object, num_samples: int | None = None) -> Sampling:
         ValueError: if a weight is negative or not finite, all are 0, or ``num_samples`` is no integer from 1; when the
             Loader is made, if there are not as many weights as rows.
     """
-    sums = np.cumsum(_weights(weights))
+    sums = _sums(_weights(weights))
     if not len(sums) or not np.isfinite(sums[-1]) or sums[-1] <= 0:
         raise ValueError(
             f"weights are {_shown(weights)}, which sum to {sums[-1] if len(sums) else 0:g}; give finite numbers from 0 "
             "of which some are above 0"
         )
     length = _length("num_samples", num_samples)
-    digest = rows_digest(torch.from_numpy(sums))
 
     def bound(dataset: object, view: View, seed: int) -> EpochOrder:
         if len(view) != len(sums):
             raise ValueError(f"there are {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
-        return Weighted(sums=sums, length=length or len(view), seed=seed, digest=digest)
+        return Weighted(sums=sums, length=length or len(view), seed=seed)
 
     return Sampling(f"weighted({counted(len(sums), 'weight')}, num_samples={num_samples})", bound)
 
@@ -98,7 +97,7 @@ def balanced(labels: object = "targets", num_samples: int | None = None) -> Samp
     """All classes equally often: each once in every run of as many samples as there are classes.
 
     The rows of a class come in a random order, all of them before one comes again; the rows of small classes therefore
-    come more often. It takes 8 bytes a row.
+    come more often. It takes 4 bytes a row.
 
     Args:
         labels: a field with one integer per row; or one integer per row: a tensor, an array or a list.
@@ -235,7 +234,6 @@ def subset(rows: object) -> Sampling:
             listed=numbers,
             occurrences=occurrences_in(numbers, len(view)),
             seed=seed,
-            digest=rows_digest(listed),
         )
 
     return Sampling(f"subset({_shown(rows)})", bound)
@@ -251,8 +249,8 @@ def _length(name: str, value: object) -> int | None:
     return number
 
 
-def _weights(weights: object) -> NDArray[np.float64]:
-    """Numbers from 0, float64 [N]."""
+def _weights(weights: object) -> NDArray[np.floating]:
+    """Numbers, float64 or float32 [N]."""
     try:
         array = np.asarray(weights.detach().cpu() if isinstance(weights, Tensor) else weights)
         if array.dtype.kind not in "iuf":
@@ -261,33 +259,39 @@ def _weights(weights: object) -> NDArray[np.float64]:
         raise TypeError(f"weights are {_shown(weights)}; give a tensor, an array or a list of numbers") from error
     if array.ndim != 1:
         raise ValueError(f"weights have the shape {list(array.shape)}; give them in one dimension")
-    wide = array.astype(np.float64)
-    if len(wide) and not wide.min() >= 0:  # NaN is not
-        raise ValueError(f"weights have {float(wide.min()):g}; give numbers from 0")
-    return wide
+    narrow = array.dtype == np.float32
+    return np.ascontiguousarray(array, dtype=np.float32 if narrow else np.float64)
+
+
+def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Their sums up to each: a copy, as the caller may change the weights."""
+    from mmload.loader.drawn_loops import cumulate  # compiled only by those who draw by weight
+
+    sums = np.empty(len(weights))
+    lowest = cumulate(weights, sums)
+    if not lowest >= 0:  # NaN is not
+        raise ValueError(f"weights have {lowest:g}; give numbers from 0")
+    return sums
 
 
 def _members(labels: object, view: View) -> Members:
     """The rows of each class."""
+    from mmload.loader.drawn_loops import count_labels, group_rows  # compiled only by those who draw by class
+
     values = _labels_of(labels, view)
     if not len(values):
         raise ValueError("there are no rows to draw classes from")
-    if 0 <= values.min() <= values.max() < 1 << 16:  # of so few bits numpy sorts ten times as fast
-        rows = np.argsort(values.astype(np.uint16), kind="stable")
-        counts = np.bincount(values)
-        counts = counts[counts > 0]
-    else:
-        rows = np.argsort(values, kind="stable")
-        counts = np.unique(values, return_counts=True)[1]
-    return Members(
-        rows=rows.astype(np.int32 if len(rows) < 1 << 31 else np.int64),
-        starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        digest=rows_digest(torch.from_numpy(values)),
-    )
+    if values.min() < 0 or values.max() >= max(1 << 16, len(values)):
+        values = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    counts = np.zeros(int(values.max()) + 1, np.int64)
+    count_labels(values, counts)
+    rows: NDArray[np.signedinteger] = np.empty(len(values), np.int32 if len(values) < 1 << 31 else np.int64)
+    group_rows(values, np.cumsum(counts) - counts, rows)
+    return Members(rows=rows, starts=np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64))
 
 
-def _labels_of(labels: object, view: View) -> NDArray[np.int64]:
-    """One integer per row of the view."""
+def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
+    """One integer per row of the view, int64 or int32."""
     if isinstance(labels, str):
         spec = view.rows.fields.get(labels)
         if spec is None:
@@ -297,17 +301,17 @@ def _labels_of(labels: object, view: View) -> NDArray[np.int64]:
                 f"field {labels!r} is {spec.torch_dtype} of the shape {list(spec.shape)} a row; give one with an "
                 "integer a row, or a list of one integer per row"
             )
-        parts = [
-            view.rows.reader.gather(labels, view.ids(torch.arange(start, min(start + _LABELS_AT_ONCE, len(view)))))
-            for start in range(0, len(view), _LABELS_AT_ONCE)
-        ]
-        return torch.cat(parts).to(torch.int64).numpy() if parts else np.empty(0, np.int64)
+        read = torch.empty(len(view), dtype=spec.torch_dtype)
+        for start in range(0, len(view), _LABELS_AT_ONCE):
+            rows = torch.from_numpy(np.arange(start, min(start + _LABELS_AT_ONCE, len(view))))  # without threads
+            view.rows.reader.gather(labels, view.ids(rows), out=read[start : start + len(rows)])
+        return read.to(torch.int64).numpy()
     array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if array.dtype.kind not in "iub" or array.ndim != 1:
         raise TypeError(f"labels are {_shown(labels)}; give the name of a field, or a list of one integer per row")
     if len(array) != len(view):
         raise ValueError(f"there are {counted(len(array), 'label')} for {counted(len(view), 'row')}; give one each")
-    return array.astype(np.int64)
+    return np.ascontiguousarray(array, dtype=array.dtype if array.dtype == np.int32 else np.int64)
 
 
 def _shown(value: object) -> str:

@@ -29,9 +29,9 @@ def key_of(*parts: int) -> int:
     return key
 
 
-def keys_of(numbers: Words, key: int) -> Words:
-    """A key for each number, uint64 of the same shape, derived from a common key."""
-    keys = (numbers + np.uint64(1)) * _WIDE_GOLDEN ^ np.uint64(key)
+def keys_of(numbers: Words, key: int | Words) -> Words:
+    """A key for each number, uint64 of the same shape, derived from a common key or from one each."""
+    keys = (numbers + np.uint64(1)) * _WIDE_GOLDEN ^ np.asarray(key, dtype=np.uint64)
     keys = (keys ^ keys >> _HALF) * _WIDE_1
     keys ^= keys >> _HALF
     return keys

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -172,7 +171,7 @@ class RowReader:
         return f"{self._split}/{shard_name(shard)}/{name}.memmap"
 
     def _requests(self, name: str, wanted: Numbers, out_rows: Numbers, memory: memoryview, most: int) -> _Requests:
-        """One request for each run of at most ``most`` contiguous rows. Indexing lists, not arrays, saves 5 us a row.
+        """One request for each run of at most ``most`` contiguous rows.
 
         Args:
             name: the field.
@@ -182,19 +181,20 @@ class RowReader:
             most: rows of a request.
         """
         size = self._record.fields[name].row_bytes
-        shards = np.searchsorted(self._starts, wanted, side="right") - 1
-        firsts = wanted - self._starts[shards]
-        breaks = (np.diff(shards) != 0) | (np.diff(firsts) != 1) | (np.diff(out_rows) != 1)
-        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(wanted)]
-        shard_of, first_of, out_row_of = shards.tolist(), firsts.tolist(), out_rows.tolist()
+        heads = _run_heads(wanted, out_rows, self._starts)
+        shards = np.searchsorted(self._starts, wanted[heads], side="right") - 1
+        lengths = np.diff(heads, append=len(wanted)).tolist()
+        # Iterating over lists, not arrays, saves 5 us a row.
+        firsts = (wanted[heads] - self._starts[shards]).tolist()
+        shard_of, out_row_of = shards.tolist(), out_rows[heads].tolist()
         files = {shard: self._held(name, shard) for shard in set(shard_of)}
         requests = _Requests([], [], list(files.values()))
-        for head, end in pairwise(edges):
-            for start in range(head, end, most):
-                first = out_row_of[start]
-                after = first + min(most, end - start)
+        for shard, row, out_row, length in zip(shard_of, firsts, out_row_of, lengths, strict=True):
+            for past in range(0, length, most):
+                first = out_row + past
+                after = first + min(most, length - past)
                 part = memory[first * size : after * size]
-                requests.each.append(_Request(files[shard_of[start]], first_of[start] * size, part))
+                requests.each.append(_Request(files[shard], (row + past) * size, part))
                 requests.ends.append(after)
         return requests
 
@@ -234,6 +234,26 @@ class RowReader:
             self.gather_into(name, torch.arange(rows), column)
             self._columns[name] = column
         return column
+
+
+def _run_heads(wanted: Numbers, out_rows: Numbers, starts: Numbers) -> Numbers:
+    """Where runs begin that are contiguous in one shard's file and in the output: int64 [R], of B rows.
+
+    Args:
+        wanted: int64 [B].
+        out_rows: int64 [B], the row of the output that each goes to.
+        starts: int64 [shards + 1], the first row of each shard.
+    """
+    if _contiguous(wanted) and _contiguous(out_rows):  # a whole column in a sixth of the time
+        inside = (starts > wanted[0]) & (starts <= wanted[-1])
+        return np.concatenate([[0], starts[inside] - wanted[0]])
+    shards = np.searchsorted(starts, wanted, side="right")
+    breaks = (np.diff(shards) != 0) | (np.diff(wanted) != 1) | (np.diff(out_rows) != 1)
+    return np.concatenate([[0], np.flatnonzero(breaks) + 1])[: len(wanted)]
+
+
+def _contiguous(rows: Numbers) -> bool:
+    return len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
 def _served(requests: Sequence[_Request]) -> Iterator[None]:

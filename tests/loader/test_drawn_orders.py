@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ from mmload.augment.collate import Collate
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import UsageError
 from mmload.loader import Loader
+from mmload.loader.drawn_loops import APART, cumulate, find_rows
 from mmload.loader.drawn_orders import Repeated
 from mmload.loader.order import Order
-from mmload.loader.orders import Sampling, balanced, classes, mixed, repeated, subset, weighted
+from mmload.loader.orders import Sampling, _members, balanced, classes, mixed, repeated, subset, weighted
 from mmload.store.dataset import Dataset, Split
 
 LABELS = torch.tensor([0] * 40 + [1] * 9 + [7] * 3)
@@ -123,6 +125,19 @@ def test_repeated_rows_are_those_of_the_shuffle_each_three_times() -> None:
     ranks = [Order(of=of, rank=rank, world_size=3).take(2, 0, 17).rows for rank in range(3)]
     assert ranks[0].equal(ranks[1])  # each of a row's draws on another rank, as torchvision's RASampler has it
     assert ranks[0].equal(ranks[2])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_repeated_rows_are_timms_of_the_same_shuffle(world_size: int) -> None:
+    samplers = pytest.importorskip("timm.data.distributed_sampler", reason="timm is not installed")
+    shuffled = order(repeated(1)).take(2, 0, len(LABELS)).rows
+    for rank in range(world_size):
+        theirs = samplers.RepeatAugSampler(
+            LABELS, num_replicas=world_size, rank=rank, shuffle=False, num_repeats=3, selected_round=0
+        )
+        ours = order(repeated(3), rank=rank, world_size=world_size).take(2, 0, len(LABELS)).rows
+        assert len(ours) in (len(theirs), len(theirs) - 1)  # where ranks do not divide the rows, theirs goes on
+        assert ours.equal(shuffled[torch.tensor(list(theirs))][: len(ours)])
 
 
 def test_batches_of_classes_have_as_many_rows_of_as_many() -> None:
@@ -281,6 +296,44 @@ def test_a_loader_refuses_what_does_not_fit(split: Split) -> None:
         loader(split, order=balanced("breed"))
     with pytest.raises(ValueError, match=r"field 'images' is torch.uint8 of the shape \[3, 32, 32\] a row"):
         loader(split, order=balanced("images"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 1000])
+def test_sums_are_searched_as_numpy_does(count: int) -> None:
+    random = np.random.default_rng(count)
+    for dtype in (np.float64, np.float32):
+        weights = random.random(count).astype(dtype) * (random.random(count) < 0.7)
+        weights[count // 2] = 1
+        sums = np.empty(count)
+        assert cumulate(weights, sums) == weights.min()
+        assert np.array_equal(sums, np.cumsum(weights.astype(np.float64)))
+        drawn = np.concatenate([random.random(100) * sums[-1], sums[:-1], [0.0, np.nextafter(sums[-1], 0)]])
+        drawn = drawn[drawn < sums[-1]]
+        rows = np.empty(len(drawn), np.uint64)
+        find_rows(drawn, sums, sums[APART - 1 :: APART].copy(), rows)
+        assert np.array_equal(rows, np.searchsorted(sums, drawn, side="right"))
+    assert np.isnan(cumulate(np.array([1.0, np.nan, -2.0]), np.empty(3)))
+    assert cumulate(np.array([1.0, -2.0, 3.0]), np.empty(3)) == -2
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_rows_are_grouped_by_class(dtype: torch.dtype) -> None:
+    order_of = [np.flatnonzero(label == LABELS).tolist() for label in (0, 1, 7)]
+    shifted = [LABELS] if dtype == torch.uint8 else [LABELS, LABELS - 5, LABELS * 10**8]
+    for labels in shifted:
+        members = _members(labels.to(dtype), cast(Any, View()))
+        pieces = [members.rows[a:b].tolist() for a, b in pairwise(members.starts)]
+        assert pieces == order_of
+        assert members.digest != _members(labels.to(dtype).flip(0), cast(Any, View())).digest
+
+
+@pytest.mark.slow
+def test_a_hundred_million_weights_are_drawn_from() -> None:
+    weights = np.zeros(100_000_000, np.float32)
+    weights[70_000_000:70_000_003] = 1
+    sampling = weighted(weights)
+    taken = Order(of=sampling.bound(None, cast(Any, range(len(weights))), 1)).take(0, 0, 4096)
+    assert set(taken.rows.tolist()) == {70_000_000, 70_000_001, 70_000_002}
 
 
 def test_a_hundred_million_rows_begin_at_once() -> None:
