@@ -63,7 +63,7 @@ def _moved(plan: Plan, images: Tensor) -> Tensor:
     how = plan.resampling
     if how is None:
         return picked(images, plan)
-    if how.mode == "bilinear" and plan.device.type != "cpu":
+    if plan.device.type != "cpu":
         return resized_batch(images, plan, how)
     if not len(images):
         return images.new_empty(plan.shape)

@@ -1,7 +1,7 @@
 """Resizes windows: one image at a time on a CPU, a whole batch of windows of different sizes on a device.
 
-Results keep the images' dtype. A single image has the values of torchvision's antialiased resize; a batch is within one
-level of them. Colors are not changed.
+Results keep the images' dtype. A single image has the values of torchvision's resize; a batch is within one level of
+them. Colors are not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmload.render.device_constants import constant
 from mmload.render.plan import Padding, Plan, Resampling
-from mmload.render.torch_sampling import Window, cut, fill_values, less, on_canvas
+from mmload.render.torch_sampling import Window, cut, fill_values, less, on_canvas, picked
 
 
 def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | None) -> Tensor:
@@ -77,25 +77,58 @@ def _canvas_fill(how: Resampling, images: Tensor) -> Tensor:
 
 
 def resized_batch(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
-    """Every window of a batch resized bilinearly by two matrix products: [B, C, h, w] in the images' dtype.
+    """Every window of a batch resized: [B, C, h, w] in the images' dtype.
 
-    Window sizes differ from sample to sample, so each has its own two matrices of weights; on a GPU the zeros in them
-    cost less than a loop over the samples. Flips are in the matrices.
+    The nearest pixels are picked. All else is two matrix products: window sizes differ from sample to sample, so each
+    has its own two matrices of weights; on a GPU the zeros in them cost less than a loop over the samples, whose
+    windows would have to be waited for. Flips are in the matrices.
+    """
+    if how.mode.startswith("nearest"):
+        made = picked(images, replace(plan, resampling=replace(how, exact_masks=how.mode == "nearest-exact")))
+    else:
+        made = _weighted(images, plan, how)
+    if how.placement is None:
+        return made
+    return torch.where(on_canvas(plan, how.placement)[:, None], made, _canvas_fill(how, made))
+
+
+def _weighted(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
+    """A batch resized by weighted sums of neighboring pixels, along the rows first.
+
+    Levels are resized as on a CPU: by weights of 15 bits, whose sums are exact, and rounded and cut to levels after the
+    rows, too. A bicubic that is not cut there would be several levels off.
     """
     _, height, width = plan.source
     placed, (above, beside) = how.placement, (0, 0) if plan.padding is None else plan.padding.margin
     high, top = (how.height, how.top) if placed is None else (placed.rows, less(how.top, placed.top))
     wide, left = (how.width, how.left) if placed is None else (placed.cols, less(how.left, placed.left))
+    floats, levels = images.float(), images.dtype == torch.uint8
     over = _weights(plan.top, plan.rows, top, plan.flip_y, (high, plan.height, height), above, how, plan)
     across = _weights(plan.left, plan.cols, left, plan.flip_x, (wide, plan.width, width), beside, how, plan)
-    floats = images.float()
+    if levels:
+        over, across = _of_15_bits(over), _of_15_bits(across)
     ground = None if plan.padding is None else fill_values(plan.padding, floats)
-    floats = floats if ground is None else floats - ground  # so that 0 is what lies outside
-    made = torch.matmul(over[:, None], torch.matmul(floats, across.transpose(1, 2)[:, None]))
+    made = torch.matmul(_from_ground(floats, ground), across.transpose(1, 2)[:, None])
+    if levels:
+        made = _from_ground(_to_levels(made if ground is None else made.add_(ground)), ground)
+    made = torch.matmul(over[:, None], made)
     made = made if ground is None else made.add_(ground)
-    if placed is not None:
-        made = torch.where(on_canvas(plan, placed)[:, None], made, _canvas_fill(how, floats))
-    return made.to(images.dtype) if images.dtype != torch.uint8 else made.round_().clamp_(0, 255).to(torch.uint8)
+    return (_to_levels(made) if levels else made).to(images.dtype)
+
+
+def _from_ground(values: Tensor, ground: Tensor | None) -> Tensor:
+    """Values less what lies outside of the image, which then is 0."""
+    return values if ground is None else values - ground
+
+
+def _to_levels(values: Tensor) -> Tensor:
+    return values.add_(0.5).floor_().clamp_(0, 255)
+
+
+def _of_15_bits(weight: Tensor) -> Tensor:
+    """Weights [B, output, source] as multiples of 2^-n, with the largest n for which 15 bits hold them, as in ATen."""
+    unit = torch.exp2(1.0 - (32767.5 / weight.amax((1, 2), keepdim=True)).log2().ceil())
+    return (weight / unit).round_() * unit
 
 
 def _weights(
@@ -108,7 +141,7 @@ def _weights(
     how: Resampling,
     plan: Plan,
 ) -> Tensor:
-    """Bilinear weights along one axis: float32 [B, output, source].
+    """The weights of source pixels along one axis: float32 [B, output, source].
 
     Args:
         start: int64 [B], where the window starts in the source; None: 0.
@@ -129,10 +162,38 @@ def _weights(
     if part is not None:
         place = place + part[:, None]
     step = size.to(torch.float32) / resized
-    reach = step.clamp(min=1.0) if how.antialias else torch.ones_like(step)
-    center = (place[:, :, None] + 0.5) * step
+    center = (place[:, :, None] + 0.5) * step - 0.5
     offset = torch.arange(-margin, source + margin, device=plan.device)[None, None, :]
     offset = offset - (0 if start is None else start[:, None, None])
-    weight = (1.0 - ((offset + 0.5 - center) / reach).abs()).clamp(min=0.0)
-    weight = weight * ((offset >= 0) & (offset < size))
-    return (weight / weight.sum(2, keepdim=True))[:, :, margin : margin + source]
+    if how.mode == "bicubic" and not how.antialias:
+        weight = _repeating(center, offset, size - 1)
+    else:
+        reach = step.clamp(min=1.0) if how.antialias else torch.ones_like(step)
+        weight = _TRIANGLE_OR_CUBIC[how.mode](((offset - center) / reach).abs())
+        weight = weight * ((offset >= 0) & (offset < size))
+        weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-6)  # beside a placed window all are 0
+    return weight[:, :, margin : margin + source]
+
+
+def _repeating(center: Tensor, offset: Tensor, last: Tensor) -> Tensor:
+    """Cubic weights of the four pixels around each center, of which those outside of the window are its edges."""
+    first = center.floor()
+    weight = torch.zeros((), device=center.device)
+    for number in range(-1, 3):
+        tap = torch.minimum((first + number).clamp(min=0), last)
+        weight = weight + (offset == tap) * _cubic((center - first - number).abs(), -0.75)
+    return weight
+
+
+def _triangle(distance: Tensor) -> Tensor:
+    return (1.0 - distance).clamp(min=0.0)
+
+
+def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
+    """Keys' cubic; torch's ``a`` is -0.5 with antialiasing, -0.75 without."""
+    near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
+    far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
+    return torch.where(distance < 1.0, near, torch.where(distance < 2.0, far, 0.0))
+
+
+_TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
