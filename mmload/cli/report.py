@@ -36,8 +36,8 @@ def report(
         found = look(opened, progress=progress)
         text = page(opened, facts(opened.path, opened.manifest), found, training)
     write_result(out, text)
-    across = sum(pair.first[0] != pair.second[0] for pair in found.pairs)
+    copied = found.copied
     show(
-        f"{out}: {counted(len(found.pairs), 'pair')} of copies, {across:,} of them in two splits; "
+        f"{out}: {counted(copied.count, 'picture')} in several rows, {copied.across:,} of them in two splits; "
         f"{counted(len(found.outliers), 'outlier')}"
     )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmload.errors import UsageError, choices, counted
-from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
+from mmload.runtime.thread_pools import check_threads, in_threads
 from mmload.store.dataset import Dataset, Split
 
 Progress = Callable[[int, int], None]
@@ -123,25 +120,16 @@ def in_parallel(
     check_threads(threads)
     chosen = list(chosen)
     total, done = sum(len(rows) for _, rows in chosen), 0
-    count = threads or available_cores()
 
-    def made(split: Split, rows: Tensor) -> list[T]:
-        return [make(row) for row in _read(split, rows)]
+    def made(part: tuple[Split, Tensor]) -> list[T]:
+        return [make(row) for row in _read(*part)]
 
-    with single_op_pool(count, "mmload-export") as pool:
-        waiting: deque[Future[list[T]]] = deque()
-        chunks = ((split, part) for split, rows in chosen for part in _parts(rows, _chunk_rows(split)))
-        try:
-            waiting.extend(pool.submit(made, *chunk) for chunk in islice(chunks, 2 * count))
-            while waiting:
-                yield from (results := waiting.popleft().result())
-                done += len(results)
-                waiting.extend(pool.submit(made, *chunk) for chunk in islice(chunks, 1))
-                if progress is not None:
-                    progress(done, total)
-        finally:
-            for future in waiting:
-                future.cancel()
+    chunks = ((split, part) for split, rows in chosen for part in _parts(rows, _chunk_rows(split)))
+    for results in in_threads(chunks, made, threads):
+        yield from results
+        done += len(results)
+        if progress is not None:
+            progress(done, total)
 
 
 def class_names(split: Split, field: str) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: Report, training: T
     for name, split in dataset.items():
         sections.append((f"Split {name}", _split(split, facts["splits"][name], report, training, len(dataset))))
     sections += [
-        ("Copies", copies(dataset, report)),
+        ("Copies", copies(dataset, report.copied)),
         ("Outliers", outliers(dataset, report.outliers)),
         ("Left out", left_out(facts)),
         ("Checks", checks(facts)),

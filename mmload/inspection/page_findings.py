@@ -8,40 +8,39 @@ from typing import Any
 
 from mmload.errors import counted
 from mmload.inspection.page_tables import shown, table
-from mmload.inspection.report import Outlier, Pair, Report
+from mmload.inspection.report import CopiedPicture, CopiedPictures, Outlier
 from mmload.pictures.contact_sheet import Cell, contact_sheet
 from mmload.pictures.embedded import figure
 from mmload.store.dataset import Dataset
 from mmload.store.row_cells import cells_of_rows
 
-_MOST_PAIRS, _MOST_OUTLIERS, _MOST_LEFT_OUT = 48, 48, 20
+_MOST_OUTLIERS, _MOST_LEFT_OUT = 48, 20
 _SIDE = 96
 
 
-def copies(dataset: Dataset, report: Report) -> str:
-    """Pairs of rows that show one picture, side by side."""
-    across = [pair for pair in report.pairs if pair.first[0] != pair.second[0]]
-    if not report.pairs:
+def copies(dataset: Dataset, copied: CopiedPictures) -> str:
+    """Pictures that several rows show, two of these side by side."""
+    if not copied.count:
         return "<p>No row shows the picture of another, as far as thumbnails of 16 x 16 grays tell.</p>"
-    more = "" if report.complete else " There are more, which were not listed."
+    more = "" if copied.complete else " There are more, which were not listed: too many rows are alike."
     lead = (
-        f"<p>{counted(len(report.pairs), 'pair')} of rows show one picture, {len(across):,} of them in two splits: "
-        f"what a model has learned by heart from one is no test in the other.{more}</p>"
+        f"<p>{counted(copied.count, 'picture')} in several rows, {copied.rows:,} in all; {copied.across:,} of the "
+        f"pictures are in two splits: what a model has learned by heart from one is no test in the other.{more}</p>"
     )
-    first = report.pairs[:_MOST_PAIRS]
-    rest = f"<p class=quiet>{len(report.pairs) - len(first):,} more.</p>" if len(report.pairs) > len(first) else ""
-    return lead + f'<ul class="grid">{"".join(_pair(dataset, pair) for pair in first)}</ul>' + rest
+    left = copied.count - len(copied.first)
+    rest = f"<p class=quiet>{counted(left, 'more picture')}.</p>" if left else ""
+    return f'{lead}<ul class="grid">{"".join(_pair(dataset, one) for one in copied.first)}</ul>{rest}'
 
 
-def _pair(dataset: Dataset, pair: Pair) -> str:
-    cells, names = [], []
-    for split, row in (pair.first, pair.second):
-        cells += cells_of_rows(dataset[split], [row])
-        names.append(f"{split} {row}, {dataset[split].source(row).id}")
-    alike = "equal" if pair.equal else f"alike, {pair.correlation:.3f}"
+def _pair(dataset: Dataset, one: CopiedPicture) -> str:
+    cells = [cell for split, row in one.rows[:2] for cell in cells_of_rows(dataset[split], [row])]
+    names = [f"{split} {row}, {dataset[split].source(row).id}" for split, row in one.rows]
+    alike = "equal" if one.equal else f"alike, {one.correlation:.3f}"
     sheet = contact_sheet([Cell(image=cell.image, name=cell.name, detail=cell.detail) for cell in cells], 2, side=_SIDE)
     text = f"{alike}: {names[0]} and {names[1]}"
-    return f"<li>{figure(sheet, shown(text), jpeg=True)}<br><span class=quiet>{escape(shown(text))}</span></li>"
+    others = [*names[2:], *([f"{one.count - len(names):,} more"] if one.count > len(names) else [])]
+    also = f"; also {'; '.join(others)}" if others else ""
+    return f"<li>{figure(sheet, shown(text), jpeg=True)}<br><span class=quiet>{escape(shown(text + also))}</span></li>"
 
 
 def outliers(dataset: Dataset, found: Sequence[Outlier]) -> str:

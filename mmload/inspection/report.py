@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.inspection.class_rows import ClassRows, class_rows
-from mmload.inspection.duplicates import Copies, copies
+from mmload.inspection.duplicates import Copies, copies, groups
+from mmload.inspection.row_kernels import SIDE, Numbers
 from mmload.inspection.thumbnails import Thumbnails, thumbnails
 from mmload.store.dataset import Dataset, Split
 
@@ -24,6 +25,11 @@ NARROW = 3.0
 """The longer side of an original over the shorter one from which on its aspect is called extreme."""
 
 BINS = 16
+
+MOST_PICTURES, MOST_ROWS = 48, 8
+"""Pictures that are named, of those in several rows, and rows of each."""
+
+_AT_ONCE = 65536  # samples' names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +50,39 @@ class Outlier:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Two rows that show one picture, by (split, row); ``equal``: every pixel is the same."""
+class CopiedPicture:
+    """A picture that several rows show.
 
-    first: tuple[str, int]
-    second: tuple[str, int]
+    Attributes:
+        rows: (split, row) of two of them, in two splits if there are such; then those of a few more.
+        count: how many show it.
+        correlation: of the first two.
+        equal: whether every pixel of the first two is the same.
+    """
+
+    rows: list[tuple[str, int]]
+    count: int
     correlation: float
     equal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopiedPictures:
+    """All pictures that several rows show.
+
+    Attributes:
+        first: the most conspicuous: those in two splits, then equal rows, then the most alike ones.
+        count: how many pictures.
+        across: how many of them are in two splits.
+        rows: how many rows show them.
+        complete: whether these are all.
+    """
+
+    first: list[CopiedPicture]
+    count: int
+    across: int
+    rows: int
+    complete: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +93,14 @@ class Report:
         brightness: split -> rows in each of 16 bins of their mean gray.
         sizes: split -> (height, width) of the originals, int64 [N, 2]; 0 where it is not known.
         outliers: the most conspicuous first.
-        pairs: those across splits first.
-        complete: whether the pairs are all.
+        copied: pictures that several rows show.
         classes: split -> its classes, where rows have several.
     """
 
     brightness: dict[str, npt.NDArray[np.int64]]
     sizes: dict[str, npt.NDArray[np.int64]]
     outliers: list[Outlier]
-    pairs: list[Pair]
-    complete: bool
+    copied: CopiedPictures
     classes: dict[str, ClassRows]
 
 
@@ -82,28 +112,27 @@ def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = No
         progress: called with (rows done, all rows).
     """
     splits = {name: split for name, split in dataset.items() if _has_images(split) and len(split)}
-    total, done = sum(len(split) for split in splits.values()), 0
+    starts = np.cumsum([0, *(len(split) for split in splits.values())]).tolist()
+    grays = np.empty((starts[-1], SIDE, SIDE), np.float32)
     small: dict[str, Thumbnails] = {}
-    for name, split in splits.items():
-        before = done
+    for (name, split), start, stop in zip(splits.items(), starts, starts[1:], strict=False):
 
-        def step(rows: int, _: int, before: int = before) -> None:
+        def step(rows: int, _: int, before: int = start) -> None:
             if progress is not None:
-                progress(before + rows, total)
+                progress(before + rows, len(grays))
 
-        small[name] = thumbnails(split, progress=step)
-        done += len(split)
+        small[name] = thumbnails(split, grays=grays[start:stop], progress=step)
     sizes = {name: _sizes(split) for name, split in splits.items()}
     found = [one for name in splits for one in _outliers(name, small[name], sizes[name])]
-    pairs = _copies(splits, small)
+    checksums = np.concatenate([np.empty(0, np.uint32), *(each.checksums for each in small.values())])
+    pairs = copies(grays, checksums, starts=starts[:-1])
     return Report(
         brightness={
             name: np.histogram(each.mean, bins=BINS, range=(0, 256))[0].astype(np.int64) for name, each in small.items()
         },
         sizes=sizes,
         outliers=sorted(found, key=lambda one: -one.strength),
-        pairs=_pairs(splits, pairs),
-        complete=pairs.complete,
+        copied=_copied(pairs, list(splits), np.array(starts)),
         classes={name: counts for name, split in dataset.items() if (counts := class_rows(split)) is not None},
     )
 
@@ -114,8 +143,11 @@ def _has_images(split: Split) -> bool:
 
 
 def _sizes(split: Split) -> npt.NDArray[np.int64]:
-    sources = split.source(slice(None))
-    return np.array([source.size or (0, 0) for source in sources], np.int64).reshape(-1, 2)
+    sizes = np.zeros((len(split), 2), np.int64)
+    for start in range(0, len(split), _AT_ONCE):
+        sources = split.source(slice(start, start + _AT_ONCE))
+        sizes[start : start + _AT_ONCE] = [source.size or (0, 0) for source in sources]
+    return sizes
 
 
 def _outliers(name: str, small: Thumbnails, sizes: npt.NDArray[np.int64]) -> list[Outlier]:
@@ -134,22 +166,35 @@ def _outliers(name: str, small: Thumbnails, sizes: npt.NDArray[np.int64]) -> lis
     ]
 
 
-def _copies(splits: dict[str, Split], small: dict[str, Thumbnails]) -> Copies:
-    grays = [small[name].grays for name in splits]
-    return copies(np.concatenate(grays) if grays else np.empty((0, 16, 16), np.float32))
-
-
-def _pairs(splits: dict[str, Split], found: Copies) -> list[Pair]:
-    names, starts = list(splits), np.cumsum([0, *(len(split) for split in splits.values())])
-
-    def place(index: int) -> tuple[str, int]:
-        number = int(np.searchsorted(starts, index, "right")) - 1
-        return names[number], index - int(starts[number])
-
-    pairs = []
-    for (one, other), correlation in zip(found.pairs.tolist(), found.correlation.tolist(), strict=True):
-        first, second = place(one), place(other)
-        images = [splits[name].reader.array("images", np.array([row])) for name, row in (first, second)]
-        equal = images[0].shape == images[1].shape and bool((images[0] == images[1]).all())
-        pairs.append(Pair(first=first, second=second, correlation=correlation, equal=equal))
-    return sorted(pairs, key=lambda pair: (pair.first[0] == pair.second[0], not pair.equal, -pair.correlation))
+def _copied(found: Copies, names: list[str], starts: Numbers) -> CopiedPictures:
+    """The pictures that pairs of rows show, by the splits that begin at these rows."""
+    group = groups(found.pairs, int(starts[-1]))
+    split = np.searchsorted(starts, np.arange(starts[-1]), "right") - 1
+    across = split[found.pairs[:, 0]] != split[found.pairs[:, 1]]
+    order = np.lexsort((-found.correlation, ~found.equal, ~across))  # the first pair of a picture is the one to show
+    of_pair = group[found.pairs[order, 0]]
+    pictures, first = np.unique(of_pair, return_index=True)
+    shown = np.sort(first)
+    in_group = np.flatnonzero(np.isin(group, pictures))
+    by_group = in_group[np.argsort(group[in_group], kind="stable")]
+    ends = np.searchsorted(group[by_group], pictures, "right")
+    listed = []
+    for place in shown[:MOST_PICTURES].tolist():
+        pair, number = order[place], int(np.searchsorted(pictures, of_pair[place]))
+        members = by_group[ends[number - 1] if number else 0 : ends[number]]
+        rows = [*found.pairs[pair].tolist(), *np.setdiff1d(members, found.pairs[pair])[: MOST_ROWS - 2].tolist()]
+        listed.append(
+            CopiedPicture(
+                rows=[(names[split[row]], int(row - starts[split[row]])) for row in rows],
+                count=len(members),
+                correlation=float(found.correlation[pair]),
+                equal=bool(found.equal[pair]),
+            )
+        )
+    return CopiedPictures(
+        first=listed,
+        count=len(pictures),
+        across=int(across[order][first].sum()),
+        rows=len(in_group),
+        complete=found.complete,
+    )

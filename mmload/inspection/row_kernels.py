@@ -123,9 +123,11 @@ def correlate(grays: Floats, pairs: Numbers, coarse: Floats, fine: Floats) -> No
         coarse[k], fine[k] = _correlation(sums[0], FEWEST), _correlation(sums[1], FEWEST_INSIDE)
 
 
-@numba_compiled("int64(uint64[::1], int64, int64, int64[:, ::1])")
-def compare(codes: Hashes, start: int, stop: int, out: Numbers) -> np.int64:
-    """Writes the pairs as far as there is room, and counts all of them.
+@numba_compiled("int64(uint64[::1], int64, int64, int64, int64, int64[:, ::1])")
+def compare(codes: Hashes, start: int, stop: int, low: int, high: int, out: Numbers) -> np.int64:
+    """Compares codes from ``start`` to ``stop`` with later ones from ``low`` to ``high``.
+
+    Writes the pairs as far as there is room, and counts all of them.
 
     Bits are counted by sums of halves (Hacker's Delight, 5-1), which vectorizes on any processor. Whether any of 64
     comparisons is close is decided first: pairs are rare.
@@ -136,8 +138,8 @@ def compare(codes: Hashes, start: int, stop: int, out: Numbers) -> np.int64:
     limit = np.uint64(CLOSE_BITS)
     for i in range(start, stop):
         code = codes[_U(i)]
-        for begin in range(i + 1, len(codes), 64):
-            end = min(begin + 64, len(codes))
+        for begin in range(max(i + 1, low), high, 64):
+            end = min(begin + 64, high)
             close = np.int64(0)
             for j in range(_U(begin), _U(end)):
                 bits = codes[j] ^ code

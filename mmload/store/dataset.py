@@ -241,7 +241,7 @@ class Split:
         """
         if is_single_row(row):
             return self._samples.source(row_number(row, len(self), self._name_in_messages))
-        return [self._samples.source(number) for number in row_array(row, len(self), self._name_in_messages).tolist()]
+        return self._samples.sources(row_array(row, len(self), self._name_in_messages))
 
     @overload
     def row_of(self, name: str) -> int: ...  # type: ignore[overload-overlap]  # a str is a sequence of str, too

@@ -64,6 +64,20 @@ class Samples:
         start = int(ends[row - 1]) if row else 0
         return self._parsed(self._bytes(start, int(ends[row]) - start))[0]
 
+    def sources(self, rows: NDArray[np.int64]) -> list[Source]:
+        """The samples that rows were made from, in their order; rows that follow each other take one read.
+
+        Raises:
+            DamagedError, StoreError: as :meth:`source`.
+        """
+        ends = self._ends()
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        found: list[Source] = []
+        for run in np.split(rows, breaks) if len(rows) else ():
+            start = int(ends[run[0] - 1]) if run[0] else 0
+            found += self._parsed(self._bytes(start, int(ends[run[-1]]) - start))
+        return found
+
     def row_of(self, name: str) -> int:
         """The row that was made from a sample.
 

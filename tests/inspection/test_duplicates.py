@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -116,30 +117,57 @@ def test_thumbnails_of_a_split_are_of_all_its_rows(dataset: Dataset) -> None:
     grays = (images * np.array([77, 150, 29])[:, None, None]).sum(1) // 256
     assert np.allclose(made.mean, grays.mean((1, 2)))
     assert np.allclose(made.std, grays.std((1, 2)))
+    assert made.checksums.tolist() == [zlib.crc32(image, zlib.crc32(repr(image.shape).encode())) for image in images]
     assert calls[-1] == (18, 18)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(2, 300), st.integers(0, 20))
-def test_every_close_pair_of_hashes_is_compared(seed: int, count: int, near: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.integers(2, 300), st.integers(0, 20), st.lists(st.integers(0, 300), max_size=3))
+def test_every_close_pair_of_hashes_is_compared_once(seed: int, count: int, near: int, starts: list[int]) -> None:
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 2**63, count, dtype=np.uint64)
     for _ in range(near):
         first, second = rng.integers(0, count, 2)
         codes[second] = codes[first] ^ np.bitwise_or.reduce(np.uint64(1) << rng.integers(0, 63, 14, dtype=np.uint64))
-    found, complete = duplicates._close(codes, None)
+    bounds = [0, *sorted(min(start, count) for start in starts), count]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(duplicates, "_TILE", 64)
+        calls: list[tuple[int, int]] = []
+        found, complete = duplicates._close(codes, bounds, lambda done, total: calls.append((done, total)))
     apart = np.bitwise_count(codes[:, None] ^ codes)
     expected = np.argwhere(np.triu(apart <= CLOSE_BITS, 1))
     assert complete
+    assert calls[-1] == (count * (count - 1) // 2,) * 2
+    split = np.searchsorted(bounds, found, "right")
+    across = split[:, 0] != split[:, 1]
+    assert not (across[1:] & ~across[:-1]).any()  # those across splits come first
     assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, expected.tolist()))
 
 
-def test_thousands_of_equal_rows_are_told_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_picture(rows: int) -> np.ndarray:
+    return np.tile(np.random.default_rng(0).uniform(0, 230, (1, SIDE, SIDE)).astype(np.float32), (rows, 1, 1))
+
+
+def test_of_thousands_of_alike_rows_a_part_is_told_and_first_what_is_in_two_splits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(duplicates, "_MOST_PAIRS", 1000)
-    grays = np.tile(np.random.default_rng(0).uniform(0, 230, (1, SIDE, SIDE)).astype(np.float32), (500, 1, 1))
-    found = copies(grays)
+    monkeypatch.setattr(duplicates, "_TILE", 64)
+    found = copies(one_picture(500), starts=(0, 499))
     assert not found.complete
     assert len(found.pairs) == 1000
     assert (found.correlation > 0.999).all()
+    assert (found.pairs[:, 1] == 499).sum() == 499
+
+
+def test_equal_rows_are_told_once_each_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_MOST_PAIRS", 1000)
+    grays = np.concatenate([one_picture(500), np.full((3, SIDE, SIDE), 7, np.float32), one_picture(1) / 2])
+    checksums = np.array([*[5] * 500, 6, 6, 5, 8], np.uint32)  # one of a flat row is that of another picture
+    found = copies(grays, checksums)
+    assert found.complete
+    assert found.pairs[found.equal].tolist() == [*([0, row] for row in range(1, 500)), [500, 501]]
+    assert found.pairs[~found.equal].tolist() == [[0, 503]]
+    assert groups(found.pairs, 504).tolist() == [*[0] * 500, 500, 500, 502, 0]
 
 
 def test_flat_rows_are_no_copies_of_each_other() -> None:
@@ -154,6 +182,10 @@ def test_hashes_do_not_depend_on_brightness_and_contrast() -> None:
     assert len(set(hashes(grays).tolist())) == 50
 
 
-def test_pairs_are_joined_to_groups() -> None:
-    assert groups(np.array([[0, 5], [2, 3], [5, 7], [3, 9]])) == [[0, 5, 7], [2, 3, 9]]
-    assert groups(np.empty((0, 2), np.int64)) == []
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40))
+def test_pairs_are_joined_to_groups(pairs: list[tuple[int, int]]) -> None:
+    expected = list(range(31))
+    for _ in expected:  # as often as the longest chain needs
+        for one, other in pairs:
+            expected[one] = expected[other] = min(expected[one], expected[other])
+    assert groups(np.array(pairs, np.int64).reshape(-1, 2), 31).tolist() == expected

@@ -66,13 +66,16 @@ def name_of(dataset: Dataset, split: str, row: int) -> str:
 
 def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
     found = report(odd)
-    pairs = [
-        (pair.first[0], name_of(odd, *pair.first), pair.second[0], name_of(odd, *pair.second), pair.equal)
-        for pair in found.pairs
+    (copied,) = found.copied.first
+    assert [(split, name_of(odd, split, row)) for split, row in copied.rows] == [
+        ("train", "again.png"),
+        ("val", "leak.png"),
+        ("train", "leak.png"),
     ]
-    assert {pair[:1] + pair[2:3] for pair in pairs[:2]} == {("train", "val")}
-    assert {(pair[1], pair[3]) for pair in pairs[:2]} == {("leak.png", "leak.png"), ("again.png", "leak.png")}
-    assert pairs[2:] == [("train", "again.png", "train", "leak.png", True)]
+    assert copied.count == found.copied.rows == 3
+    assert found.copied.count == found.copied.across == 1
+    assert not copied.equal
+    assert report({"train": odd["train"]}).copied.first[0].equal
     outliers = {(name_of(odd, one.split, one.row), one.reason) for one in found.outliers}
     assert outliers == {
         ("black.png", "nearly black"),
@@ -83,14 +86,14 @@ def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
         ("long.png", "extreme aspect"),
     }
     assert found.brightness["train"].sum() == len(odd["train"])
-    assert found.complete
+    assert found.copied.complete
 
 
 def test_the_page_is_whole_and_nothing_in_it_is_markup_by_accident(odd: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     done = mmload("report", odd.path, "-o", out)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{out}: 3 pairs of copies, 2 of them in two splits; 6 outliers\n"
+    assert done.stdout == f"{out}: 1 picture in several rows, 1 of them in two splits; 6 outliers\n"
     text = out.read_text(encoding="utf-8")
     assert len(text) < 5_000_000
     seen: list[tuple[str, dict[str, str | None]]] = []
@@ -101,7 +104,7 @@ def test_the_page_is_whole_and_nothing_in_it_is_markup_by_accident(odd: Dataset,
 
     Reader().feed(text)
     images = [attributes for tag, attributes in seen if tag == "img"]
-    assert len(images) == 4 + 3 + 6  # sheets of stored and drawn rows, pairs, outliers
+    assert len(images) == 4 + 1 + 6  # sheets of stored and drawn rows, a pair, outliers
     assert all(str(one["src"]).startswith("data:image/") and one["alt"] for one in images)
     assert not [tag for tag, attributes in seen if tag == "script" or any(name.startswith("on") for name in attributes)]
     assert not re.search(r'(?:src|href)="(?!data:|#)', text)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmload.errors import UsageError
-from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
+from mmload.runtime.thread_pools import available_cores, check_threads, in_threads, single_op_pool
 
 
 @pytest.fixture
@@ -79,3 +79,32 @@ def test_threads_that_cannot_be_started_are_an_error_and_no_wait(monkeypatch: py
     with pytest.raises(UsageError, match="8 threads cannot be started here"):
         single_op_pool(8, "few")
     assert torch.get_num_threads() == before
+
+
+def test_parts_are_made_in_order_and_few_ahead() -> None:
+    taken: list[int] = []
+    made = in_threads((taken.append(part) or part for part in range(100)), lambda part: part * part, 2)
+    for place, square in enumerate(made):
+        assert square == place * place
+        assert len(taken) <= place + 5
+    assert taken == list(range(100))
+
+
+def test_what_a_part_raises_ends_the_others_and_so_does_a_break() -> None:
+    seen: list[int] = []
+
+    def work(part: int) -> int:
+        seen.append(part)
+        if part == 3:
+            raise ValueError("three")
+        return part
+
+    made = in_threads(range(100), work, 2)
+    with pytest.raises(ValueError, match="three"):
+        list(made)
+    assert len(seen) < 10
+    some = in_threads(range(4, 100), work, 2)
+    assert next(some) == 4
+    some.close()
+    assert len(seen) < 20
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mmload-parts")]
