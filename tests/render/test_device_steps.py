@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from device_batches import SIDE, batch_of
+from device_batches import batch_of
+from every_step import CLASSES, NO_STEPS, SIDE, STEPS
 from pretended_device import PretendedDevice
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmload import augment, recipes
 from mmload.augment.collate import Collate
@@ -17,65 +18,7 @@ from mmload.augment.epochs import batch_of_epoch
 from mmload.augment.views import Views
 from mmload.batch import Batch
 
-COUNT, CLASSES = 8, 3
-BICUBIC = {"interpolation": "bicubic"}
-FILL = (9, 100, 250)
-
-STEPS: dict[str, Callable[[], nn.Module]] = {
-    "AlternatingHorizontalFlip": lambda: augment.AlternatingHorizontalFlip(3),
-    "AugMix": augment.AugMix,
-    "AutoAugment": lambda: augment.AutoAugment("imagenet", fill=FILL),
-    "CenterCrop": lambda: augment.CenterCrop((30, 44)),
-    "ColorJitter": lambda: augment.ColorJitter(0.4, 0.4, 0.4, 0.2),
-    "CutMix": lambda: augment.CutMix(num_classes=CLASSES),
-    "GaussianBlur": lambda: augment.GaussianBlur((9, 5)),
-    "MixUp": lambda: augment.MixUp(0.4, num_classes=CLASSES),
-    "Normalize": augment.Normalize.imagenet,
-    "RandAugment": augment.RandAugment,
-    "RandomAdjustSharpness": lambda: augment.RandomAdjustSharpness(2.3),
-    "RandomAffine": lambda: augment.RandomAffine(20, (0.1, 0.2), (0.7, 1.3), (5, 9, -3, 4), "bilinear", FILL),
-    "RandomApply": lambda: augment.RandomApply([augment.RandomEqualize(1.0), augment.ColorJitter(hue=0.3)]),
-    "RandomAutocontrast": augment.RandomAutocontrast,
-    "RandomChoice": lambda: augment.RandomChoice([augment.RandomGrayscale(1.0), augment.GaussianBlur(5)], [2, 1]),
-    "RandomCrop": lambda: augment.RandomCrop(36, padding=(3, 9), fill=FILL),
-    "RandomEqualize": augment.RandomEqualize,
-    "RandomErasing": lambda: augment.RandomErasing(0.8, value=FILL),
-    "RandomGrayscale": lambda: augment.RandomGrayscale(0.5),
-    "RandomHorizontalFlip": augment.RandomHorizontalFlip,
-    "RandomInvert": augment.RandomInvert,
-    "RandomIoUCrop": lambda: augment.RandomIoUCrop(trials=9),
-    "RandomOrder": lambda: augment.RandomOrder([augment.RandomPosterize(2), augment.RandomRotation(30)]),
-    "RandomPerspective": lambda: augment.RandomPerspective(0.6, 0.7, fill=FILL),
-    "RandomPhotometricDistort": augment.RandomPhotometricDistort,
-    "RandomPosterize": lambda: augment.RandomPosterize(3),
-    "RandomResizedCrop": lambda: augment.RandomResizedCrop((30, 46)),
-    "RandomRotation": lambda: augment.RandomRotation(40, fill=FILL),
-    "RandomShortestSize": lambda: augment.RandomShortestSize((20, 44), fill=FILL),
-    "RandomSolarize": lambda: augment.RandomSolarize(100),
-    "RandomVerticalFlip": augment.RandomVerticalFlip,
-    "RandomZoomOut": lambda: augment.RandomZoomOut(FILL, (1, 2)),
-    "Resize": lambda: augment.Resize((31, 47)),
-    "ScaleJitter": lambda: augment.ScaleJitter((36, 44), (0.3, 2.0), fill=FILL),
-    "TrivialAugmentWide": augment.TrivialAugmentWide,
-    # other ways through the same steps
-    "CutMix of a batch": lambda: augment.CutMix(num_classes=CLASSES, per="batch"),
-    "MixChoice": lambda: augment.RandomChoice(mixers()),
-    "MixChoice of a batch": lambda: augment.RandomChoice(mixers(), [1, 2], per="batch"),
-    "noise": lambda: augment.RandomErasing(1.0, value="random"),
-    "reflected": lambda: augment.RandomCrop(SIDE, padding=6, padding_mode="reflect"),
-    "bicubic crop": lambda: augment.RandomResizedCrop((30, 46), **BICUBIC),
-    "bicubic, enlarged": lambda: augment.Resize((61, 59), **BICUBIC),
-    "bicubic, not antialiased": lambda: augment.RandomResizedCrop(30, antialias=False, **BICUBIC),
-    "bilinear, not antialiased": lambda: augment.RandomResizedCrop(30, antialias=False),
-    "nearest": lambda: augment.RandomResizedCrop(30, interpolation="nearest"),
-    "nearest-exact": lambda: augment.Resize((17, 51), "nearest-exact"),
-    "bicubic jitter of scales": lambda: augment.ScaleJitter((36, 44), fill=FILL, **BICUBIC),
-    "nearest jitter of scales": lambda: augment.ScaleJitter((36, 44), fill=FILL, interpolation="nearest"),
-}
-NO_STEPS = {"AfterStep", "BoxRule", "PerSample", "ProgressiveSize", "Step", "TwoViews", "Views"} | {
-    "sample_seeds",
-    "view_seeds",
-}
+COUNT = 8
 RAGGED = ("RandomIoUCrop", "RandomZoomOut")
 MIXED = ("MixUp", "MixChoice", "MixChoice of a batch")
 WITHOUT_BOXES = (*MIXED, "CutMix", "CutMix of a batch", "AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide")
@@ -84,10 +27,6 @@ WARPS = {"RandomAffine": 0.001, "RandomPerspective": 0.001, "RandomRotation": 0.
 ROUNDED = {"bicubic jitter of scales": 0.0005}
 """Shares of pixels that may be more than one level apart: what magnifies a level, nearest pixels, weights that ATen
 rounds by the greatest of all of an axis, and a device by that of the part of it on the canvas."""
-
-
-def mixers() -> list[nn.Module]:
-    return [augment.MixUp(0.4, num_classes=CLASSES), augment.CutMix(num_classes=CLASSES)]
 
 
 def given(name: str) -> Batch:
