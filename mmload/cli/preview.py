@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from mmload.augment.collate import Collate
     from mmload.store.dataset import Split
 
-_MOST_SIDE = 64  # lines or columns of a grid
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -47,15 +45,14 @@ def preview(
     check_target("--out", out, dataset)
     if out.suffix.lower() not in _FORMATS:
         raise UsageError(f"--out is {out}; give a name that ends in {', '.join(_FORMATS)}")
+    from mmload.pictures.png import encoded
     from mmload.store.dataset import open as open_dataset
 
     opened = open_dataset(dataset)
     chosen = opened[split] if split is not None else next(iter(opened.values()))
     collate = augmentations.collate_of(augment, recipe, max(1, len(chosen.classes)))
     picture = _picture(chosen, collate, _numbers(rows), of_class, lines, columns, seed)
-    file = io.BytesIO()
-    picture.save(file, _FORMATS[out.suffix.lower()])
-    write_result(out, file.getvalue())
+    write_result(out, encoded(picture, _FORMATS[out.suffix.lower()]))
     show(f"{out}: {picture.width} x {picture.height} pixels")
 
 
@@ -82,15 +79,18 @@ def _picture(
             )
         from mmload.inspection.augmented import augmented_sheet
 
-        return augmented_sheet(split, collate, drawn(lines), draws=max(1, columns - 1), seed=seed)
+        views = len(getattr(collate, "collates", [collate]))
+        return augmented_sheet(split, collate, drawn(lines), draws=max(1, (columns - 1) // views), seed=seed)
     except IndexError as error:
         raise UsageError(f"--rows: {error}") from error
 
 
 def _grid(text: str) -> tuple[int, int]:
+    from mmload.pictures.contact_sheet import MOST_CELLS
+
     found = re.fullmatch(r"([0-9]{1,3})x([0-9]{1,3})", text)
-    if not found or not all(1 <= int(side) <= _MOST_SIDE for side in found.groups()):
-        raise UsageError(f"--grid is {text!r}; give lines x columns from 1x1 to {_MOST_SIDE}x{_MOST_SIDE}, as in 6x8")
+    if not found or not 1 <= int(found[1]) * int(found[2]) <= MOST_CELLS:
+        raise UsageError(f"--grid is {text!r}; give lines x columns, as in 6x8, of at most {MOST_CELLS:,} pictures")
     return int(found[1]), int(found[2])
 
 

@@ -18,7 +18,7 @@ from mmload.store.dataset import Split
 
 Grays = npt.NDArray[np.float32]
 
-_PART_BYTES = 16 * 2**20  # of rows that are read at a time
+_PART_BYTES = 4 * 2**20  # of rows that are read at a time
 
 
 @dataclass(frozen=True, kw_only=True)

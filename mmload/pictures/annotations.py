@@ -59,7 +59,7 @@ def draw_boxes(
     factor: float,
     classes: Sequence[str],
 ) -> None:
-    """Draws boxes into a picture, with the names of their classes where these hide little: of few or wide boxes.
+    """Draws boxes into a picture with the names of their classes; of many boxes, on the largest of each class.
 
     Args:
         image: changed in place.
@@ -70,15 +70,25 @@ def draw_boxes(
     """
     draw = ImageDraw.Draw(image)
     letters = font(_LABEL)
-    for box, label in zip(boxes.tolist(), labels, strict=True):
-        left, top, right, bottom = (round(side * factor) for side in box)
+    named = set(range(len(labels))) if len(labels) <= _FEW else _largest(boxes, labels)
+    places = [[round(side * factor) for side in box] for box in boxes.tolist()]
+    for (left, top, right, bottom), label in zip(places, labels, strict=True):
+        rectangle = (left, top, max(right - 1, left), max(bottom - 1, top))
+        draw.rectangle(rectangle, outline=color_of(label), width=2)
+    for number in sorted(named):  # names are above all boxes
+        (left, top, _, _), label = places[number], labels[number]
         color = color_of(label)
-        draw.rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=color, width=2)
         text = cut(name_of(label, classes), letters, max(image.width - 6, 20))
         width, height = size_of(text, letters)
-        if len(labels) > _FEW and right - left < width + 4:
-            continue
         x = min(max(left, 0), max(image.width - width - 4, 0))
         y = top - height - 2 if top >= height + 2 else top
         draw.rectangle((x, y, x + width + 3, y + height + 1), fill=color)
         draw.text((x + 2, y), text, font=letters, fill=ink_on(color))
+
+
+def _largest(boxes: npt.NDArray[np.float32], labels: Sequence[int]) -> set[int]:
+    """Which box of each class is the largest."""
+    areas = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).tolist()
+    return set(
+        {label: number for _, number, label in sorted(zip(areas, range(len(labels)), labels, strict=True))}.values()
+    )

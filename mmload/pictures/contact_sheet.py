@@ -17,9 +17,10 @@ _PAGE, _TEXT, _QUIET = (255, 255, 255), (34, 34, 34), (95, 95, 95)
 _TITLE, _NAME, _SMALL = 16, 13, 11
 _GAP, _MARGIN, _LEGEND = 8, 12, 12
 _MOST_CLASSES = 60  # in the legend
-_LEAST, _MOST = 128, 192  # pixels of a cell: small images grow by whole factors, larger ones shrink
-MOST_CELLS = 4096
-"""Upper bound that catches typing errors: a sheet of so many takes 300 MB of memory."""
+_LEAST, _MOST = 128, 192
+"""Pixels of a cell: small images grow by whole factors, larger ones shrink. In fewer than 128 few names have room."""
+MOST_CELLS = 1024
+"""A sheet of so many takes a second and 90 MB of memory; nobody looks at more of them at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +99,10 @@ def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image
 
 
 def _side(cells: Sequence[Cell]) -> int:
-    """Of a cell: the largest image's where that is neither tiny nor large."""
+    """Of a cell: the largest image's, times the least whole number that makes it wide enough and not too wide."""
     largest: int = max(max(cell.image.shape[1:]) for cell in cells)
-    return min(largest * max(1, _LEAST // largest), _MOST)
+    grown = largest * -(-_LEAST // largest)
+    return min(grown, _MOST) if grown <= _MOST or largest >= _LEAST else _LEAST
 
 
 def _draw_cell(

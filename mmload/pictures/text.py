@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 from PIL import ImageFont
 
@@ -31,6 +31,7 @@ def size_of(text: str, letters: Font) -> tuple[int, int]:
     return round(letters.getlength(text)), round(line[3]) + 1
 
 
+@lru_cache(maxsize=4096)  # measuring takes longer than drawing, and a sheet repeats its classes
 def cut(text: str, letters: Font, width: int) -> str:
     """A text in one line of at most ``width`` pixels; its end is replaced by dots where it is longer."""
     text = one_line(text)

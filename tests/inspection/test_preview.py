@@ -110,7 +110,7 @@ def test_other_text_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--grid", "0x4"], "--grid is '0x4'; give lines x columns from 1x1 to 64x64"),
+        (["--grid", "0x4"], "--grid is '0x4'; give lines x columns, as in 6x8, of at most 1,024"),
         (["--grid", "6"], "--grid is '6'"),
         (["--rows", "1,x"], "--rows is '1,x'; give numbers from 0"),
         (["--rows", "18"], "--rows: row 18 of split 'train', which has 18 rows"),
@@ -148,3 +148,10 @@ def test_every_training_recipe_can_be_seen(name: str, dataset: Dataset, tmp_path
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "a.png") as sheet:
         assert sheet.width > 128
+
+
+def test_views_share_the_columns_of_the_grid(dataset: Dataset, tmp_path: Path) -> None:
+    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--recipe", "simclr", "--grid", "1x5")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "a.png") as sheet:
+        assert sheet.width == 2 * 12 + 5 * (192 + 8) - 8  # as it is stored, and two draws of two views

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import zlib
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from mmload.pictures import png
 from mmload.pictures.annotations import color_of, draw_boxes, draw_mask, ink_on
 from mmload.pictures.cells import cells_of, first_to_see
 from mmload.pictures.contact_sheet import Cell, contact_sheet
@@ -69,6 +71,33 @@ def test_boxes_are_where_they_are_in_the_color_of_their_class() -> None:
         assert tuple(shown[y, x]) == color_of(3)
     assert not shown[60, 40].any()  # inside
     assert (shown[30] == color_of(3)).all(1).any()  # the label above it
+
+
+def test_of_many_boxes_the_largest_of_each_class_is_named() -> None:
+    boxes = np.array([[0, 20 * n, 15, 20 * n + 8 + 8 * (n == 3)] for n in range(6)], np.float32)
+    image = Image.new("RGB", (90, 140))
+    draw_boxes(image, boxes, [1] * 6, 1.0, ["x", "a longer name"])
+    beside = (pixels(image)[:, 20:] > 0).any((1, 2))
+    assert beside[48:60].any()
+    assert not beside[:44].any()
+    assert not beside[64:].any()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [(1, 1), (5, 7)], ids=str)
+def test_a_png_has_every_pixel(channels: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = np.random.default_rng(0).integers(0, 256, (channels, *size), dtype=np.uint8).transpose(1, 2, 0)
+    for compress in (png.compress, zlib.compress):
+        monkeypatch.setattr(png, "compress", compress)
+        with Image.open(io.BytesIO(png.png(made))) as opened:
+            assert opened.mode == ("L", "LA", "RGB", "RGBA")[channels - 1]
+            assert (np.asarray(opened).reshape(made.shape) == made).all()
+
+
+@pytest.mark.parametrize(("side", "cell"), [(32, 128), (96, 192), (100, 128), (128, 128), (1024, 192)])
+def test_cells_are_wide_enough_for_names(side: int, cell: int) -> None:
+    sheet = contact_sheet([Cell(image=np.zeros((3, side // 2, side), np.uint8))], 1)
+    assert sheet.width == cell + 24
 
 
 def test_boxes_beyond_the_edges_and_many_of_them_do_no_harm() -> None:
