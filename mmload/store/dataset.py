@@ -69,6 +69,10 @@ class Dataset(Mapping[str, "Split"]):
             raise UsageError(f"{self.path} has no split {name!r}; it has {choices(self._splits)}")
         return self._splits[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The split, or the default if there is none of that name; a Mapping's own waits for a KeyError."""
+        return self[name] if name in self else default
+
     def __contains__(self, name: object) -> bool:
         return name in self._splits
 
