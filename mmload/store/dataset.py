@@ -71,7 +71,7 @@ class Dataset(Mapping[str, "Split"]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The split, or the default if there is none of that name; a Mapping's own waits for a KeyError."""
-        return self[name] if name in self else default
+        return self._splits.get(name, default)
 
     def __contains__(self, name: object) -> bool:
         return name in self._splits

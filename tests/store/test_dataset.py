@@ -134,3 +134,9 @@ def test_a_file_truncated_while_in_use_is_an_error_and_no_signal(copy: Path) -> 
         DamagedError, match=r"000000/images\.memmap is damaged: it ends at byte 5000, the manifest says 15360"
     ):
         split[1]
+
+
+def test_get_gives_a_split_or_the_default(dataset: Dataset) -> None:
+    assert dataset.get("train") is dataset["train"]
+    assert dataset.get("val") is None
+    assert dataset.get("val", dataset["train"]) is dataset["train"]
