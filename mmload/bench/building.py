@@ -6,11 +6,12 @@ Never prints, and removes all files that it creates.
 
 from __future__ import annotations
 
+import io
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -204,7 +205,9 @@ def ffcv(work: Work) -> int:
 
     dataset = ImageFolder(str(work.train), v2.Compose(_middle(work)))
     fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
-    DatasetWriter(str(work.out), fields, num_workers=work.threads).from_indexed_dataset(dataset)
+    writer = DatasetWriter(str(work.out), fields, num_workers=work.threads)
+    with redirect_stderr(io.StringIO()):  # its progress bars, one a round, would fill the screen
+        writer.from_indexed_dataset(dataset)
     return len(dataset)
 
 

@@ -23,7 +23,7 @@ _ROOM = 1.25  # times the pixels of all rows: labels, links and file systems nee
 
 
 def bench_build(
-    root: Annotated[Path, typer.Argument(help="A folder of class folders of images.")],
+    source: Annotated[Path, typer.Option(help="A folder of class folders of images.")],
     size: Annotated[int, typer.Option(help="Pixels of the square rows.")] = 256,
     images: Annotated[int, typer.Option(help="Images of a round at least; fewer are repeated.")] = 1200,
     rounds: Annotated[int, typer.Option(help="Measured rounds, after one to warm up.")] = 5,
@@ -31,7 +31,7 @@ def bench_build(
     json_file: JsonFile = None,
 ) -> None:
     """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
-    check_target("--json", json_file, root)
+    check_target("--json", json_file, source)
     from mmload.bench.options import check_count
     from mmload.runtime.thread_pools import check_threads
 
@@ -43,7 +43,7 @@ def bench_build(
     from mmload.bench.building import run
 
     with interruptible("nothing was changed"), status_line() as progress:
-        record = run(root, size=size, images=images, rounds=rounds, threads=threads, progress=progress)
+        record = run(source, size=size, images=images, rounds=rounds, threads=threads, progress=progress)
     written = []
     if json_file is not None:
         from mmload.bench.record import write_json

@@ -79,7 +79,8 @@ class Links:
     def _check(self, path: str | Path, real: str) -> None:
         if real != self._real and not real.startswith(os.path.join(self._real, "")):
             raise SourceError(
-                f"{path} leads out of {self.root} by a link, to {real:.200}; set allow_outside to follow such links"
+                f"{path} leads out of {self.root} by a link, to {real:.200}; to follow such links, add "
+                "--set allow_outside=true"
             )
 
     @cached_property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import need_folder, read_bytes, read_image
 from mmload.sources.links import Links, reading
 from mmload.sources.voc_devkit import default_sets, find_years, is_stem, located, read_list
-from mmload.sources.voc_tasks import Classification, Detection, Segmentation, SingleLabel, VocItem, VocTask
+from mmload.sources.voc_tasks import (
+    VOID,
+    Classification,
+    Detection,
+    Segmentation,
+    SingleLabel,
+    VocItem,
+    VocTask,
+    read_mask,
+)
 from mmload.sources.voc_xml import VocAnnotation, parse_annotation
 from mmload.store.manifest import is_name
 
@@ -44,8 +54,8 @@ class VocSource:
         year: which ``VOC<year>`` folder, or a list of them; None: the only one.
         image_set: which lists of ``ImageSets``: a name, a list of names (each a split of that name), or a table
             split -> name or names; a name may be ``year/name``. None: train, val and test, those that are there.
-        classes: class names by index; "auto": those in the annotations, sorted; None: PASCAL's twenty. For
-            segmentation the background comes before them, whether the list begins with it or not.
+        classes: class names by index; "auto": those in the annotations, sorted, or the numbers in the masks; None:
+            PASCAL's twenty. For segmentation the background comes before them, whether the list begins with it or not.
         class_map: for single-label: VOC's class name -> the name in ``target_classes``.
         target_classes: for single-label: the other class list, by index; None: the map's names, sorted.
         one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
@@ -101,7 +111,7 @@ class VocSource:
         lists = "Segmentation" if self.task == "segmentation" else "Main"
         devkit, wanted = self._found(lists)
         items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
-        task = self._task([item for split in items.values() for item in split])
+        task = self._task(devkit, [item for split in items.values() for item in split])
         splits = {name: self._split(devkit, name, split, task) for name, split in items.items()}
         _note_doubles(splits)
         return splits
@@ -153,8 +163,10 @@ class VocSource:
                 items.append(_item(devkit, year, stem, self._links, annotated=self.task != "segmentation"))
         return items
 
-    def _task(self, items: list[VocItem]) -> VocTask:
-        classes = _seen_classes(items) if self.classes == "auto" else tuple(self.classes)
+    def _task(self, devkit: Path, items: list[VocItem]) -> VocTask:
+        classes = tuple(self.classes)
+        if self.classes == "auto":
+            classes = _numbered_classes(devkit, items) if self.task == "segmentation" else _seen_classes(items)
         if self.task == "segmentation":
             return Segmentation(classes=classes if classes[0] == BACKGROUND else (BACKGROUND, *classes))
         if self.task == "classification":
@@ -274,6 +286,16 @@ def _seen_classes(items: Sequence[VocItem]) -> tuple[str, ...]:
     return tuple(sorted({each.name for item in items if not isinstance(item.objects, str) for each in item.objects}))
 
 
+def _numbered_classes(devkit: Path, items: Sequence[VocItem]) -> tuple[str, ...]:
+    """The background and a class for each number up to the largest in the masks, which do not name their classes."""
+    largest = 0
+    for item in items:
+        with suppress(SampleError):  # raised again when the sample is read
+            mask = read_mask(devkit, item.mask, item.image)
+            largest = max(largest, int(mask.masked_fill(mask == VOID, 0).max()))
+    return (BACKGROUND, *(f"class {number}" for number in range(1, largest + 1)))
+
+
 def _checked_sets(image_set: Any) -> dict[str, list[str]] | None:
     """``image_set`` in its long form."""
     if image_set is None:
@@ -295,7 +317,7 @@ def _several(names: Any) -> list[Any]:
 def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
     if classes is None:
         return PASCAL
-    if classes == "auto" and task in ("detection", "classification"):
+    if classes == "auto" and task != "single-label":
         return "auto"
     names = classes if isinstance(classes, list | tuple) else ()
     if task == "segmentation" and BACKGROUND in names[1:]:
@@ -304,9 +326,7 @@ def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
         raise RecipeError(f"classes is {classes!r}; name the classes beside the {BACKGROUND}")
     if all(isinstance(name, str) and name for name in names) and 0 < len(set(names)) == len(names) < 255:
         return tuple(names)
-    raise RecipeError(
-        f'classes is {classes!r}; write a list of different names, or "auto" for detection and classification'
-    )
+    raise RecipeError(f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset')
 
 
 def _checked_map(class_map: Any, target_classes: Any) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -193,8 +193,12 @@ class Segmentation(_Fitted):
             )
         odd = mask[(mask >= len(self.classes)) & (mask != VOID)]
         if len(odd):
-            valid = f"classes are 0 to {len(self.classes) - 1}, and 255 is void"
-            raise SampleError(item.image, f"its mask has the value {int(odd[0])}; {valid}")
+            valid = (
+                f"classes are 0 to {len(self.classes) - 1}, and 255 is void; name your own in classes, or take those"
+            )
+            raise SampleError(
+                item.image, f"its mask has the value {int(odd[0])}; {valid} in the masks: --set classes=auto"
+            )
         return {"masks": mask}
 
 

@@ -35,13 +35,13 @@ def test_a_folder_alone_is_sampled_and_says_what_a_build_would_gain(folder: Path
 
 
 def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: Path) -> None:
-    words = [folder, "--size", 32, "--images", 6, "--rounds", 1, "--json", tmp_path / "b.json"]
+    words = ["--source", folder, "--size", 32, "--images", 6, "--rounds", 1, "--json", tmp_path / "b.json"]
     done = mmload("bench", "build", *words)
     assert done.returncode == 0, done.stderr
     assert "mmload build" in done.stdout
     assert json.loads((tmp_path / "b.json").read_text())["machine"]["cores"] >= 1
-    assert "--rounds is 0" in complaint(mmload("bench", "build", folder, "--rounds", 0), 2)
-    assert "missing argument" in complaint(mmload("bench", "build"), 2)
+    assert "--rounds is 0" in complaint(mmload("bench", "build", "--source", folder, "--rounds", 0), 2)
+    assert "--source" in complaint(mmload("bench", "build"), 2)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: 
         (["nowhere", "--workers", "0,5000"], 2, "--workers is 0,5000; give integers from 0 to 1024"),
         (["nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
         (["--source", "nowhere", "--size", "0"], 2, "--size is 0; use at least 1"),
-        (["build", "nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
+        (["build", "--source", "nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
         (["nowhere", "--device", "tpu"], 2, "--device is 'tpu'"),
         (["nowhere", "--images", "100000000"], 2, "--images is 100000000; use at most 10000000"),
         (["nowhere", "--epochs", "100000"], 2, "--epochs is 100000; use at most 1000"),
         (["--source", "nowhere", "--size", "1000000"], 2, "--size is 1000000; use at most 16384"),
-        (["build", "nowhere", "--size", "1000000"], 2, "--size is 1000000; use at most 16384"),
-        (["build", "nowhere", "--images", "2000000"], 2, "--images is 2000000; use at most 1000000"),
-        (["build", "nowhere", "--rounds", "2000"], 2, "--rounds is 2000; use at most 1000"),
-        (["build", "nowhere", "--size", "16384", "--images", "1000000"], 1, "set TMPDIR to a place with more"),
+        (["build", "--source", "nowhere", "--size", "1000000"], 2, "--size is 1000000; use at most 16384"),
+        (["build", "--source", "nowhere", "--images", "2000000"], 2, "--images is 2000000; use at most 1000000"),
+        (["build", "--source", "nowhere", "--rounds", "2000"], 2, "--rounds is 2000; use at most 1000"),
+        (["build", "--source", "nowhere", "--size", "16384", "--images", "1000000"], 1, "set TMPDIR to a place"),
         (["nowhere", "--augment", "none", "--crop", "3"], 2, "--crop is 3, and --augment none does not take it"),
         (["nowhere", "--augment", "resized-crop", "--padding", "3"], 2, "--padding is 3, and --augment resized-crop"),
         (["nowhere", "--time-budget", "-1"], 2, "--time-budget is -1"),

@@ -24,7 +24,7 @@ def link(copy: Path, tmp_path: Path) -> Path:
         ["bench", "OUT", "--json", "OUT/train/000000/images.memmap"],
         ["bench", "OUT", "--source", "ROOT", "--plot", "ROOT/ant/00.png"],
         ["bench", "--source", "ROOT", "--json", "ROOT/ant/00.png"],
-        ["bench build", "ROOT", "--json", "ROOT/new.json"],
+        ["bench build", "--source", "ROOT", "--json", "ROOT/new.json"],
     ],
     ids=" ".join,
 )

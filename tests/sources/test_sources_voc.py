@@ -177,6 +177,21 @@ def test_a_list_that_begins_with_the_background_has_it_once(devkit: Devkit) -> N
         devkit.splits(task="segmentation", classes=["background"])
 
 
+def test_segmentation_takes_the_numbers_in_the_masks_as_classes(devkit: Devkit) -> None:
+    for name, value in (("a", 2), ("bb", 24)):
+        devkit.add(name, mask=np.array([[0, 255, value, value]] * 6, np.uint8).repeat(2, axis=1))
+    devkit.add("ccc", mask=np.zeros((6, 8), np.uint8))
+    (devkit.home / "SegmentationClass" / "ccc.png").write_bytes(b"broken")
+    devkit.list("train", "a", "bb", "ccc", kind="Segmentation")
+    split = devkit.splits(task="segmentation", classes="auto")["train"]
+    assert split.classes == ("background", *(f"class {number}" for number in range(1, 25)))
+    assert set(split.read(1).fields["masks"].unique().tolist()) <= {0, 24, 255}
+    with pytest.raises(SampleError, match=r"24; classes are 0 to 20, .*--set classes=auto"):
+        devkit.splits(task="segmentation")["train"].read(1)
+    with pytest.raises(SampleError, match="no image"):
+        split.read(2)
+
+
 @pytest.mark.parametrize("task", ["detection", "classification"])
 def test_names_that_are_not_pascals_are_told_of_auto(devkit: Devkit, task: str) -> None:
     devkit.add("a", thing("RBC"))

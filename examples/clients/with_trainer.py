@@ -1,0 +1,64 @@
+"""Hugging Face's Trainer over mmload; with_trainer_before.py is the same over torchvision's ImageFolder.
+
+python with_trainer.py photos-256
+"""
+
+import sys
+import tempfile
+
+from transformers import ResNetConfig, ResNetForImageClassification, Trainer, TrainingArguments
+
+import mmload
+from mmload.augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop
+
+
+def loaders(folder, size, batch_size):
+    """Batches of the training and the validation images."""
+    augment = mmload.Collate(RandomResizedCrop(size), RandomHorizontalFlip(), Normalize.imagenet())
+    center = mmload.Collate(CenterCrop(size), Normalize.imagenet())
+    options = {"batch_size": batch_size, "returns": {"pixel_values": "images", "labels": "targets"}}
+    return (
+        mmload.Loader(folder, split="train", shuffle=True, drop_last=True, tail="drop", collate=augment, **options),
+        mmload.Loader(folder, split="val", collate=center, **options),
+    )
+
+
+class LoaderTrainer(Trainer):
+    """A Trainer that reads from loaders that are given, in place of making its own."""
+
+    def __init__(self, *arguments, train, val, **more):
+        super().__init__(*arguments, train_dataset=train.dataset, eval_dataset=val.dataset, **more)
+        self.loaders = train, val
+
+    def get_train_dataloader(self):
+        return self.loaders[0]
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        return self.loaders[1]
+
+
+def main(folder, size=224, batch_size=32, epochs=1):
+    """Trains, and returns the share of validation images that are right."""
+    train, val = loaders(folder, size, batch_size)
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=len(train.dataset.classes)
+    )
+    with tempfile.TemporaryDirectory() as output:
+        arguments = TrainingArguments(
+            output, per_device_train_batch_size=batch_size, num_train_epochs=epochs, report_to=[], save_strategy="no"
+        )
+        trainer = LoaderTrainer(
+            ResNetForImageClassification(config),
+            arguments,
+            train=train,
+            val=val,
+            compute_metrics=lambda seen: {"right": (seen.predictions.argmax(1) == seen.label_ids).mean()},
+        )
+        trainer.train()
+        right = trainer.evaluate()["eval_right"]
+    print(f"right: {right:.3f}")
+    return right
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,83 @@
+"""The scripts in examples/clients that are our own: each trains, over mmload and over torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from importlib import import_module
+from pathlib import Path
+
+import change_scripts
+import pytest
+from conftest import make_folder
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+
+PACKAGES = {
+    "with_accelerate": "accelerate",
+    "with_fastai": "fastai",
+    "with_jax": "jax",
+    "with_keras": "keras",
+    "with_lightning": "lightning",
+    "with_trainer": "transformers",
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``photos``, train and val of three classes, and ``photos-40``, which is built from it."""
+    root = tmp_path_factory.mktemp("frameworks")
+    for seed, split in enumerate(("train", "val")):
+        make_folder(root / "photos" / split, per_class=3, seed=seed)
+    build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "photos-40", transforms=square(40)))
+    return root
+
+
+def test_every_client_is_here_with_what_it_was_before() -> None:
+    stems = {path.stem for path in change_scripts.CLIENTS.glob("with_*.py")}
+    assert stems == PACKAGES.keys() | {f"{name}_before" for name in PACKAGES}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_clients_differ_from_before_by_their_loaders(name: str) -> None:
+    before, after = ((change_scripts.CLIENTS / f"{each}.py").read_text() for each in (f"{name}_before", name))
+    lines = difflib.ndiff(before.splitlines(), after.splitlines())
+    assert sum(line.startswith(("- ", "+ ")) for line in lines) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what another package warns of is not ours
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_client_trains(name: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(change_scripts.CLIENTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_BACKEND", "torch")  # before its import, which looks for TensorFlow
+    pytest.importorskip(PACKAGES[name], reason=f"{PACKAGES[name]} is not installed")
+    right = import_module(name).main(str(photos / "photos-40"), size=24, batch_size=4)
+    assert 0 <= right <= 1
+    assert not math.isnan(right)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.slow
+def test_before_and_after_give_batches_of_one_form(name: str, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(change_scripts.CLIENTS)
+    monkeypatch.setenv("KERAS_BACKEND", "torch")  # before its import, which looks for TensorFlow
+    pytest.importorskip(PACKAGES[name], reason=f"{PACKAGES[name]} is not installed")
+    kinds = []
+    for module, folder in ((f"{name}_before", "photos"), (name, "photos-40")):
+        train, val = import_module(module).loaders(str(photos / folder), 24, 4)
+        for loader in (train, val):
+            assert (len(loader), len(loader.dataset), len(loader.dataset.classes)) == (
+                -(-9 // 4) - (loader is train),
+                9,
+                3,
+            )
+        val.num_workers = 0
+        batch = next(iter(val))
+        if name == "with_jax":  # its batches differ in form: the script says so in one line
+            batch = import_module(module).arrays(batch)
+        values = list(batch.values() if isinstance(batch, dict) else batch)
+        kinds.append([(tuple(each.shape), str(each.dtype)) for each in values])
+    assert kinds[0] == kinds[1]
