@@ -1,0 +1,95 @@
+"""Lightning and Accelerate with two ranks: every row once over both, the same number of batches on each."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from forked_program import Program
+
+from mmload.store.dataset import Dataset
+
+pytestmark = pytest.mark.slow
+
+LIGHTNING = """
+import json, logging, sys, warnings
+import lightning, torch
+from torch import nn
+from mmload.interop.lightning import DataModule
+warnings.simplefilter("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3))
+        self.rows = []
+
+    def training_step(self, batch, index):
+        self.rows.append(batch.ids.tolist())
+        return nn.functional.cross_entropy(self.network(batch.images.float() / 255), batch.targets)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+module = Module()
+trainer = lightning.Trainer(
+    max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[2],
+)
+trainer.fit(module, DataModule(sys.argv[1], batch_size=4, seed=7, threads=1))
+weights = [float(one.detach().sum()) for one in module.parameters()]
+print(json.dumps([module.rows, weights]))
+"""
+
+ACCELERATE = """
+import json, sys
+import torch
+from accelerate import Accelerator
+from torch import nn
+from mmload.loader import Loader
+accelerator = Accelerator(cpu=True)
+loader = Loader(sys.argv[1], batch_size=4, shuffle=True, seed=7, tail="pad", threads=1)
+model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3))
+model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
+rows = []
+for epoch in range(2):
+    for batch in loader:
+        rows.append(batch.ids.tolist())
+        loss = nn.functional.cross_entropy(model(batch.images.float() / 255), batch.targets)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+print(json.dumps([rows, [float(one.detach().sum()) for one in model.parameters()]]))
+accelerator.end_training()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize(("package", "program"), [("lightning", LIGHTNING), ("accelerate", ACCELERATE)])
+def test_two_ranks_share_each_epoch(package: str, program: str, dataset: Dataset, tmp_path: Any) -> None:
+    pytest.importorskip(package)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [
+        Program(
+            program, [dataset.path, tmp_path], {**shared, "NODE_RANK": "0", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(2)
+    ]
+    ended = [rank.ended() for rank in ranks]
+    assert [rank.returncode for rank in ended] == [0, 0], ended
+    (first, weights), (second, others) = (json.loads(rank.stdout.splitlines()[-1]) for rank in ended)
+    assert weights == others  # gradients were averaged
+    batches = len(first) // 2
+    for epoch in range(2):
+        mine, theirs = (sum(rows[epoch * batches : (epoch + 1) * batches], []) for rows in (first, second))
+        assert len(mine) == len(theirs) == 9
+        assert sorted(mine + theirs) == list(range(18))
