@@ -122,7 +122,7 @@ class RandomChoice(_OfSteps):
 
     def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None, per: str = "sample") -> None:
         super().__init__(transforms)
-        if per != "sample":
+        if not isinstance(per, str) or per != "sample":
             raise refusal("per", per, "'sample', or 'batch' for a choice of MixUp and CutMix")
         self.p = weights(p, len(self.transforms))
 

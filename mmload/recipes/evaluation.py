@@ -6,7 +6,7 @@ from typing import Unpack
 
 from mmload.augment import CenterCrop, Normalize, Resize
 from mmload.augment.collate import Collate
-from mmload.recipes.options import Options
+from mmload.recipes.options import Options, normalize_or, side
 
 
 def evaluation(
@@ -24,11 +24,14 @@ def evaluation(
     =============  ======  ======  =============
     torchvision       232     224       bilinear
     RSB A2            235     224        bicubic
-    MAE, DeiT III     256     224        bicubic
+    MAE               256     224        bicubic
+    DeiT III          224     224        bicubic
     FFCV rn50         292     256       bilinear
     =============  ======  ======  =============
 
-    RSB's crop ratio is 0.95; MAE's resize is in its ``util/datasets.py`` (``build_transform``) at commit be47fef.
+    RSB's crop ratio is 0.95; MAE's resize is in its ``util/datasets.py`` (``build_transform``) at commit be47fef;
+    DeiT III's crop ratio is 1.0 by the commands of facebookresearch/deit's ``README_revenge.md`` at 012a100 (DeiT's
+    own is 0.875: 256).
 
     These resize the shorter side of the photograph. A stored square that was made by such a resize is resized a second
     time here; give ``resize=None`` for images that were stored at that size already: only their middle is taken.
@@ -40,5 +43,5 @@ def evaluation(
         normalize: None: ImageNet's mean and standard deviation.
         options: for the collate.
     """
-    first = [] if resize is None else [Resize(resize, interpolation)]
-    return Collate(*first, CenterCrop(size), normalize or Normalize.imagenet(), **options)
+    first = [] if resize is None else [Resize(side("resize", resize), interpolation)]
+    return Collate(*first, CenterCrop(size), normalize_or(normalize, Normalize.imagenet()), **options)

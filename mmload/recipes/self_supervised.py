@@ -18,11 +18,17 @@ from mmload.augment import (
     TwoViews,
     Views,
 )
+from mmload.augment.arguments import integer, number, numbers, refusal
 from mmload.augment.collate import Collate
-from mmload.recipes.options import Options
+from mmload.recipes.options import Options, expect_normalize, normalize_or, side
 
 _BLUR = (0.1, 2.0)
 """The standard deviations of SimCLR's, BYOL's and DINO's blur."""
+
+_BLURS = "three probabilities: of the first large crop, the second and the small ones"
+
+_MOST_CROPS = 1000
+"""Upper bound of the number of small crops that catches typing errors."""
 
 
 def simclr(
@@ -42,7 +48,12 @@ def simclr(
         strength: of the color jitter; the paper uses 1.0 for ImageNet and 0.5 for CIFAR-10, the latter without blur.
         normalize: None: as published, none.
         options: for the collate.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
+    size = side("size", size, greatest=10_000)
+    strength = number("strength", strength, least=0.0, greatest=2.5, expected="a number from 0 to 2.5")
     jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     steps = [
         RandomResizedCrop(size, scale=(0.08, 1.0), interpolation="bicubic"),
@@ -79,11 +90,20 @@ def dinov2(
         blur: how likely the first large crop, the second and the small ones are blurred.
         normalize: None: ImageNet's mean and standard deviation, as published.
         options: for each collate.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
+    chances = numbers("blur", blur, least=0.0, greatest=1.0, expected=_BLURS)
+    if len(chances) != 3:
+        raise refusal("blur", blur, _BLURS)
+    local_size = side("local_size", local_size)
+    local_crops = integer("local_crops", local_crops, least=0, greatest=_MOST_CROPS, expected=f"0 to {_MOST_CROPS}")
     first, second, local = (
-        [RandomApply([ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8), RandomGrayscale(0.2), _blurred(share)] for share in blur
+        [RandomApply([ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8), RandomGrayscale(0.2), _blurred(chance)]
+        for chance in chances
     )
-    after = _followed(normalize or Normalize.imagenet())
+    after = _followed(normalize_or(normalize, Normalize.imagenet()))
     return Views(
         Collate(*_bicubic(size, (0.32, 1.0)), *first, *after, **options),
         Collate(*_bicubic(size, (0.32, 1.0)), *second, RandomSolarize(128, 0.2), *after, **options),
@@ -103,7 +123,7 @@ def mae(*, size: int = 224, normalize: Normalize | None = None, **options: Unpac
         normalize: None: ImageNet's mean and standard deviation, as published.
         options: for the collate.
     """
-    return Collate(*_bicubic(size, (0.2, 1.0)), normalize or Normalize.imagenet(), **options)
+    return Collate(*_bicubic(size, (0.2, 1.0)), normalize_or(normalize, Normalize.imagenet()), **options)
 
 
 def _bicubic(size: int, scale: tuple[float, float]) -> list[nn.Module]:
@@ -115,4 +135,4 @@ def _blurred(share: float) -> nn.Module:
 
 
 def _followed(normalize: Normalize | None) -> list[nn.Module]:
-    return [] if normalize is None else [normalize]
+    return [] if normalize is None else [expect_normalize(normalize)]

@@ -14,7 +14,7 @@ from mmload.augment import (
     RandomResizedCrop,
 )
 from mmload.augment.collate import Collate
-from mmload.recipes.options import Options
+from mmload.recipes.options import Options, normalize_or, side
 
 
 def ffcv_rn50(
@@ -36,7 +36,9 @@ def ffcv_rn50(
         normalize: None: ImageNet's mean and standard deviation, as published.
         options: for the collate.
     """
-    return Collate(RandomResizedCrop(size), RandomHorizontalFlip(0.5), normalize or Normalize.imagenet(), **options)
+    return Collate(
+        RandomResizedCrop(size), RandomHorizontalFlip(0.5), normalize_or(normalize, Normalize.imagenet()), **options
+    )
 
 
 def airbench(
@@ -61,8 +63,13 @@ def airbench(
         cutout: side of the square that is overwritten by 0, the mean; 0: none.
         normalize: None: CIFAR-10's mean and standard deviation, as published.
         options: for the collate.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
+    size, translate = side("size", size), side("translate", translate, least=0)
+    cutout = side("cutout", cutout, least=0, greatest=size)
     share = cutout**2 / size**2
     square = [RandomErasing(1.0, scale=(share, share), ratio=(1.0, 1.0), value=0.0)] if cutout else []
     crop = RandomCrop(size, padding=translate, padding_mode="reflect")
-    return Collate(crop, AlternatingHorizontalFlip(), normalize or Normalize.cifar10(), *square, **options)
+    return Collate(crop, AlternatingHorizontalFlip(), normalize_or(normalize, Normalize.cifar10()), *square, **options)

@@ -23,7 +23,7 @@ from mmload.augment import (
     TrivialAugmentWide,
 )
 from mmload.augment.collate import Collate
-from mmload.recipes.options import Options
+from mmload.recipes.options import Options, normalize_or
 
 
 def torchvision_reference(
@@ -49,7 +49,7 @@ def torchvision_reference(
         RandomResizedCrop(size),
         RandomHorizontalFlip(0.5),
         TrivialAugmentWide(interpolation="bilinear"),
-        normalize or Normalize.imagenet(),
+        normalize_or(normalize, Normalize.imagenet()),
         RandomErasing(0.1),
         _mix(0.2, 1.0, num_classes),
         **options,
@@ -61,7 +61,8 @@ def rsb_a2(
 ) -> Collate:
     """ResNet strikes back, procedure A2: bicubic resized crop, RandAugment, MixUp or CutMix.
 
-    Source: table 2 of Wightman, Touvron and Jegou 2021 (``rand-m7-mstd0.5-inc1``, MixUp 0.1, CutMix 1.0), carried out
+    Source: table 2 of Wightman, Touvron and Jegou 2021 (``rand-m7-mstd0.5-inc1``, MixUp 0.1, CutMix 1.0, repeated
+    augmentation 3, test crop ratio 0.95), carried out
     by ``timm/data/transforms_factory.py`` of huggingface/pytorch-image-models at commit 0893f5d and
     ``timm/data/auto_augment.py`` at 066e490.
 
@@ -80,7 +81,7 @@ def rsb_a2(
         normalize: None: ImageNet's mean and standard deviation, as published.
         options: for the collate.
     """
-    normalize = normalize or Normalize.imagenet()
+    normalize = normalize_or(normalize, Normalize.imagenet())
     fill = tuple(float(round(255 * value)) for value in normalize.mean.tolist())
     augment = RandAugment(num_ops=1, magnitude=21, num_magnitude_bins=31, interpolation="bilinear", fill=fill)
     return Collate(
@@ -119,7 +120,7 @@ def deit3(
         RandomHorizontalFlip(0.5),
         RandomChoice(one_of_three),
         ColorJitter(0.3, 0.3, 0.3),
-        normalize or Normalize.imagenet(),
+        normalize_or(normalize, Normalize.imagenet()),
         _mix(0.8, 1.0, num_classes),
         **options,
     )
