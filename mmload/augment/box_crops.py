@@ -86,9 +86,9 @@ class RandomIoUCrop(Step):
 
     A ``Resize((height, width))`` must follow. Boxes whose center is outside the window are dropped, with their labels;
     a sample without boxes stays as it is. So does one for which 50 minimal overlaps in a row, each with all its trials,
-    gave no window, where torchvision would draw for ever: a device is not asked whether a round more is needed. With
-    torchvision's defaults one draw in seven is "as it is", so that 50 without it come once in 2,000 samples at most, and
-    only where no window fits.
+    gave no window; torchvision draws without end, but a device is not asked whether one more round is needed. By
+    default one overlap in seven is "as it is", so 50 without it come once in 2,000 samples at most, and only where no
+    window fits.
 
     Args:
         min_scale: least share of each side.

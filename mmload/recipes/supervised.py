@@ -62,9 +62,9 @@ def rsb_a2(
     """ResNet strikes back, procedure A2: bicubic resized crop, RandAugment, MixUp or CutMix.
 
     Source: table 2 of Wightman, Touvron and Jegou 2021 (``rand-m7-mstd0.5-inc1``, MixUp 0.1, CutMix 1.0, repeated
-    augmentation 3, test crop ratio 0.95), carried out
-    by ``timm/data/transforms_factory.py`` of huggingface/pytorch-image-models at commit 0893f5d and
-    ``timm/data/auto_augment.py`` at 066e490.
+    augmentation), carried out by ``timm/data/transforms_factory.py`` of huggingface/pytorch-image-models at commit
+    0893f5d and ``timm/data/auto_augment.py`` at 066e490; ``configs/resnet/resnet50_8xb256-rsb-a2_in1k.py`` of
+    open-mmlab/mmpretrain has the same settings.
 
     What differs: crops are cut out of the stored squares, of uint8 tensors, not of Pillow images. The two operations
     are torchvision's, each made with probability 0.5 as by timm, at bin 21 of 31, which is timm's 7 of 10: the same
