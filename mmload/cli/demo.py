@@ -38,6 +38,14 @@ from mmload.store.unfinished import staging_folder
 GRAINS = {"bark": (5.0, 0.6), "clouds": (1.0, 1.6), "ripples": (0.2, 0.6), "sand": (1.0, 0.0)}
 """Class -> (how much finer the texture is across than along, added steepness of its spectrum)."""
 
+COLORS = {
+    "bark": ((34, 24, 18), (168, 132, 100)),
+    "clouds": ((58, 108, 176), (244, 246, 250)),
+    "ripples": ((8, 46, 66), (158, 206, 204)),
+    "sand": ((112, 82, 50), (238, 212, 166)),
+}
+"""Class -> the colors of its dark and its light parts."""
+
 _MARK = ".mmload-demo"
 _SHEETS = {"stored.jpg": "rows as they are stored", "training.jpg": "four rows, and what training sees of them"}
 _CHART = "bench.png"
@@ -124,8 +132,8 @@ def make_photos(root: Path, images: int, seed: int = 0) -> None:
 
     def write(number: int) -> None:
         file = root / _photo_name(number)
-        pixels = photo(file.parent.name, np.random.default_rng([seed, number]))
-        Image.fromarray(pixels).save(file, quality=92)
+        rng = np.random.default_rng([seed, number])
+        Image.fromarray(_colored(file.parent.name, photo(file.parent.name, rng), rng)).save(file, quality=92)
 
     with ThreadPoolExecutor(available_cores()) as pool:
         list(pool.map(write, range(images)))
@@ -148,6 +156,16 @@ def photo(name: str, rng: np.random.Generator) -> np.ndarray:
     base, tint = rng.uniform(90, 150), rng.uniform(-18, 18, 3)
     channels = [base + tint[c] + 34 * light + 30 * slope + (14, 0, -14)[c] * warmth for c in range(3)]
     return np.stack(channels, axis=-1).clip(0, 255).astype(np.uint8)
+
+
+def _colored(name: str, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A picture from the dark to the light color of its class, in the light of some hour."""
+    gray = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
+    share = 1 / (1 + np.exp((gray.mean() - gray) / (0.6 * gray.std() + 1)))
+    dark, light = (np.array(color, np.float32) for color in COLORS[name])
+    hour = rng.uniform(0.75, 1.1) * (1 + rng.uniform(-0.08, 0.08) * np.array([1, 0, -1], np.float32))
+    colored: np.ndarray = ((dark + (light - dark) * share) * hour + (pixels - gray) * 0.35).clip(0, 255)
+    return colored.astype(np.uint8)
 
 
 def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[float]:

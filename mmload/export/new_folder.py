@@ -1,4 +1,4 @@
-"""Writes a folder so that half of it never looks whole: beside its place, and moved there at the end.
+"""Writes a folder so that half of it never looks whole: beside its place, and moved there when all of it is durable.
 
 ``.OUT.exporting`` is locked while an export works. What a killed one left is removed by the next.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mmload.errors import MmloadError, UsageError
-from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.durable_files import lock, open_lock, sync_everything, sync_folder
 from mmload.runtime.path_identity import is_within
 
 _MARK = b"mmload export: this folder is removed when the export is done\n"
@@ -64,7 +64,9 @@ def new_folder(out: Path) -> Iterator[Path]:
                 yield work / _FILES
                 with suppress(FileNotFoundError):
                     out.rmdir()  # it is empty
+                sync_everything()  # a rename may reach the disk before what was written earlier
                 (work / _FILES).rename(out)
+                sync_folder(out.parent)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:

@@ -63,6 +63,12 @@ def sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
+def sync_everything() -> None:
+    """Make all files durable that any program has written: for thousands of files, much faster than one by one."""
+    if hasattr(os, "sync"):  # not Windows
+        os.sync()
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in this folder durable, if the system can open folders."""
     if os.name != "posix":

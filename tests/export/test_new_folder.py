@@ -9,6 +9,7 @@ import pytest
 from conftest import complaint, contents, mmload
 
 from mmload.errors import MmloadError
+from mmload.export import new_folder as new_folder_module
 from mmload.export.new_folder import new_folder
 from mmload.store.dataset import Dataset
 
@@ -35,6 +36,17 @@ def test_a_failure_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
         raise error
     assert [*tmp_path.iterdir()] == [out]
     assert [*out.iterdir()] == []
+
+
+def test_all_files_are_durable_before_the_folder_appears_and_it_is_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, seen = tmp_path / "out", []
+    monkeypatch.setattr(os, "sync", lambda: seen.append(("files", out.exists(), len(list(tmp_path.rglob("a"))))))
+    monkeypatch.setattr(new_folder_module, "sync_folder", lambda folder: seen.append((folder.name, out.exists(), 1)))
+    with new_folder(out) as folder:
+        (folder / "a").touch()
+    assert seen == [("files", False, 1), (tmp_path.name, True, 1)]
 
 
 def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
