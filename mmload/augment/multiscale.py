@@ -50,8 +50,9 @@ class _Placed(Step):
 class ScaleJitter(_Placed):
     """Resized by a random factor and placed on a canvas of ``target_size``: large scale jitter.
 
-    It is torchvision's ``ScaleJitter`` and the ``FixedSizeCrop`` of its detection recipe ``lsj``: a larger image is
-    cropped at a random place, a smaller one lies at the top left.
+    It is torchvision's ``ScaleJitter`` and the ``FixedSizeCrop`` of its detection recipe ``lsj``
+    (``references/detection/transforms.py`` of pytorch/vision at commit 0055d83): a larger image is cropped at a random
+    place, the same share of what exceeds it above as at the left, and a smaller one lies at the top left.
 
     Args:
         target_size: (height, width) of the canvas. At factor 1 the image is as large as fits, with torchvision's order:

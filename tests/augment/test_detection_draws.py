@@ -50,6 +50,22 @@ def test_factors_and_places_are_distributed_as_torchvisions() -> None:
     assert all(abs(float((sizes == one).double().mean()) - 1 / 3) < 0.03 for one in (30, 40, 50))
 
 
+def test_what_exceeds_a_canvas_is_cut_off_as_by_fixed_size_crop() -> None:
+    """Of torchvision's references: one number says how much above and at the left."""
+    blank = Plan.of(COUNT, (3, 60, 80), 255.0, torch.device("cpu"))
+    placed = ScaleJitter((50, 60)).describe(blank, draws_of(COUNT)).resampling.placement
+    over, across = (placed.rows - 50).clamp(min=0), (placed.cols - 60).clamp(min=0)
+    shares = torch.rand(COUNT, generator=torch.Generator().manual_seed(0))
+    for start, spare in ((-placed.top, over), (-placed.left, across)):
+        assert start.min() == 0
+        assert (start <= spare).all()
+        assert ks(start[spare > 0].double(), (spare * shares).long()[spare > 0].double()) < 2
+    both = (over > 8) & (across > 8)
+    assert both.sum() > 500
+    apart = -placed.top[both] / over[both] + placed.left[both] / across[both]
+    assert apart.abs().max() < 1 / 9
+
+
 BOXES = torch.tensor([[5.0, 4, 25, 30], [40, 20, 70, 55], [10, 40, 14, 44]])
 
 
