@@ -1,8 +1,9 @@
 """Every single step against torchvision v2, by CPU time of one thread: the part of bench_augment that --steps runs.
 
 Both sides crop 224 out of 256 x 256 uint8 tensors, do the one step to every sample, and normalize to float32, each
-sample with draws of its own, for which torchvision is called one image after another. Beside it the step alone, from
-uint8 to uint8, in which nothing that mmload does anyway helps it. A step that leaves images of sizes of their own takes
+sample with draws of its own, for which torchvision is called one image after another; and both give a batch, for which
+torchvision's images are stacked, as a DataLoader does. Beside it the step alone, from uint8 to uint8, in which nothing
+that mmload does anyway helps it. A step that leaves images of sizes of their own takes
 the crop's place: a resize, or a canvas of one size, ends it on both sides.
 """
 
@@ -99,8 +100,8 @@ def _theirs(transform: Any, images: Tensor, boxes: Tensor | None = None) -> Call
         ]
 
     def work(turn: int) -> None:
-        for one in inputs:
-            transform(*one)
+        made = [transform(*one) for one in inputs]
+        torch.stack([one if boxes is None else one[0] for one in made])
 
     return work
 
@@ -137,6 +138,17 @@ def _sized(
         _ours(collate, images, torch.empty(count, 3, 224, 224), boxes),
         _theirs(listed, images[:few], boxes),
     ]
+
+
+def stacking(rounds: int, count: int) -> float:
+    """Microseconds an image that the stacking of torchvision's images takes, which is part of its lists."""
+    images = [torch.rand(3, 224, 224) for _ in range(max(1, count // FEWER))]
+    times = []
+    for _ in range(rounds + 1):
+        start = time.thread_time()
+        torch.stack(images)
+        times.append((time.thread_time() - start) * 1e6 / len(images))
+    return statistics.median(times[1:])
 
 
 def run(rounds: int, count: int) -> list[dict[str, Any]]:
