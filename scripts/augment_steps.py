@@ -1,10 +1,10 @@
 """Every single step against torchvision v2, by CPU time of one thread: the part of bench_augment that --steps runs.
 
 Both sides crop 224 out of 256 x 256 uint8 tensors, do the one step to every sample, and normalize to float32, each
-sample with draws of its own, for which torchvision is called one image after another; and both give a batch, for which
-torchvision's images are stacked, as a DataLoader does. Beside it the step alone, from uint8 to uint8, in which nothing
-that mmload does anyway helps it. A step that leaves images of sizes of their own takes
-the crop's place: a resize, or a canvas of one size, ends it on both sides.
+sample with draws of its own, for which torchvision is called one image after another: first without a batch, so that
+its images never leave the cache, then with the batch that mmload makes, too, for which they are stacked as a DataLoader
+does. Beside it the step alone, from uint8 to uint8, in which nothing that mmload does anyway helps it. A step that
+leaves images of sizes of their own takes the crop's place: a resize, or a canvas of one size, ends it on both sides.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def _ours(collate: Collate, images: Tensor, out: Tensor, boxes: Tensor | None = 
     return work
 
 
-def _theirs(transform: Any, images: Tensor, boxes: Tensor | None = None) -> Callable[[int], None]:
+def _theirs(
+    transform: Any, images: Tensor, boxes: Tensor | None = None, *, stacked: bool = False
+) -> Callable[[int], None]:
     inputs: list[tuple[Any, ...]] = [(image,) for image in images]
     if boxes is not None:
         kind: dict[str, Any] = {"format": tv_tensors.BoundingBoxFormat.XYXY, "canvas_size": tuple(images.shape[2:])}
@@ -100,6 +102,10 @@ def _theirs(transform: Any, images: Tensor, boxes: Tensor | None = None) -> Call
         ]
 
     def work(turn: int) -> None:
+        if not stacked:
+            for one in inputs:
+                transform(*one)
+            return
         made = [transform(*one) for one in inputs]
         torch.stack([one if boxes is None else one[0] for one in made])
 
@@ -107,14 +113,15 @@ def _theirs(transform: Any, images: Tensor, boxes: Tensor | None = None) -> Call
 
 
 def _contenders(kind: str, options: dict[str, Any], images: Tensor) -> list[Callable[[int], None]]:
-    """The list by mmload and torchvision, and the step alone by both, where it can leave uint8."""
+    """The list by mmload, by torchvision and with a batch, and the step alone by both, where it can leave uint8."""
     step, theirs = getattr(augment, kind)(**options), getattr(v2, kind)(**options)
     floats = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     last = kind == "RandomErasing"
     ours = [augment.RandomCrop(224), *([] if last else [step]), augment.Normalize.imagenet(), *([step] if last else [])]
     listed = [v2.RandomCrop(224), *([] if last else [theirs]), *floats, *([theirs] if last else [])]
     cut, count, few = images[:, :, 16:240, 16:240].contiguous(), len(images), max(1, len(images) // FEWER)
-    lists = [_ours(Collate(*ours), images, torch.empty(count, 3, 224, 224)), _theirs(v2.Compose(listed), images[:few])]
+    theirs_listed = [_theirs(v2.Compose(listed), images[:few], stacked=stacked) for stacked in (False, True)]
+    lists = [_ours(Collate(*ours), images, torch.empty(count, 3, 224, 224)), *theirs_listed]
     if options.get("value") == "random":  # noise is floats
         return lists
     return [
@@ -127,7 +134,7 @@ def _contenders(kind: str, options: dict[str, Any], images: Tensor) -> list[Call
 def _sized(
     kind: str, options: dict[str, Any], ending: tuple[list[Any], list[Any]], images: Tensor
 ) -> list[Callable[[int], None]]:
-    """The list that begins with the step, by mmload and torchvision."""
+    """The list that begins with the step, by mmload, by torchvision and with a batch."""
     count, few = len(images), max(1, len(images) // FEWER)
     corners = torch.rand(count, 2, 2) * 100
     boxes = torch.cat([corners, corners + 40 + torch.rand(count, 2, 2) * 100], 2) if kind == "RandomIoUCrop" else None
@@ -136,19 +143,8 @@ def _sized(
     listed = v2.Compose([getattr(v2, kind)(**options), *ending[1], *floats])
     return [
         _ours(collate, images, torch.empty(count, 3, 224, 224), boxes),
-        _theirs(listed, images[:few], boxes),
+        *(_theirs(listed, images[:few], boxes, stacked=stacked) for stacked in (False, True)),
     ]
-
-
-def stacking(rounds: int, count: int) -> float:
-    """Microseconds an image that the stacking of torchvision's images takes, which is part of its lists."""
-    images = [torch.rand(3, 224, 224) for _ in range(max(1, count // FEWER))]
-    times = []
-    for _ in range(rounds + 1):
-        start = time.thread_time()
-        torch.stack(images)
-        times.append((time.thread_time() - start) * 1e6 / len(images))
-    return statistics.median(times[1:])
 
 
 def run(rounds: int, count: int) -> list[dict[str, Any]]:
@@ -170,14 +166,15 @@ def _measured(name: str, contenders: list[Callable[[int], None]], rounds: int, c
             start = time.thread_time()
             work(turn)
             taken.append(time.thread_time() - start)
-    made = (count, max(1, count // FEWER)) * 2
+    few = max(1, count // FEWER)
+    made = count, few, few, count, few
     medians = [
         statistics.median(taken[1:]) * 1e6 / of for taken, of in zip(times, made, strict=False)
     ]  # the first is warm-up
     row: dict[str, Any] = {"name": name}
-    for what, place in (("list", 0), ("alone", 2)):
+    for what, place, against in (("list", 0, 1), ("batch", 0, 2), ("alone", 3, 4)):
         if place < len(medians):
-            ours, theirs = medians[place : place + 2]
+            ours, theirs = medians[place], medians[against]
             row |= {f"{what}_us": ours, f"torchvision_{what}_us": theirs, f"{what}_ratio": theirs / ours}
     return row
 
@@ -185,13 +182,14 @@ def _measured(name: str, contenders: list[Callable[[int], None]], rounds: int, c
 def told(rows: list[dict[str, Any]]) -> str:
     """A table for docs/benchmarks."""
     lines = [
-        "| step | in the list: us, torchvision's us, ratio | alone: us, torchvision's us, ratio |",
-        "|---|---:|---:|",
+        "| step | in the list: us, torchvision's us, ratio | torchvision with a batch: us, ratio | "
+        "alone: us, torchvision's us, ratio |",
+        "|---|---:|---:|---:|",
     ]
     for row in rows:
         listed = f"{row['list_us']:,.0f}, {row['torchvision_list_us']:,.0f}, **{row['list_ratio']:.1f}**"
-        alone = ""
+        batch, alone = f"{row['torchvision_batch_us']:,.0f}, **{row['batch_ratio']:.1f}**", ""
         if "alone_us" in row:
             alone = f"{row['alone_us']:,.0f}, {row['torchvision_alone_us']:,.0f}, {row['alone_ratio']:.1f}"
-        lines.append(f"| `{row['name']}` | {listed} | {alone} |")
+        lines.append(f"| `{row['name']}` | {listed} | {batch} | {alone} |")
     return "\n".join(lines)
