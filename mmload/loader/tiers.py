@@ -145,8 +145,9 @@ class OnDevice:
 def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     """The tier for a split, and why.
 
-    A copy that this process or another one of the user keeps already costs nothing. Where processes cannot share one,
-    the free memory is divided evenly among the ranks of this machine (``LOCAL_WORLD_SIZE``, which torchrun sets).
+    A copy that this process or another one of the user keeps already is taken, if what is missing of it still fits.
+    Where processes cannot share one, the free memory is divided evenly among the ranks of this machine
+    (``LOCAL_WORLD_SIZE``, which torchrun sets).
 
     Args:
         asked: one of :data:`TIERS`.
@@ -172,13 +173,14 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     held = f"memory: {bytes_text(size)} of images, which"
     if is_kept(split):
         return "memory", f"{held} another loader of this process keeps already"
+    free, left = free_memory(), unfilled_bytes()
     ranks, unshared = 1, ""
     try:
-        if images and (processes := kept_by(split)):
+        if images and (processes := kept_by(split)) and left <= free:
             return "memory", f"{held} {processes_text(processes)} here keep already"
     except NotSharedError as error:
         ranks, unshared = local_ranks(), f"; not shared with other processes: {error}"
-    free = max(0, free_memory() - unfilled_bytes()) // ranks
+    free = max(0, free - left) // ranks
     shown = f"{bytes_text(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
     if size <= MEMORY_SHARE * free:
         return (

@@ -20,7 +20,7 @@ SECONDS_TO_WAIT = 20.0
 _LISTED = Path("/proc/net/unix")
 _SECONDS_BETWEEN_TRIES = 0.002
 
-_LOCKS: set[int] = set()
+_LOCKS: set[socket.socket] = set()
 """What :func:`exclusively` holds now, which a forked process must not go on holding."""
 
 
@@ -54,26 +54,33 @@ def exclusively(name: str) -> Iterator[None]:
         OSError: if another holds it for :data:`SECONDS_TO_WAIT`.
     """
     last_try = time.monotonic() + SECONDS_TO_WAIT
-    while True:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+        _LOCKS.add(lock)  # before it is one, as another thread may fork at any time
         try:
-            lock = announce(name)
-            break
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > last_try:
-                raise
-        time.sleep(_SECONDS_BETWEEN_TRIES)
-    _LOCKS.add(lock)
+            while not _bound(lock, name):
+                if time.monotonic() > last_try:
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), name)
+                time.sleep(_SECONDS_BETWEEN_TRIES)
+            yield
+        finally:
+            _LOCKS.discard(lock)
+
+
+def _bound(lock: socket.socket, name: str) -> bool:
+    """Whether the name is this socket's now; False if it is another's."""
     try:
-        yield
-    finally:
-        _LOCKS.discard(lock)
-        os.close(lock)
+        lock.bind(f"\0{name}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 def _after_fork() -> None:
     """Another thread of the parent may hold a lock; this process must not hold it longer than that one."""
     while _LOCKS:
-        os.close(_LOCKS.pop())
+        _LOCKS.pop().close()
 
 
 if hasattr(os, "register_at_fork"):

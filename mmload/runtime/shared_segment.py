@@ -106,7 +106,9 @@ class Segment:
         """
         process = os.getpid()
         if process != self._announced_by:
-            name = kernel_names.announce(f"{_prefix(self._digest)}{process}.{self._handles[0]}")
+            # Unique, as a forked process may still hold the name of an earlier segment with the same numbers.
+            own = os.urandom(4).hex()
+            name = kernel_names.announce(f"{_prefix(self._digest)}{process}.{self._handles[0]}.{own}")
             for parents in self._handles[1:]:
                 os.close(parents)
             self._handles[1:] = [name]
@@ -226,7 +228,7 @@ def _announced(digest: str = "") -> Iterator[_Holder]:
     """All who say that they hold the segment, or any."""
     for name in kernel_names.announced(_prefix(digest)):
         words = name.removeprefix(_prefix()).split(".")
-        if len(words) == 3 and words[1].isdecimal() and words[2].isdecimal():
+        if len(words) == 4 and words[1].isdecimal() and words[2].isdecimal():
             yield _Holder(words[0], int(words[1]), int(words[2]))
 
 

@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @shares
-def test_processes_read_each_row_once_and_see_who_shares_it(path: Path) -> None:
+def test_processes_read_each_row_once_and_see_who_shares_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with OtherProcess() as first, OtherProcess() as second:
         first.do(start, path)
         assert first.do(epoch) == ({7}, 0, ROWS, "memory: as asked; no other process reads this copy now")
@@ -72,6 +72,9 @@ def test_processes_read_each_row_once_and_see_who_shares_it(path: Path) -> None:
         numbers = ", ".join(map(str, sorted([first.pid, second.pid])))
         assert tier == "memory"
         assert reason == f"memory: 0.3 MiB of images, which 2 other processes ({numbers}) here keep already"
+        monkeypatch.setattr(tiers, "unfilled_bytes", lambda: 1001)
+        monkeypatch.setattr(tiers, "free_memory", lambda: 1000)
+        assert tiers.choose("auto", mmload.open(path)["train"], CPU)[0] == "disk"  # what is missing does not fit
         first.kill()
         with Loader(path, tier="memory") as loader:
             assert all((batch.images == 7).all() for batch in loader)

@@ -97,6 +97,23 @@ def test_a_forked_process_is_a_holder_of_its_own(key: str) -> None:
             os.kill(child, 9)
 
 
+def announce_again(kept: dict[str, Any]) -> None:
+    """As a segment with the numbers of an earlier one does, whose name a child still holds."""
+    child = fork(kept)
+    kept["segment"]._announced_by = 0
+    kept["segment"].announce()
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_name_that_a_child_still_holds_is_not_in_the_way(key: str) -> None:
+    with OtherProcess() as other:
+        other.do(hold, key)
+        other.do(announce_again)
+        assert holders(key, SIZE) == [other.pid]
+
+
 def test_a_process_that_dies_while_it_opens_blocks_nobody(key: str) -> None:
     with OtherProcess() as other, pytest.raises(EOFError):
         other.do(die_in_the_lock, key)
@@ -113,7 +130,7 @@ def test_who_waits_too_long_for_a_stopped_process_is_told(key: str, monkeypatch:
 
 
 def announce_as(digest: str, process: int, handle: int) -> int:
-    return kernel_names.announce(f"{shared_segment._prefix(digest)}{process}.{handle}")
+    return kernel_names.announce(f"{shared_segment._prefix(digest)}{process}.{handle}.0")
 
 
 def unsealed(name: str) -> int:
@@ -152,7 +169,7 @@ def hold_as_nobody(kept: dict[str, Any], key: str) -> None:
     name = shared_segment._prefix(shared_segment._digest(key, SIZE))
     os.setuid(65534)
     kept["handle"] = shared_segment._created(shared_segment._digest(key, SIZE), SIZE)
-    kept["name"] = kernel_names.announce(f"{name}{os.getpid()}.{kept['handle']}")
+    kept["name"] = kernel_names.announce(f"{name}{os.getpid()}.{kept['handle']}.0")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
