@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -117,7 +118,8 @@ class Ranks:
     def __init__(
         self, count: int, path: Path, *, tier: str, share: bool = True, group: Path | None = None, quick: bool = False
     ) -> None:
-        self._arguments = (path, tier, share, group, 0 if quick else count)
+        store = path.with_name(f"{path.name}-{secrets.token_hex(4)}")  # where ranks meet; a used one has old addresses
+        self._arguments = (path, tier, share, group, 0 if quick else count, store)
         self._quick = quick
         self._ranks: dict[int, tuple[Any, Connection]] = {}
         self._count = count
@@ -178,7 +180,9 @@ class Ranks:
         return self.end(dead)
 
 
-def serve(pipe: Connection, number: int, path: Path, tier: str, share: bool, group: Path | None, ranks: int) -> None:
+def serve(
+    pipe: Connection, number: int, path: Path, tier: str, share: bool, group: Path | None, ranks: int, store: Path
+) -> None:
     """A rank."""
     processes.depend_on_parent(lambda: os._exit(1))
     torch.set_num_threads(1)
@@ -187,9 +191,8 @@ def serve(pipe: Connection, number: int, path: Path, tier: str, share: bool, gro
     if not share:
         shared_segment._problem = lambda: "as asked"  # type: ignore[assignment]  # what it says where nothing is shared
     if ranks > 1:
-        store = f"file://{path}-{os.getppid()}"
         torch.distributed.init_process_group(
-            "gloo", init_method=store, rank=number, world_size=ranks, timeout=timedelta(minutes=5)
+            "gloo", init_method=f"file://{store}", rank=number, world_size=ranks, timeout=timedelta(minutes=5)
         )
     loader = Loader(path, batch_size=BATCH, shuffle=True, seed=number, tier=tier, threads=1, rank=0, world_size=1)
     pipe.send("ready")
