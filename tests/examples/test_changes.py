@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import change_scripts
-import numpy as np
 import pytest
 import torch
 import torchvision
 from conftest import make_folder
-from devkit import Devkit, thing
+from devkits import voc_dataset
 
 import mmload
 from mmload.builder.pipeline import build
@@ -35,20 +34,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_folder(root / "photos" / split, per_class=2, seed=seed)
     build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(40)))
     return root / "built"
-
-
-def voc(root: Path, task: str) -> Path:
-    """Two images in train and in val, 64 x 64, one of them with a difficult object."""
-    devkit = Devkit(root / "kit")
-    mask = np.full((6, 8), 15, np.uint8)
-    for name in ("a", "bb", "ccc", "dddd"):
-        devkit.add(name, thing("dog"), thing("cat", (2, 2, 8, 6), difficult=1), mask=mask)
-    for kind in ("Main", "Segmentation"):
-        devkit.list("train", "a", "bb", kind=kind)
-        devkit.list("val", "ccc", "dddd", kind=kind)
-    options = {"task": task, "image_set": ["train", "val"]}
-    recipe = BuildRecipe(kind="voc", root=root / "kit", out=root / "built", options=options, transforms=square(64))
-    return build(recipe).out
 
 
 def lines_of(name: str, number: int) -> str:
@@ -142,7 +127,7 @@ def test_torchvision_classification_mixes_as_torchvision_and_takes_its_policies(
 
 
 def test_torchvision_detection(tmp_path: Path) -> None:
-    args = Namespace(data_path=str(voc(tmp_path, "detection")), batch_size=2, data_augmentation="hflip")
+    args = Namespace(data_path=str(voc_dataset(tmp_path, "detection")), batch_size=2, data_augmentation="hflip")
     args.use_copypaste = False
     space = ran("torchvision_detection", 0, 1, 2, args=args)
     ((images, targets),) = space["data_loader"]
@@ -159,7 +144,7 @@ def test_torchvision_detection(tmp_path: Path) -> None:
 
 
 def test_torchvision_segmentation(tmp_path: Path) -> None:
-    args = Namespace(data_path=str(voc(tmp_path, "segmentation")), batch_size=2)
+    args = Namespace(data_path=str(voc_dataset(tmp_path, "segmentation")), batch_size=2)
     space = ran("torchvision_segmentation", 0, 1, args=args)
     assert space["num_classes"] == 21
     ((images, masks),) = space["data_loader"]
