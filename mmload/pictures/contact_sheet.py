@@ -19,6 +19,7 @@ _GAP, _MARGIN, _LEGEND = 8, 12, 12
 _MOST_CLASSES = 60  # in the legend
 _LEAST, _MOST = 128, 192
 """Pixels of a cell: small images grow by whole factors, larger ones shrink. In fewer than 128 few names have room."""
+_MANY = 200  # cells: more get the least size, as no screen has room for them, and a sheet takes half the time
 MOST_CELLS = 1024
 """A sheet of so many takes a second and 90 MB of memory; nobody looks at more of them at once."""
 
@@ -101,8 +102,8 @@ def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image
 def _side(cells: Sequence[Cell]) -> int:
     """Of a cell: the largest image's, times the least whole number that makes it wide enough and not too wide."""
     largest: int = max(max(cell.image.shape[1:]) for cell in cells)
-    grown = largest * -(-_LEAST // largest)
-    return min(grown, _MOST) if grown <= _MOST or largest >= _LEAST else _LEAST
+    grown, most = largest * -(-_LEAST // largest), _LEAST if len(cells) > _MANY else _MOST
+    return min(grown, most) if grown <= most or largest >= _LEAST else _LEAST
 
 
 def _draw_cell(

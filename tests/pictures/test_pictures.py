@@ -98,6 +98,8 @@ def test_a_png_has_every_pixel(channels: int, size: tuple[int, int], monkeypatch
 def test_cells_are_wide_enough_for_names(side: int, cell: int) -> None:
     sheet = contact_sheet([Cell(image=np.zeros((3, side // 2, side), np.uint8))], 1)
     assert sheet.width == cell + 24
+    many = contact_sheet([Cell(image=np.zeros((3, 8, side), np.uint8))] * 201, 1)
+    assert many.width == 128 + 24
 
 
 def test_boxes_beyond_the_edges_and_many_of_them_do_no_harm() -> None:
