@@ -178,16 +178,16 @@ def test_a_list_that_begins_with_the_background_has_it_once(devkit: Devkit) -> N
 
 
 def test_segmentation_takes_the_numbers_in_the_masks_as_classes(devkit: Devkit) -> None:
-    for name, value in (("a", 2), ("bb", 24)):
+    for name, value in (("a", 24), ("bb", 2)):
         devkit.add(name, mask=np.array([[0, 255, value, value]] * 6, np.uint8).repeat(2, axis=1))
     devkit.add("ccc", mask=np.zeros((6, 8), np.uint8))
     (devkit.home / "SegmentationClass" / "ccc.png").write_bytes(b"broken")
     devkit.list("train", "a", "bb", "ccc", kind="Segmentation")
     split = devkit.splits(task="segmentation", classes="auto")["train"]
     assert split.classes == ("background", *(f"class {number}" for number in range(1, 25)))
-    assert set(split.read(1).fields["masks"].unique().tolist()) <= {0, 24, 255}
+    assert set(split.read(0).fields["masks"].unique().tolist()) <= {0, 24, 255}
     with pytest.raises(SampleError, match=r"24; classes are 0 to 20, .*--set classes=auto"):
-        devkit.splits(task="segmentation")["train"].read(1)
+        devkit.splits(task="segmentation")["train"].read(0)
     with pytest.raises(SampleError, match="no image"):
         split.read(2)
 
