@@ -22,7 +22,6 @@ from torch import Tensor
 from mmload.errors import counted
 from mmload.records import FieldSpec
 from mmload.runtime import shared_segment
-from mmload.runtime.numba_compile import all_streamed, numba_compiled
 from mmload.runtime.shared_segment import NotSharedError, Segment
 from mmload.store.row_reader import memory_of
 from mmload.store.split_views import Rows
@@ -30,30 +29,6 @@ from mmload.store.split_views import Rows
 _MOST_SHOWN = 8  # numbers of processes in a text
 
 Numbers = NDArray[np.int64]
-
-
-@numba_compiled("int64[::1](int64[::1], uint8[::1])", nogil=False)
-def _absent(rows: Numbers, states: NDArray[np.uint8]) -> Numbers:  # pragma: no cover
-    """Those of the rows that are not there. The others may be read afterwards: the fence comes between.
-
-    On x86 no fence is needed, as loads are seen in order; other processors could load a row before its state.
-    """
-    found = np.empty(len(rows), np.int64)
-    count = 0
-    for i in range(len(rows)):
-        if states[rows[i]] == 0:
-            found[count] = rows[i]
-            count += 1
-    all_streamed()
-    return found[:count]
-
-
-@numba_compiled("void(int64[::1], uint8[::1])", nogil=False)
-def _mark(rows: Numbers, states: NDArray[np.uint8]) -> None:  # pragma: no cover
-    """Say that rows are there, which were written before: the fence comes between."""
-    all_streamed()
-    for i in range(len(rows)):
-        states[rows[i]] = 1
 
 
 class KeptRows:
@@ -85,7 +60,9 @@ class KeptRows:
 
     def absent(self, rows: Tensor) -> Tensor:
         """Those of the rows, int64 [B], that are not in memory; the others may be read from :attr:`rows`."""
-        return torch.from_numpy(_absent(np.ascontiguousarray(rows.numpy()), self._states))
+        from mmload.loader.row_states import absent_rows  # numba takes 0.3 s to import, and bench's process needs none
+
+        return torch.from_numpy(absent_rows(np.ascontiguousarray(rows.numpy()), self._states))
 
     def write(self, rows: Tensor, images: Tensor) -> None:
         """Write rows, int64 [B], that were read and checked: images [B, C, H, W].
@@ -93,6 +70,8 @@ class KeptRows:
         Raises:
             MemoryError: if there is no memory left.
         """
+        from mmload.loader.row_states import mark_rows
+
         if self._segment is None:
             self.rows[rows] = images
         else:
@@ -102,7 +81,7 @@ class KeptRows:
                     self._segment.write(memory[first * size : stop * size], int(rows[first]) * size)
             except OSError as error:
                 raise MemoryError(f"there is no memory left for images ({error.strerror}); use tier='disk'") from error
-        _mark(rows.numpy(), self._states)
+        mark_rows(rows.numpy(), self._states)
 
     @property
     def unfilled_bytes(self) -> int:
