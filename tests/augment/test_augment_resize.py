@@ -76,7 +76,7 @@ def test_the_batched_resize_is_within_a_level_of_the_float_reference(antialias: 
     Rendering(replace(plan, peak=1.0), torch.float32).render_batch(images.float(), rows)
     assert plan.resampling is not None
     got = resized_batch(images.to(dtype), plan, plan.resampling).float()
-    assert (got - rows).abs().max() <= (0.51 if dtype == torch.uint8 else 1e-3)
+    assert (got - rows).abs().max() <= (1.01 if dtype == torch.uint8 else 1e-3)  # levels are rounded in both directions
 
 
 @pytest.mark.parametrize(

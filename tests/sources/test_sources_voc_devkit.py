@@ -75,7 +75,6 @@ def test_lists_of_one_class_and_wrong_lines(devkit: Devkit) -> None:
         ({"task": "single-label", "class_map": {"cat": "cat"}, "target_classes": ["dog"]}, "leads to 'cat'"),
         ({"classes": ["a", "a"]}, "different names"),
         ({"classes": []}, "different names"),
-        ({"task": "segmentation", "classes": "auto"}, "auto"),
         ({"image_set": ["../x/.."]}, "image_set"),
         ({"image_set": []}, "image_set"),
         ({"image_set": 5}, "image_set is 5; write list names"),
