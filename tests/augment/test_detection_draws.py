@@ -69,6 +69,7 @@ def test_what_exceeds_a_canvas_is_cut_off_as_by_fixed_size_crop() -> None:
 BOXES = torch.tensor([[5.0, 4, 25, 30], [40, 20, 70, 55], [10, 40, 14, 44]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [None, [0.1, 1.0], [0.4]])
 def test_iou_crops_are_distributed_as_torchvisions(options: list[float] | None) -> None:
     count = 1500

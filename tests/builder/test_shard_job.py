@@ -130,6 +130,7 @@ class Tiny:
         return Sample(self.id(index), fields, (8, 8))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = []
     for count in (9000, 9000, 18000):  # the first fills what is kept for good

@@ -47,6 +47,7 @@ def same(got: Tensor, expected: Tensor) -> bool:
     return bool(((got.float() - expected.float()).abs() <= ULP * expected.float().abs()).all())
 
 
+@pytest.mark.slow
 @given(
     planned(),
     st.sampled_from([torch.uint8, torch.float32, torch.float16, torch.bfloat16]),

@@ -56,6 +56,7 @@ def test_every_position_takes_every_value_equally_often(n: int):
     assert abs(deviation(counts.ravel())) < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [97, 256, 1024, 5000, 99_999])
 def test_differences_of_positions_at_any_lag_are_equally_likely(n: int):
     side = -(-n // (math.isqrt(n - 1) + 1))
