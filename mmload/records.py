@@ -28,22 +28,59 @@ No torch here: to show what is in a dataset takes a tenth of the time without it
 """
 
 
+OWN = -1
+"""In place of the height and width in the shape of a field whose rows have their own sizes, as tensordict shows it."""
+
+ENCODINGS = ("raw", "jpeg", "mixed")
+"""What rows of their own sizes are: pixels, JPEGs, or some of them pixels and the others JPEGs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
     """One field of every row: its dtype's name (a key of :data:`DTYPES`) and the shape of one row.
 
+    A field of whole photographs has rows of their own sizes: its shape is (C, OWN, OWN), of masks (OWN, OWN), and its
+    ``encoding`` is one of :data:`ENCODINGS`. All other fields have None.
+
     Raises:
-        ValueError: if the dtype is unknown or a size is not a positive integer.
+        ValueError: if the dtype is unknown, a size is not a positive integer, or the encoding is of another shape.
     """
 
     dtype: str
     shape: tuple[int, ...]
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPES)}")
-        if any(type(size) is not int or size < 1 for size in self.shape):
+        fixed = self.shape if self.encoding is None else self.shape[:-2]
+        if any(type(size) is not int or size < 1 for size in fixed):
             raise ValueError(f"shape is {self.shape!r}, expected positive integers")
+        if self.encoding is not None:
+            self._check_encoding(fixed)
+
+    def _check_encoding(self, fixed: tuple[int, ...]) -> None:
+        if self.encoding not in ENCODINGS:
+            raise ValueError(f"encoding is {self.encoding!r}, expected one of {', '.join(ENCODINGS)}")
+        if self.shape[-2:] != (OWN, OWN) or len(fixed) > 1 or self.dtype != "uint8":
+            raise ValueError(f"{self.dtype} {self.shape!r} is no field of rows of their own sizes")
+        if self.encoding != "raw" and fixed not in ((1,), (3,)):
+            raise ValueError(f"shape is {self.shape!r}, a JPEG has 1 or 3 channels")
+
+    def __str__(self) -> str:
+        """``uint8[3, 256, 256]``, and of rows of their own sizes ``uint8[3, *, *] jpeg``."""
+        shape = ", ".join("*" if size == OWN else str(size) for size in self.shape)
+        return f"{self.dtype}[{shape}]" + (f" {self.encoding}" if self.encoding else "")
+
+    @property
+    def own_sizes(self) -> bool:
+        """Whether each row has its own height and width."""
+        return self.encoding is not None
+
+    @property
+    def channels(self) -> int:
+        """Channels of an image, or 1 of a mask without a channel axis."""
+        return self.shape[0] if len(self.shape) == 3 else 1
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -55,7 +92,13 @@ class FieldSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """Bytes of one row.
+
+        Raises:
+            ValueError: if rows have their own sizes.
+        """
+        if self.own_sizes:
+            raise ValueError("rows of their own sizes have no common number of bytes")
         count = 1
         for size in self.shape:
             count *= size

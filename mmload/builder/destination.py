@@ -17,6 +17,7 @@ from mmload.builder.recipe import canonical
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.runtime.durable_files import is_partial, sync_folder
 from mmload.runtime.path_identity import is_same, is_within
+from mmload.store.field_files import files_of
 from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_writer import META_NAME
 from mmload.store.unfinished import is_staging_folder, staging_folder
@@ -270,7 +271,7 @@ def _remove_split(folder: Path, split: SplitRecord) -> None:
 
 
 def _shard_files(split: SplitRecord) -> set[str]:
-    return {META_NAME, *(f"{field}.memmap" for field in split.fields)}
+    return {META_NAME, *(f"{name}.memmap" for name in files_of(split.fields))}
 
 
 def _lists(split: SplitRecord) -> set[str]:

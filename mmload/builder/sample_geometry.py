@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from mmload.records import Sample
-from mmload.sources.decode import MAX_PIXELS
 from mmload.sources.image_windows import Size, Window, cut, scaled, seen
+from mmload.store.whole_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torchvision.transforms import InterpolationMode

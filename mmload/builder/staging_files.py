@@ -24,9 +24,10 @@ _ADVICE = "a build works there: rename it, or remove it"
 _SHOWN = 4
 
 _NAME, _SHARD, _PARTIAL = "[A-Za-z0-9][A-Za-z0-9_-]*", "[0-9]{6,}", r"((\.[0-9a-f]{16})?\.partial)?"
+_PART = r"(\.(bytes|offsets|sizes|encodings))?"  # of a field whose rows have their own sizes
 _OWN = re.compile(
     rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|samples\.jsonl|skipped\.jsonl)"
-    rf"|dataset/{_NAME}/{_SHARD}(\.partial)?/({_NAME}\.memmap|meta\.json{_PARTIAL})"
+    rf"|dataset/{_NAME}/{_SHARD}(\.partial)?/({_NAME}{_PART}\.memmap|meta\.json{_PARTIAL})"
     r"|dataset/" + _NAME + r"/(samples|skipped)\.jsonl"
     rf"|dataset/dataset\.json{_PARTIAL}"
 )

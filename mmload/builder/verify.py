@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmload.builder.pipeline import splits_of
 from mmload.builder.recipe import BuildRecipe
@@ -23,6 +25,7 @@ from mmload.errors import BuildError, DamagedError, StoreError, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
 from mmload.store.checksum import crc32
+from mmload.store.field_files import files_of
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, FileRecord, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_writer import (
     META_NAME,
@@ -31,7 +34,9 @@ from mmload.store.shard_writer import (
     bytes_of,
     samples_lines,
     tensordict_meta,
+    whole_parts,
 )
+from mmload.store.whole_rows import WholeRows
 
 Progress = Callable[[int, int], None]
 """Called with (bytes or samples done, all of them)."""
@@ -179,7 +184,8 @@ class _StoredShard:
     def __init__(self, root: Path, record: SplitRecord, plan: ShardPlan, lines: Iterator[bytes]) -> None:
         self.name = f"{plan.split}/{shard_name(plan.index)}"
         self.folder = root / self.name
-        self.fields = record.fields
+        self.fields, self.files = record.fields, files_of(record.fields)
+        self.bytes: dict[str, int] = {}
         self.rows = record.shards[plan.index].rows
         self.lines = [next(lines, b"") for _ in range(self.rows)]
         self.row = 0
@@ -191,35 +197,67 @@ class _StoredShard:
             if row >= self.rows or line != self.lines[row]:
                 was = self.lines[row].decode("utf-8", "replace").strip() if row < self.rows else "not there"
                 return f"row {row} is {line.decode().strip()} in the source, and was {was} at the build"
-        for name, spec in self.fields.items():
-            fresh = np.frombuffer(bytes_of(chunk.fields[name]), np.uint8).reshape(-1, spec.row_bytes)
-            stored = self._read(name, first, spec.row_bytes, len(fresh))
-            if stored.size != fresh.size:
-                return f"{name} ends before row {first + len(fresh)}"
-            rows = np.flatnonzero((stored.reshape(fresh.shape) != fresh).any(1))
-            if rows.size:
-                sample = chunk.samples[int(rows[0])][0]
-                return f"{name} of row {first + int(rows[0])} differs from {sample} in the source"
+        for name in self.fields if chunk.samples else ():
+            fresh = chunk.fields[name]
+            if isinstance(fresh, WholeRows):
+                found = self._whole(name, fresh, first)
+            else:
+                rows = np.frombuffer(bytes_of(fresh), np.uint8)
+                found = self._compared(name, rows.reshape(len(fresh), -1), first)
+            if found is None:
+                return f"{name} ends before row {self.row}"
+            if found < self.row - first:
+                return f"{name} of row {first + found} differs from {chunk.samples[found][0]} in the source"
         return None
+
+    def _whole(self, name: str, rows: WholeRows, first: int) -> int | None:
+        """As :meth:`_compared`, of rows of their own sizes."""
+        before = self.bytes.get(name, 0)
+        self.bytes[name] = before + len(rows.bytes)
+        least = len(rows)
+        for file, fresh in whole_parts(name, rows, before).items():
+            if file not in self.files:
+                continue
+            of_bytes = not self.files[file].counted
+            found = self._compared(file, _byte_rows(fresh), before if of_bytes else first + self.files[file].more)
+            if found is None:
+                return None
+            if of_bytes:
+                found = int(np.searchsorted(rows.offsets[1:], found, "right"))
+            least = min(least, found)
+        return least
+
+    def _compared(self, file: str, lines: npt.NDArray[np.uint8], first: int) -> int | None:
+        """The first of these elements, uint8 [n, bytes], that is stored otherwise, or n; None: fewer are stored."""
+        stored = self._read(file, first * lines.shape[1], lines.size)
+        if stored.size != lines.size:
+            return None
+        different = np.flatnonzero((stored.reshape(lines.shape) != lines).any(1))
+        return int(different[0]) if different.size else len(lines)
 
     def left_over(self) -> str | None:
         """A message if rows are stored that the source no longer has, else None."""
         return f"{counted(self.rows, 'row')} stored, the source gives {self.row}" if self.row < self.rows else None
 
-    def _read(self, name: str, first: int, size: int, rows: int) -> np.ndarray:
+    def _read(self, name: str, offset: int, size: int) -> np.ndarray:
         path = self.folder / f"{name}.memmap"
         try:
             with open(path, "rb", opener=open_regular) as file:
-                return np.fromfile(file, np.uint8, count=rows * size, offset=first * size)
+                return np.fromfile(file, np.uint8, count=size, offset=offset)
         except OSError as error:
             raise StoreError(f"cannot read {path} ({error.strerror})") from error
+
+
+def _byte_rows(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The bytes of each element, uint8 [n, bytes]; n is at least 1."""
+    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 
 def _files(manifest: Manifest) -> Iterator[_File]:
     for name, split in manifest.splits.items():
         for index, shard in enumerate(split.shards):
             folder = f"{name}/{shard_name(index)}"
-            meta = tensordict_meta(split.fields, shard.rows).encode()
+            meta = tensordict_meta(split.fields, shard).encode()
             record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
             yield _File(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record)
             for field, record in shard.files.items():

@@ -52,6 +52,16 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
+def refuse_own_sizes(split: Rows) -> None:
+    """UsageError if rows have their own sizes, which the tiers and kernels do not read."""
+    for name, spec in split.fields.items():
+        if spec.own_sizes:
+            raise UsageError(
+                f"{name} of split {split.name!r} are whole photographs, each of its own size, which the loader does "
+                "not read yet; read them as split[i], or build the dataset without --layout whole"
+            )
+
+
 def refuse_collate(collate: object, split: Rows, fields: Sequence[str]) -> None:
     """Refuses a Collate or Views that cannot be done to the split's rows, before one is read.
 

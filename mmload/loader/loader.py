@@ -30,6 +30,7 @@ from mmload.loader.arguments import (
     refuse_collate,
     refuse_number,
     refuse_other_ranks,
+    refuse_own_sizes,
     returns_for,
     view_named,
 )
@@ -154,6 +155,7 @@ class Loader:
             refuse_number("threads", threads, 1)
         self._view = view_named(dataset, split)
         self.split = self._view.rows
+        refuse_own_sizes(self.split)
         self.dataset: Any = self.split if isinstance(dataset, str | Path | Dataset) else dataset
         self._subset = self._view.subset
         self.batch_size = batch_size

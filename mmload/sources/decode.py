@@ -24,12 +24,10 @@ from torch import Tensor
 from mmload.errors import RecipeError
 from mmload.runtime.warning_filters import Shared, warnings_suppressed
 from mmload.sources.libtiff_messages import libtiff_silenced
+from mmload.store.whole_rows import MAX_PIXELS
 
 MODES = {"RGB": "RGB", "L": "Gray"}
 """Pillow's name of each mode, and libjpeg-turbo's."""
-
-MAX_PIXELS = 2**31 // 12
-"""178,956,970: a larger image is refused as a decompression bomb; it is twice Pillow's warning level."""
 
 FORMATS = (
     *("BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"),

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from mmload.errors import SampleError
 from mmload.runtime.warning_filters import warnings_suppressed
-from mmload.sources.decode import FORMATS, MAX_PIXELS
+from mmload.sources.decode import FORMATS
 from mmload.sources.files import read_bytes
 from mmload.sources.libtiff_messages import libtiff_silenced
 from mmload.sources.schema import LOSSY
 from mmload.sources.voc_xml import VocObject
 from mmload.store.losses import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
+from mmload.store.whole_rows import MAX_PIXELS
 
 Box = tuple[float, float, float, float]
 

@@ -19,6 +19,7 @@ from mmload.errors import MmloadError, UsageError, choices, counted
 from mmload.records import FieldSpec
 from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import Folder
+from mmload.store.field_files import files_of
 from mmload.store.manifest import SplitRecord
 from mmload.store.memory_map import OpenFile, joinable, mapped
 from mmload.store.opening import opened
@@ -129,7 +130,8 @@ class Split:
     @lazy_property
     def _revisions(self) -> str:
         """A digest of the revisions of the files."""
-        found = [self.reader.revision(name, shard) for name in self.fields for shard in range(len(self.record.shards))]
+        shards = range(len(self.record.shards))
+        found = [self.reader.revision(name, shard) for name in files_of(self.fields) for shard in shards]
         return sha256(repr(found).encode()).hexdigest()
 
     @property
@@ -195,17 +197,24 @@ class Split:
             rows: their numbers as a list, array or tensor; a slice; or a mask, of one boolean for each row. Negative
                 numbers count from the end.
 
+        Returns:
+            A batch. Of whole photographs it is a lazy stack: ``batch[i].images`` is uint8 [C, H, W] of its own size,
+            and ``batch.get("images", as_list=True)`` lists them.
+
         Raises:
             IndexError: if a row is out of range, or a mask has another length than the split.
             TypeError: if they are neither integers nor booleans.
         """
-        from mmload.batch import make_batch  # tensordict: to open a dataset does not need it
+        from mmload.batch import make_batch, make_ragged_batch  # tensordict: to open a dataset does not need it
 
         numbers = row_numbers(rows, len(self), self._name_in_messages)
         self.check_changed()
         try:
-            fields = {name: self.reader.gather(name, numbers) for name in self.fields}
-            return make_batch(fields, len(numbers), ids=numbers)
+            fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.own_sizes}
+            if len(fields) == len(self.fields):
+                return make_batch(fields, len(numbers), ids=numbers)
+            own = {n: self.reader.whole(n).tensors(numbers) for n, spec in self.fields.items() if spec.own_sizes}
+            return make_ragged_batch(fields, own, numbers)
         except MmloadError:
             raise
         except Exception as error:  # such as MemoryError; a DataLoader reports the notes of its workers' errors
@@ -316,6 +325,9 @@ class Split:
         Several shards are mapped contiguously. Their files have to end at a page boundary, as those of square images
         with a side of 64, 128, 192 ... do; small fields whose files do not, such as targets, are read into memory.
 
+        Of whole photographs it has ``extra["images.sizes"]``, int32 [N, 2], in place of images: a tensorclass of N rows
+        holds tensors of N rows. ``TensorDict.load_memmap`` of a shard has all of its bytes.
+
         Raises:
             UsageError: if the split has several shards whose files cannot be joined.
         """
@@ -327,12 +339,12 @@ class Split:
 
         filled = [index for index in shards if self.record.shards[index].rows]
         rows = sum(self.record.shards[index].rows for index in filled)
-        return make_batch({name: self._mapped_field(name, filled, rows) for name in self.fields}, rows)
+        files = {name: file.spec for name, file in files_of(self.fields).items() if file.counted and not file.more}
+        return make_batch({name: self._mapped_file(name, spec, filled, rows) for name, spec in files.items()}, rows)
 
-    def _mapped_field(self, name: str, shards: Sequence[int], rows: int) -> Tensor:
+    def _mapped_file(self, name: str, spec: FieldSpec, shards: Sequence[int], rows: int) -> Tensor:
         import torch
 
-        spec = self.fields[name]
         sizes = [self.record.shards[index].rows * spec.row_bytes for index in shards]
         if not rows:
             return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
@@ -349,5 +361,5 @@ class Split:
         )
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in self.fields.items())
+        shown = ", ".join(f"{name} {spec}" for name, spec in self.fields.items())
         return f"Split({self.name!r} of {str(self.path)!r}: {counted(len(self), 'row')} of {shown})"

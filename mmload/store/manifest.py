@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import DamagedError, StoreError
-from mmload.records import DTYPES, FieldSpec
+from mmload.records import DTYPES, OWN, FieldSpec
 from mmload.runtime.regular_files import read_regular
-from mmload.store.manifest_text import FIRST_VERSION, MOST_BYTES, parse, shown, text_of
+from mmload.store.field_files import FieldFile, files_of
+from mmload.store.manifest_text import FIRST_VERSION, MOST_BYTES, VERSION, WHOLE_VERSION, parse, shown, text_of
 from mmload.store.unfinished import how_to_go_on
 
 FILE_NAME = "dataset.json"
@@ -42,7 +43,7 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """One shard: its rows, and per field the record of ``<field>.memmap``."""
+    """One shard: its rows, and the record of each ``<name>.memmap``, by :func:`mmload.store.field_files.files_of`."""
 
     rows: int
     files: dict[str, FileRecord]
@@ -102,6 +103,11 @@ class Manifest:
         body = [self.recipe, self.fingerprint, {name: _split_to_json(split) for name, split in self.splits.items()}]
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def own_sizes(self) -> bool:
+        """Whether a field of a split has rows of their own sizes."""
+        return any(spec.own_sizes for split in self.splits.values() for spec in split.fields.values())
+
     def excluded(self, split: str) -> list[str]:
         """The samples of a split that the recipe leaves out, by id; none if the recipe is malformed."""
         table = self.recipe.get("exclude")
@@ -116,7 +122,7 @@ class Manifest:
             "splits": {name: _split_to_json(split) for name, split in self.splits.items()},
             "card": self.card,
         }
-        return text_of(body)
+        return text_of(body, WHOLE_VERSION if self.own_sizes else VERSION)
 
 
 def shard_name(index: int) -> str:
@@ -144,7 +150,8 @@ def loads(text: str, path: str) -> Manifest:
         DamagedError: if it is not a manifest, or contradicts itself.
     """
     body = parse(text, path)
-    return _Reader(path, strict=body["version"] != FIRST_VERSION).manifest(body)
+    version = body["version"]
+    return _Reader(path, strict=version != FIRST_VERSION, whole=version == WHOLE_VERSION).manifest(body)
 
 
 def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
@@ -179,7 +186,7 @@ def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
 def _split_to_json(split: SplitRecord) -> dict[str, Any]:
     return {
         "rows": split.rows,
-        "fields": {name: {"dtype": f.dtype, "shape": list(f.shape)} for name, f in split.fields.items()},
+        "fields": {name: _field_to_json(spec) for name, spec in split.fields.items()},
         "classes": list(split.classes),
         "class_counts": list(split.class_counts),
         "mean": list(split.mean),
@@ -191,6 +198,11 @@ def _split_to_json(split: SplitRecord) -> dict[str, Any]:
         "shard_samples": split.shard_samples,
         "shards": [shard_to_json(shard) for shard in split.shards],
     }
+
+
+def _field_to_json(spec: FieldSpec) -> dict[str, Any]:
+    shape = [None if size == OWN else size for size in spec.shape]
+    return {"dtype": spec.dtype, "shape": shape} | ({"encoding": spec.encoding} if spec.own_sizes else {})
 
 
 def shard_to_json(shard: ShardRecord) -> dict[str, Any]:
@@ -210,7 +222,8 @@ def shard_from_json(body: object, path: str) -> ShardRecord:
 _FILE_KEYS = {field.name for field in fields(FileRecord)}
 _SHARD_KEYS = {field.name for field in fields(ShardRecord)}
 _SPLIT_KEYS = {field.name for field in fields(SplitRecord)}
-_FIELD_KEYS = {field.name for field in fields(FieldSpec)}
+_OWN_FIELD_KEYS = {field.name for field in fields(FieldSpec)}
+_FIELD_KEYS = _OWN_FIELD_KEYS - {"encoding"}
 _SKIPPED_KEYS = {"id", "reason"}
 
 
@@ -220,15 +233,15 @@ class _Reader:
     Args:
         path: the file, for messages.
         strict: refuse keys that this version does not have; version 1 lets a reader ignore them.
+        whole: fields may have rows of their own sizes, and at least one has.
     """
 
-    def __init__(self, path: str, *, strict: bool = True) -> None:
-        self.path, self.strict = path, strict
+    def __init__(self, path: str, *, strict: bool = True, whole: bool = False) -> None:
+        self.path, self.strict, self.whole = path, strict, whole
 
     def fail(self, where: str, expected: str, got: object) -> DamagedError:
-        return DamagedError(
-            f"{self.path} is damaged: {where} is {shown(got)}, expected {expected}; rebuild the dataset"
-        )
+        what = f"{where} is {shown(got)}, expected {expected}"
+        return DamagedError(f"{self.path} is damaged: {what}; rebuild the dataset")
 
     def mapping(self, body: object, where: str) -> Mapping[str, Any]:
         if not isinstance(body, dict):
@@ -274,16 +287,18 @@ class _Reader:
         return FileRecord(bytes=self.count(record.get("bytes"), f"{where}.bytes"), crc32=digest)
 
     def field(self, body: object, where: str) -> FieldSpec:
-        record = self.keys(body, where, _FIELD_KEYS)
+        own_sizes = self.whole and "encoding" in self.mapping(body, where)
+        record = self.keys(body, where, _OWN_FIELD_KEYS if own_sizes else _FIELD_KEYS)
         shape = self.items(record.get("shape"), f"{where}.shape")
-        sizes = tuple(self.count(size, f"{where}.shape") for size in shape)
+        sizes = tuple(OWN if own_sizes and size is None else self.count(size, f"{where}.shape") for size in shape)
         if math.prod(sizes[:_DIMENSIONS]) >= 2**56 or len(sizes) > _DIMENSIONS:
             raise self.fail(f"{where}.shape", f"at most {_DIMENSIONS} sizes, less than 2**56 elements", shape)
         dtype = self.text(record.get("dtype"), f"{where}.dtype")
         if dtype not in DTYPES:
             raise self.fail(f"{where}.dtype", f"one of {', '.join(DTYPES)}", dtype)
         try:
-            return FieldSpec(dtype=dtype, shape=sizes)
+            encoding = self.text(record.get("encoding"), f"{where}.encoding") if own_sizes else None
+            return FieldSpec(dtype=dtype, shape=sizes, encoding=encoding)
         except ValueError as error:
             raise DamagedError(f"{self.path} is damaged: {where}: {error}; rebuild the dataset") from error
 
@@ -328,16 +343,16 @@ class _Reader:
         return split
 
     def agree(self, split: SplitRecord, where: str) -> None:
-        """The parts of a split must tell the same story."""
+        """The parts of a split agree."""
         if split.shard_samples == 0:
             raise self.fail(f"{where}.shard_samples", "at least 1, or null", 0)
         if not split.fields:
             raise self.fail(f"{where}.fields", "at least one field", {})
         self.agree_counts(split, where)
         self.agree_statistics(split, where)
-        row_bytes = {name: spec.row_bytes for name, spec in split.fields.items()}
+        files = files_of(split.fields)
         for index, shard in enumerate(split.shards):
-            self.agree_shard(shard, row_bytes, f"{where}.shards[{index}].files")
+            self.agree_shard(shard, files, f"{where}.shards[{index}].files")
 
     def agree_counts(self, split: SplitRecord, where: str) -> None:
         """Rows are counted alike by split, shards, classes and skipped samples."""
@@ -349,9 +364,8 @@ class _Reader:
         if len(split.skipped) != min(split.skipped_count, SKIPPED_SHOWN):
             raise self.fail(f"{where}.skipped_count", "the number of skipped samples", split.skipped_count)
         if (split.skipped_file is None) != (split.skipped_count == 0):
-            raise self.fail(
-                f"{where}.skipped_file", "a file where samples were left out, else null", split.skipped_file
-            )
+            expected = "a file where samples were left out, else null"
+            raise self.fail(f"{where}.skipped_file", expected, split.skipped_file)
 
     def agree_statistics(self, split: SplitRecord, where: str) -> None:
         """Mean and deviation have one number for each channel, or none."""
@@ -361,22 +375,26 @@ class _Reader:
             if len(values) not in (0, channels):
                 raise self.fail(f"{where}.{name}", f"{channels} numbers, one a channel", list(values))
 
-    def agree_shard(self, shard: ShardRecord, row_bytes: Mapping[str, int], where: str) -> None:
-        """A shard has one file for each field, of rows x row size bytes."""
-        if shard.files.keys() != row_bytes.keys():
-            raise self.fail(where, f"one for each of {list(row_bytes)}", list(shard.files))
+    def agree_shard(self, shard: ShardRecord, files: Mapping[str, FieldFile], where: str) -> None:
+        """A shard has the files of each field, of rows x row size bytes where all rows have one size."""
+        if shard.files.keys() != files.keys():
+            raise self.fail(where, f"one for each of {list(files)}", list(shard.files))
         for name, file in shard.files.items():
-            size = shard.rows * row_bytes[name]
-            if file.bytes != size:
-                raise self.fail(f"{where}.{name}.bytes", f"{size} (rows x row size)", file.bytes)
+            size = files[name].bytes(shard.rows)
+            if file.bytes < shard.rows or size not in (None, file.bytes):
+                expected = f"{size} (rows x row size)" if size is not None else f"at least {shard.rows}"
+                raise self.fail(f"{where}.{name}.bytes", expected, file.bytes)
 
     def manifest(self, body: Mapping[str, Any]) -> Manifest:
         splits = self.mapping(body.get("splits"), "splits")
         if not splits:
             raise self.fail("splits", "at least one split", {})
-        return Manifest(
+        manifest = Manifest(
             recipe=dict(self.mapping(body.get("recipe"), "recipe")),
             fingerprint=self.text(body.get("fingerprint"), "fingerprint"),
             splits={self.name(name, "splits"): self.split(split, f"splits.{name}") for name, split in splits.items()},
             card=dict(self.mapping(body.get("card", {}), "card")),
         )
+        if self.whole and not manifest.own_sizes:
+            raise self.fail("version", f"{VERSION}, as no field has rows of their own sizes", WHOLE_VERSION)
+        return manifest

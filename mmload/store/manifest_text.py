@@ -16,6 +16,8 @@ from mmload.store.checksum import crc32
 
 FORMAT = "mmload"
 VERSION = 2
+WHOLE_VERSION = 3
+"""Of datasets with a field of rows of their own sizes; all others are still written as :data:`VERSION`."""
 FIRST_VERSION = 1
 """Read, but no longer written: it has no checksum."""
 
@@ -23,19 +25,20 @@ MOST_BYTES = 2**31
 """A larger dataset.json is refused unread: with two fields, more than four million shards fit."""
 
 KEYS = ("format", "version", "recipe", "fingerprint", "splits", "card", "crc32")
-"""Those of version 2, all of which must be there, and no others."""
+"""Those of versions 2 and 3, all of which must be there, and no others."""
 
 _END = re.compile(r',\n "crc32": "([0-9a-f]{8})"\n\}\n')
 _END_LENGTH = len(',\n "crc32": "01234567"\n}\n')
 
 
-def text_of(body: Mapping[str, Any]) -> str:
-    """A manifest of this version as JSON text with its checksum; equal bodies in equal order give equal text.
+def text_of(body: Mapping[str, Any], version: int = VERSION) -> str:
+    """A manifest as JSON text with its checksum; equal bodies in equal order give equal text.
 
     Args:
         body: with the keys of :data:`KEYS`; ``format``, ``version`` and ``crc32`` are set here.
+        version: :data:`VERSION` or :data:`WHOLE_VERSION`.
     """
-    full = {"format": FORMAT, "version": VERSION} | {
+    full = {"format": FORMAT, "version": version} | {
         key: value for key, value in body.items() if key not in ("format", "version", "crc32")
     }
     start = json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
@@ -60,12 +63,12 @@ def parse(text: str, path: str) -> dict[str, Any]:
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise DamagedError(f'{path} is not the manifest of an mmload dataset: it has no "format": "{FORMAT}"')
     version = body.get("version")
-    if type(version) is not int or version not in (FIRST_VERSION, VERSION):
+    if type(version) is not int or version not in (FIRST_VERSION, VERSION, WHOLE_VERSION):
         raise VersionError(
-            f"{path} has format version {shown(version)}, this mmload reads versions {FIRST_VERSION} and {VERSION}; "
-            "upgrade mmload, or build the dataset again"
+            f"{path} has format version {shown(version)}, this mmload reads versions {FIRST_VERSION} to "
+            f"{WHOLE_VERSION}; upgrade mmload, or build the dataset again"
         )
-    if version == VERSION:
+    if version != FIRST_VERSION:
         _check(body, text, path)
     elif "crc32" in body:
         raise DamagedError(f"{path} is damaged: format version 1 has no crc32; rebuild the dataset")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mmload.errors import DamagedError, StoreError
 from mmload.store.dataset_folder import Folder, Revision, revision_of
+from mmload.store.field_files import files_of
 from mmload.store.manifest import Manifest, SplitRecord, shard_name
 
 _TRIES = 10
@@ -42,7 +43,7 @@ def opened(path: str | Path) -> tuple[Folder, Manifest]:
 def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
     """Compare the files' sizes with the manifest, and remember their revisions: O(shards), not O(rows)."""
     advice = f"run: mmload repair {folder.path} --source ROOT"
-    seen: dict[str, list[Revision]] = {name: [] for name in record.fields}
+    seen: dict[str, list[Revision]] = {name: [] for name in files_of(record.fields)}
     for index, shard in enumerate(record.shards):
         for name, expected in shard.files.items():
             file = f"{split}/{shard_name(index)}/{name}.memmap"

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mmload.errors import UsageError
+from mmload.records import FieldSpec
 from mmload.store.dataset_folder import Folder, Revision, revision_of
+from mmload.store.field_files import files_of
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
+from mmload.store.whole_reader import WholeReader
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,6 +70,10 @@ class RowReader:
         self._starts = np.cumsum([0, *(shard.rows for shard in record.shards)])
         self._files: dict[tuple[int, str], HeldFile] = {}
         self._columns: dict[str, Tensor] = {}
+        self._specs = {
+            name: file.spec for name, file in files_of(record.fields).items() if file.counted and not file.more
+        }
+        self._whole: dict[str, WholeReader] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self._folder, "split": self._split, "record": self._record}
@@ -86,7 +94,7 @@ class RowReader:
         Raises:
             DamagedError, StoreError: as :meth:`gather`.
         """
-        spec = self._record.fields[name]
+        spec = self._spec(name)
         half = spec.dtype == "bfloat16"
         out = np.empty((len(rows), *spec.shape), np.uint16 if half else spec.dtype)
         self._fill(name, rows, np.arange(len(rows)), memoryview(out.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]  # numpy 2 on 3.11
@@ -114,7 +122,7 @@ class RowReader:
             if out is not None or column.dtype == torch.bfloat16:  # which numpy does not have
                 return torch.index_select(column, 0, rows, out=out)
             return torch.from_numpy(column.numpy()[rows.numpy()])
-        spec = self._record.fields[name]
+        spec = self._spec(name)
         if out is None:
             out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
         self.gather_into(name, rows, out)
@@ -133,7 +141,7 @@ class RowReader:
         self._fill(name, rows.numpy(), placed, memory_of(out))
 
     def _fill(self, name: str, rows: Numbers, out_rows: Numbers, memory: memoryview) -> None:
-        most = max(1, _JOINED_BYTES // self._record.fields[name].row_bytes)
+        most = max(1, _JOINED_BYTES // self._spec(name).row_bytes)
         requests = self._requests(name, rows, out_rows, memory, most)
         for _ in _served(requests.each):
             pass
@@ -158,8 +166,26 @@ class RowReader:
                 first = number
                 yield end
 
+    def whole(self, name: str) -> WholeReader:
+        """The rows of a field whose rows have their own sizes."""
+        found = self._whole.get(name)
+        if found is None:
+            spec = self._record.fields[name]
+            made = WholeReader(self._folder, self._split, self._record, name, spec, self.held)
+            found = self._whole.setdefault(name, made)
+        return found
+
+    def _spec(self, name: str) -> FieldSpec:
+        """The dtype and shape of each row; of a field of rows of their own sizes, ``name`` is one of its files."""
+        if name not in self._specs:
+            raise UsageError(
+                f"{name} of split {self._split!r} of {self._folder.path} are whole photographs, each of its own size, "
+                "and this needs rows of one size; build the dataset without --layout whole"
+            )
+        return self._specs[name]
+
     def path(self, name: str, shard: int) -> str:
-        """The file that holds a field of a shard."""
+        """The file of a shard that holds a field, or the part of it that ``name`` says."""
         return self._folder.name(self._file(name, shard))
 
     def revision(self, name: str, shard: int) -> Revision:
@@ -180,14 +206,14 @@ class RowReader:
             memory: the output's, of [N, *row shape].
             most: rows of a request.
         """
-        size = self._record.fields[name].row_bytes
+        size = self._spec(name).row_bytes
         heads = _run_heads(wanted, out_rows, self._starts)
         shards = np.searchsorted(self._starts, wanted[heads], side="right") - 1
         lengths = np.diff(heads, append=len(wanted)).tolist()
         # Iterating over lists, not arrays, saves 5 us a row.
         firsts = (wanted[heads] - self._starts[shards]).tolist()
         shard_of, out_row_of = shards.tolist(), out_rows[heads].tolist()
-        files = {shard: self._held(name, shard) for shard in set(shard_of)}
+        files = {shard: self.held(name, shard) for shard in set(shard_of)}
         requests = _Requests([], [], list(files.values()))
         for shard, row, out_row, length in zip(shard_of, firsts, out_row_of, lengths, strict=True):
             for past in range(0, length, most):
@@ -200,7 +226,7 @@ class RowReader:
 
     def handle(self, name: str, shard: int) -> int:
         """The descriptor of an open file, closed with the reader."""
-        return self._held(name, shard).handle
+        return self.held(name, shard).handle
 
     def check(self, name: str, shards: Iterable[int]) -> None:
         """Check that what was read of these shards belongs to the dataset that was opened: one ``fstat`` each.
@@ -208,10 +234,10 @@ class RowReader:
         Raises:
             DamagedError, StoreError: if a file was written to.
         """
-        _check(self._held(name, shard) for shard in shards)
+        _check(self.held(name, shard) for shard in shards)
 
-    def _held(self, name: str, shard: int) -> HeldFile:
-        """The open file. Lock-free, as a fork could leave a lock held."""
+    def held(self, name: str, shard: int) -> HeldFile:
+        """An open file of a shard, by its name without ``.memmap``. Lock-free, as a fork could leave a lock held."""
         key = (shard, name)
         held = self._files.get(key)
         if held is None:
@@ -226,7 +252,7 @@ class RowReader:
 
         column = self._columns.get(name)
         if column is None:
-            spec = self._record.fields[name]
+            spec = self._spec(name)
             rows = self._record.rows
             if spec.row_bytes > SMALL_ROW or spec.row_bytes * rows > COLUMN_BYTES:
                 return None

@@ -16,6 +16,8 @@ from operator import add
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,8 +26,10 @@ from mmload.records import FieldSpec
 from mmload.runtime.durable_files import remove, sync, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
+from mmload.store.field_files import BYTES, ENCODINGS, OFFSETS, SIZES, files_of
 from mmload.store.losses import first_names, total_losses
 from mmload.store.manifest import FileRecord, ShardRecord, shard_from_json, shard_name, shard_to_json
+from mmload.store.whole_rows import WholeRows
 
 META_NAME = "meta.json"
 
@@ -39,7 +43,7 @@ class Chunk:
     """Neighboring rows, ready to be stored.
 
     Attributes:
-        fields: name -> contiguous tensor [n, *row shape].
+        fields: name -> contiguous tensor [n, *row shape], or n rows of their own sizes.
         samples: (sample id, (height, width) of the image in its file, or None) of each row.
         skipped: (sample id, reason) of the samples left out.
         sums: int64 [2, C], the sum and the sum of squares of each channel over the images' pixels, without the borders
@@ -50,7 +54,7 @@ class Chunk:
         first: of some of these counts, the first samples.
     """
 
-    fields: Mapping[str, Tensor]
+    fields: Mapping[str, Tensor | WholeRows]
     samples: Sequence[tuple[str, tuple[int, int] | None]]
     skipped: Sequence[tuple[str, str]] = ()
     sums: Tensor | None = None
@@ -188,18 +192,20 @@ class ShardWriter:
         self._behind = ThreadPoolExecutor(1, "mmload-flush")
         self._flush: Future[None] | None = None
         self._unflushed = 0
-        self._crcs = dict.fromkeys(fields, 0)
         self._files: dict[str, BinaryIO] = {}
+        files = files_of(fields)
+        self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
         try:
             self._clear()
-            for name, spec in fields.items():
+            for name, file in files.items():
                 self._files[name] = self._open(self._partial / f"{name}.memmap")
-                _reserve(self._files[name], rows * spec.row_bytes)
+                _reserve(self._files[name], file.bytes(rows) or 0)
+                self._append(name, memoryview(bytes(file.more * file.spec.row_bytes)))  # offsets begin with 0
             self._samples = self._open(paths.samples_file(split, index))
             self._skipped = self._open(paths.skipped_file(split, index))
         except OSError as error:
             self.abandon()
-            need = sum(rows * spec.row_bytes for spec in fields.values())
+            need = sum(file.bytes(rows) or 0 for file in files.values())
             raise BuildError(
                 f"no room for {need:,} bytes at {self._partial} ({error.strerror}); free some, or build elsewhere"
             ) from error
@@ -211,19 +217,28 @@ class ShardWriter:
             BuildError: if the disk refuses the write.
         """
         try:
-            for name, file in self._files.items():
-                block = bytes_of(chunk.fields[name])
-                self._crcs[name] = crc32(block, self._crcs[name])
-                file.write(block)
-                self._unflushed += len(block)
+            for name, rows in chunk.fields.items():
+                if isinstance(rows, WholeRows):
+                    parts = whole_parts(name, rows, self._sizes[f"{name}.{BYTES}"])
+                    blocks = {file: _memory(array) for file, array in parts.items() if file in self._files}
+                else:
+                    blocks = {name: bytes_of(rows)}
+                for file, block in blocks.items():
+                    self._append(file, block)
             self._samples.write(samples_lines(chunk))
             self._skipped.write(skipped_lines(chunk.skipped))
             self._flush_behind()
         except OSError as error:
             raise _write_failed(self._partial, error) from error
         self._summary.add(chunk)
-        rows = self._summary.record.rows + len(chunk.samples)
-        self._summary.record = ShardRecord(rows=rows, files={})
+        total = self._summary.record.rows + len(chunk.samples)
+        self._summary.record = ShardRecord(rows=total, files={})
+
+    def _append(self, name: str, block: memoryview) -> None:
+        self._crcs[name] = crc32(block, self._crcs[name])
+        self._files[name].write(block)
+        self._sizes[name] += len(block)
+        self._unflushed += len(block)
 
     def _flush_behind(self) -> None:
         """Flush in a background thread, so that :meth:`seal` has little to wait for."""
@@ -257,18 +272,17 @@ class ShardWriter:
             if self._flush is not None:
                 self._flush.result()  # the system reports an error only once
             for name, file in self._files.items():
-                size = rows * self._fields[name].row_bytes
                 file.flush()
-                file.truncate(size)
+                file.truncate(self._sizes[name])
                 sync(file)
-                files[name] = FileRecord(bytes=size, crc32=f"{self._crcs[name]:08x}")
+                files[name] = FileRecord(bytes=self._sizes[name], crc32=f"{self._crcs[name]:08x}")
             for lines in (self._samples, self._skipped):
                 sync(lines)
             self.abandon()
-            write_atomically(self._partial / META_NAME, tensordict_meta(self._fields, rows))
+            self._summary.record = ShardRecord(rows=rows, files=files)
+            write_atomically(self._partial / META_NAME, tensordict_meta(self._fields, self._summary.record))
             self._partial.rename(self._final)
             sync_folder(self._final.parent)
-            self._summary.record = ShardRecord(rows=rows, files=files)
             write_atomically(self._summary_file, self._summary.dumps())
         except OSError as error:
             self.abandon()
@@ -303,24 +317,45 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def tensordict_meta(fields: Mapping[str, FieldSpec], rows: int) -> str:
-    """The ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard; ``_type`` is a constant of tensordict."""
+def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
+    """The ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard; ``_type`` is a constant of tensordict.
+
+    Its batch size is [rows]; with rows of their own sizes [], as not every file has one element for each row then.
+    """
+    files = files_of(fields)
     meta: dict[str, Any] = {
         name: {
             "device": "cpu",
-            "shape": [rows, *spec.shape],
-            "dtype": f"torch.{spec.dtype}",
+            "shape": [shard.files[name].bytes // file.spec.row_bytes, *file.spec.shape],
+            "dtype": f"torch.{file.spec.dtype}",
             "is_nested": False,
         }
-        for name, spec in fields.items()
+        for name, file in files.items()
     }
-    meta |= {"shape": [rows], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+    shape = [] if any(spec.own_sizes for spec in fields.values()) else [shard.rows]
+    meta |= {"shape": shape, "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
     return json.dumps(meta, indent=1) + "\n"
+
+
+def whole_parts(name: str, rows: WholeRows, before: int) -> dict[str, npt.NDArray[Any]]:
+    """What rows of their own sizes append to the files of a field, after so many bytes of the rows before them."""
+    parts: dict[str, npt.NDArray[Any]] = {
+        BYTES: rows.bytes,
+        OFFSETS: rows.offsets[1:] + before,
+        SIZES: rows.sizes,
+        ENCODINGS: rows.encodings,
+    }
+    return {f"{name}.{part}": array for part, array in parts.items()}
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """A tensor's elements in row-major order, without a copy if they are contiguous."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _memory(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of an array."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _write_failed(path: Path, error: OSError) -> BuildError:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from mmload.errors import RecipeError
-from mmload.sources.decode import MAX_PIXELS, Decoder
+from mmload.sources.decode import Decoder
+from mmload.store.whole_rows import MAX_PIXELS
 
 
 def resized_header(jpeg: bytes, height: int, width: int) -> bytes:

@@ -88,7 +88,7 @@ def test_a_manifest_comes_back_and_its_text_is_stable(manifest: Manifest) -> Non
 
 @pytest.mark.slow
 def test_the_readers_in_the_document_work_without_mmload(dataset: Dataset) -> None:
-    numpy_reader, tensordict_reader = re.findall(
+    numpy_reader, tensordict_reader, _ = re.findall(
         r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8").replace("photos-256", str(dataset.path)), re.DOTALL
     )
     code = f"""
@@ -207,7 +207,7 @@ def test_damaged_meta_and_samples_are_found(copy: Path, dataset: Dataset, name: 
         ('{"format": "mmload"}', VersionError, "format version None"),
         ('{"format": "mmload", "version": true}', VersionError, "format version True"),
         ('{"format": "mmload", "version": 1.0}', VersionError, r"format version 1\.0"),
-        ('{"format": "mmload", "version": 3}', VersionError, "this mmload reads versions 1 and 2"),
+        ('{"format": "mmload", "version": 4}', VersionError, "this mmload reads versions 1 to 3"),
         ('{"format": "mmload", "version": 1}', DamagedError, "splits is None, expected an object"),
     ],
 )

@@ -1,0 +1,209 @@
+"""Reads rows of their own sizes: where each is, from the files of offsets and sizes, and its bytes or pixels.
+
+The index of a field is read once and checked: 16 bytes a row stay in memory, 17 where some rows are JPEGs and others
+are not. Rows are read by their place in the file, with ``preadv``, as :mod:`mmload.store.row_reader` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import DamagedError, StoreError
+from mmload.records import FieldSpec
+from mmload.store.dataset_folder import Folder
+from mmload.store.field_files import BYTES, ENCODINGS, OFFSETS, SIZES, parts_of
+from mmload.store.held_file import HeldFile
+from mmload.store.manifest import SplitRecord
+from mmload.store.row_sources import Samples
+from mmload.store.whole_rows import (
+    Bytes,
+    Offsets,
+    Pixels,
+    Sizes,
+    WholeRows,
+    decoded,
+    encoding_of,
+    fault_of,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Index:
+    """Where the rows of a split are, all shards together.
+
+    Attributes:
+        offsets: int64 [rows + 1], counted as if the shards' bytes were one file.
+        sizes: int32 [rows, 2], height and width.
+        encodings: uint8 [rows]; of a field with one encoding a view of a single byte.
+    """
+
+    offsets: Offsets
+    sizes: Sizes
+    encodings: npt.NDArray[np.uint8]
+
+
+class Place(NamedTuple):
+    """Where a row is: a file, its first byte there, and how many they are."""
+
+    file: HeldFile
+    offset: int
+    size: int
+
+
+class WholeReader:
+    """Reads rows of one field of a split. Thread-safe; made by :meth:`mmload.store.row_reader.RowReader.whole`.
+
+    Args:
+        folder: the dataset's.
+        split: the split's name.
+        record: its manifest entry.
+        name: the field.
+        spec: of the field.
+        held: gives an open file by its name and shard.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        split: str,
+        record: SplitRecord,
+        name: str,
+        spec: FieldSpec,
+        held: Callable[[str, int], HeldFile],
+    ) -> None:
+        self._folder, self._split, self._record = folder, split, record
+        self._name, self.spec, self._held = name, spec, held
+        self._first_rows = np.cumsum([0, *(shard.rows for shard in record.shards)])
+        self._first_bytes = np.cumsum([0, *(shard.files[f"{name}.{BYTES}"].bytes for shard in record.shards)])
+        self._index: Index | None = None
+
+    @property
+    def index(self) -> Index:
+        """Where all rows are, read and checked at the first use.
+
+        Raises:
+            DamagedError: if offsets, sizes or encodings contradict each other; it names the row and its sample.
+            StoreError: if a file cannot be opened or read, or was written to.
+        """
+        if self._index is None:
+            self._index = self._read_index()
+        return self._index
+
+    def place(self, row: int) -> Place:
+        """Where a row's bytes are. What is read there is valid after ``place.file.check()``."""
+        start, stop = self.index.offsets[row : row + 2].tolist()
+        shard = int(np.searchsorted(self._first_rows, row, "right")) - 1
+        return Place(self._held(f"{self._name}.{BYTES}", shard), start - int(self._first_bytes[shard]), stop - start)
+
+    def encoded(self, row: int) -> Bytes:
+        """The bytes of a row as they are stored, uint8 [n].
+
+        Raises:
+            DamagedError, StoreError: as :attr:`index`.
+        """
+        place = self.place(row)
+        out = np.empty(place.size, np.uint8)
+        place.file.fill(out.data, place.offset)
+        place.file.check()
+        return out
+
+    def rows(self, rows: Numbers) -> WholeRows:
+        """Rows as they are stored, in memory.
+
+        Args:
+            rows: int64 [B].
+
+        Raises:
+            DamagedError, StoreError: as :attr:`index`.
+        """
+        index = self.index
+        lengths = index.offsets[rows + 1] - index.offsets[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        out, files = np.empty(offsets[-1], np.uint8), set()
+        for row, start, stop in zip(rows.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            place = self.place(row)
+            place.file.fill(out[start:stop].data, place.offset)
+            files.add(place.file)
+        for file in files:
+            file.check()
+        return WholeRows(
+            bytes=out,
+            offsets=offsets,
+            sizes=index.sizes[rows],
+            encodings=index.encodings[rows],
+            channels=self.spec.channels,
+        )
+
+    def pixels(self, row: int) -> Pixels:
+        """The pixels of a row, uint8 [*channels, H, W], in memory of any order.
+
+        Raises:
+            DamagedError: as :attr:`index`, or if its bytes are not a JPEG of its size.
+            StoreError: as :attr:`index`.
+        """
+        data = self.encoded(row)
+        height, width = self.index.sizes[row].tolist()
+        try:
+            found = decoded(data, int(self.index.encodings[row]), height, width, self.spec.channels)
+        except DamagedError as error:
+            raise self.damaged(row, str(error)) from error
+        return found if len(self.spec.shape) == 3 else found[0]
+
+    def tensors(self, rows: Tensor) -> list[Tensor]:
+        """The pixels of some rows, each uint8 [*channels, H, W] and contiguous.
+
+        Raises:
+            DamagedError, StoreError: as :meth:`pixels`.
+        """
+        import torch
+
+        return [torch.from_numpy(np.ascontiguousarray(self.pixels(row))) for row in rows.tolist()]
+
+    def damaged(self, row: int, reason: str) -> DamagedError:
+        """The error of a row: its number, the sample that it was made from, what is wrong, and what to do."""
+        try:
+            sample = repr(Samples(self._folder, self._split, self._record).source(row).id)
+        except StoreError:
+            sample = "a sample that its damaged list does not name"
+        path = self._folder.path
+        return DamagedError(
+            f"{self._name} of row {row} of split {self._split!r} of {path}, made from {sample}, is damaged: "
+            f"{reason}; run: mmload verify {path}"
+        )
+
+    def _read_index(self) -> Index:
+        rows, encoding = int(self._first_rows[-1]), encoding_of(self.spec)
+        offsets, sizes = np.zeros(rows + 1, np.int64), np.empty((rows, 2), np.int32)
+        encodings = np.empty(rows, np.uint8) if encoding is None else np.broadcast_to(np.uint8(encoding), rows)
+        for shard, (first, stop) in enumerate(zip(self._first_rows[:-1], self._first_rows[1:], strict=True)):
+            parts = {part: self._read(part, shard) for part in (OFFSETS, SIZES)}
+            sizes[first:stop] = parts[SIZES]
+            if encoding is None:
+                encodings[first:stop] = self._read(ENCODINGS, shard)
+            before, after = self._first_bytes[shard : shard + 2].tolist()
+            fault = fault_of(
+                parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec.channels, after - before
+            )
+            if fault is not None:
+                raise self.damaged(int(first) + fault[0], fault[1])
+            offsets[first : stop + 1] = parts[OFFSETS] + before
+        return Index(offsets=offsets, sizes=sizes, encodings=encodings)
+
+    def _read(self, part: str, shard: int) -> npt.NDArray[Any]:
+        """All of a file of a shard, but not its rows' bytes."""
+        file = parts_of(self.spec)[part]
+        out = np.empty((self._record.shards[shard].rows + file.more, *file.spec.shape), file.spec.dtype)
+        held = self._held(f"{self._name}.{part}", shard)
+        held.fill(memoryview(out.reshape(-1).view(np.uint8).data), 0)
+        held.check()
+        return out

@@ -1,0 +1,229 @@
+"""Rows of their own sizes: written, read by us, by numpy and by tensordict, and refused where they are damaged."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from building import resealed
+from tensordict import TensorDict
+from whole_datasets import SIZES, jpeg_of, some_images, whole_dataset
+
+import mmload
+from mmload.builder.verify import verify
+from mmload.errors import DamagedError, UsageError
+from mmload.store.dataset import Split
+
+FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
+IMAGES = some_images()
+MASKS = [image[0] // 32 for image in IMAGES]
+
+
+@pytest.fixture(scope="module", params=["raw", "jpeg", "mixed"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven rows with masks in shards of 3, 3 and 1. Read-only."""
+    place = tmp_path_factory.mktemp("whole") / request.param
+    return whole_dataset(place, IMAGES, encoding=request.param, masks=MASKS)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """Rows of pixels, to be damaged."""
+    return whole_dataset(tmp_path / "raw", IMAGES)
+
+
+def expected(row: int, encoding: int) -> np.ndarray:
+    if encoding == 0:
+        return IMAGES[row]
+    import simplejpeg
+
+    return simplejpeg.decode_jpeg(jpeg_of(IMAGES[row]), "RGB").transpose(2, 0, 1)
+
+
+def split_of(path: Path) -> Split:
+    return mmload.open(path)["train"]
+
+
+def test_every_row_comes_back_in_its_own_size(built: Path) -> None:
+    split = split_of(built)
+    encodings = split.reader.whole("images").index.encodings
+    assert len(set(encodings.tolist())) == (2 if built.name == "mixed" else 1)
+    for row, size in enumerate(SIZES):
+        one = split[row]
+        assert one.images.shape == (3, *size)
+        assert (one.images.numpy() == expected(row, encodings[row])).all()
+        assert torch.equal(one.masks, torch.from_numpy(MASKS[row]))
+        assert (int(one.targets), int(one.ids)) == (row, row)
+    assert verify(built) == []
+
+
+def test_several_rows_are_a_lazy_stack(built: Path) -> None:
+    split = split_of(built)
+    batch = pickle.loads(pickle.dumps(split))[[4, 1, -1]]
+    assert batch.targets.tolist() == batch.ids.tolist() == [4, 1, 6]
+    listed = batch.get("images", as_list=True)
+    assert [tuple(image.shape[1:]) for image in listed] == [SIZES[row] for row in (4, 1, 6)]
+    for row, one in zip((4, 1, 6), batch.unbind(0), strict=True):
+        assert torch.equal(one.images, split[row].images)
+    assert len(split[[]]) == 0
+
+
+def test_numpy_reads_what_the_document_says(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", FORMAT.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, object] = {"json": json, "np": np, "pathlib": __import__("pathlib")}
+    exec(next(block for block in blocks if "def photographs" in block), names)
+    found = list(names["photographs"](raw, "train", "images"))  # type: ignore[operator]
+    assert len(found) == len(IMAGES)
+    assert all((image == other).all() for image, other in zip(found, IMAGES, strict=True))
+
+
+def test_a_shard_is_a_tensordict(built: Path) -> None:
+    shard = TensorDict.load_memmap(built / "train/000001")
+    assert shard["images.sizes"].tolist() == [list(size) for size in SIZES[3:6]]
+    assert shard["images.offsets"][-1] == len(shard["images.bytes"])
+    assert shard["targets"].tolist() == [3, 4, 5]
+    assert ("images.encodings" in shard) == (built.name == "mixed")
+
+
+def test_data_has_what_a_tensordict_of_rows_can_hold(built: Path) -> None:
+    split = split_of(built)
+    shards = split.shards
+    assert [len(shard) for shard in shards] == [3, 3, 1]
+    sizes = torch.cat([shard.extra["images.sizes"] for shard in shards])
+    assert sizes.tolist() == [list(size) for size in SIZES]
+    assert shards[0].images is None
+
+
+def test_version_3_only_where_it_is_needed(raw: Path, dataset: mmload.Dataset) -> None:
+    text = (raw / "dataset.json").read_text()
+    assert json.loads(text)["version"] == 3
+    assert mmload.open(raw).manifest.dumps() == text
+    assert json.loads((dataset.path / "dataset.json").read_text())["version"] == 2
+    body = json.loads((dataset.path / "dataset.json").read_text())
+    (raw / "dataset.json").write_text(resealed({**body, "version": 3}))
+    with pytest.raises(DamagedError, match="version is 3, expected 2"):
+        mmload.open(raw)
+    (raw / "dataset.json").write_text(resealed({**json.loads(text), "version": 2}))
+    with pytest.raises(DamagedError, match="fields.images is .*expected an object of dtype, shape"):
+        mmload.open(raw)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"encoding": "png"}, "encoding is 'png', expected one of raw, jpeg, mixed"),
+        ({"encoding": None}, "encoding is None, expected text"),
+        ({"shape": [3, 256, 256]}, "no field of rows of their own sizes"),
+        ({"shape": [None, None, None]}, "expected positive integers"),
+        ({"shape": [None]}, "no field of rows"),
+        ({"shape": [2, None, None], "encoding": "jpeg"}, "a JPEG has 1 or 3 channels"),
+        ({"dtype": "int64"}, "no field of rows of their own sizes"),
+    ],
+)
+def test_a_field_that_cannot_be(raw: Path, change: dict[str, object], message: str) -> None:
+    body = json.loads((raw / "dataset.json").read_text())
+    body["splits"]["train"]["fields"]["images"] |= change
+    (raw / "dataset.json").write_text(resealed(body))
+    with pytest.raises(DamagedError, match=message):
+        mmload.open(raw)
+
+
+def test_what_needs_rows_of_one_size_says_so(raw: Path) -> None:
+    with pytest.raises(UsageError, match="are whole photographs, each of its own size"):
+        split_of(raw).reader.gather("images", torch.arange(2))
+    with pytest.raises(
+        UsageError, match="images of split 'train' are whole photographs.* the loader does not read yet"
+    ):
+        mmload.Loader(raw)
+
+
+def damage(path: Path, shard: int, part: str, change: np.ndarray) -> Split:
+    """The split after a file of a shard was replaced, with the checksum of what is there now."""
+    file = path / f"train/{shard:06d}/images.{part}.memmap"
+    file.write_bytes(change.tobytes())
+    body = json.loads((path / "dataset.json").read_text())
+    content = file.read_bytes()
+    record = {"bytes": len(content), "crc32": f"{zlib.crc32(content):08x}"}
+    body["splits"]["train"]["shards"][shard]["files"][f"images.{part}"] = record
+    (path / "dataset.json").write_text(resealed(body))
+    return split_of(path)
+
+
+def read(path: Path, shard: int, part: str) -> np.ndarray:
+    dtype = {"offsets": np.int64, "sizes": np.int32, "bytes": np.uint8, "encodings": np.uint8}[part]
+    return np.fromfile(path / f"train/{shard:06d}/images.{part}.memmap", dtype)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((1, "offsets", 0), 3, "row 3 .*'3.png'.*its offset is 3, expected 0"),
+        ((0, "offsets", 2), 10, "row 1 .*'1.png'.*its bytes end before they begin"),
+        ((0, "offsets", 2), 10**9, "row 1 .*its bytes leave the file"),
+        ((0, "offsets", 1), 2**63 - 1, "row 0 .*its bytes leave the file"),
+        ((0, "offsets", 1), -(2**63), "row 0 .*its bytes end before they begin"),
+        ((0, "offsets", 2), 3755, "row 1 .*another number of bytes than its pixels"),
+        ((0, "offsets", 3), 3700, "row 2 .*'2.png'.*its bytes end before they begin"),
+        ((2, "sizes", 0), 0, "row 6 .*its height or width is below 1"),
+        ((2, "sizes", 1), -5, "row 6 .*its height or width is below 1"),
+        ((1, "sizes", 3), 2**31 - 1, "row 4 .*it has more than 178,956,970 pixels"),
+        ((1, "sizes", 3), 47, "row 4 .*another number of bytes than its pixels"),
+    ],
+)
+def test_damaged_offsets_and_sizes_name_the_row(
+    raw: Path, place: tuple[int, str, int], value: int, message: str
+) -> None:
+    shard, part, index = place
+    array = read(raw, shard, part)
+    array[index] = value
+    split = damage(raw, shard, part, array)
+    with pytest.raises(DamagedError, match=message):
+        _ = split[0]
+
+
+def test_rows_may_not_leave_bytes_over(tmp_path: Path) -> None:
+    jpegs = whole_dataset(tmp_path / "jpegs", IMAGES, encoding="jpeg")
+    split = damage(jpegs, 2, "bytes", np.append(read(jpegs, 2, "bytes"), np.uint8(0)))
+    with pytest.raises(DamagedError, match="row 6 .*its bytes end at .*those of the file at"):
+        _ = split[6]
+
+
+def test_an_unknown_encoding(tmp_path: Path) -> None:
+    mixed = whole_dataset(tmp_path / "mixed", IMAGES, encoding="mixed")
+    split = damage(mixed, 1, "encodings", np.array([1, 7, 1], np.uint8))
+    with pytest.raises(DamagedError, match="row 4 .*its encoding is neither 0"):
+        _ = split[0]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [
+        (jpeg_of(IMAGES[0].transpose(0, 2, 1)), "its JPEG is 30 x 40, its size is 40 x 30"),
+        (jpeg_of(IMAGES[0])[:200], "its JPEG cannot be decoded"),
+        (np.zeros(50, np.uint8), "its JPEG cannot be decoded"),
+    ],
+)
+def test_a_jpeg_that_is_not_of_its_size(tmp_path: Path, damaged: np.ndarray, message: str) -> None:
+    jpegs = whole_dataset(tmp_path / "jpegs", IMAGES, encoding="jpeg", shard_rows=1)
+    damage(jpegs, 0, "offsets", np.array([0, len(damaged)]))
+    split = damage(jpegs, 0, "bytes", damaged)
+    assert split[1].images.shape == (3, 1, 50)
+    with pytest.raises(DamagedError, match=f"images of row 0 of split 'train' .*'0.png', is damaged: {message}"):
+        _ = split[0]
+
+
+def test_a_truncated_file_is_an_error_at_once_and_under_an_open_dataset(raw: Path) -> None:
+    split, file = split_of(raw), raw / "train/000002/images.bytes.memmap"
+    assert split[6].images.shape == (3, 16, 16)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DamagedError, match=r"images\.bytes\.memmap (ends|is damaged)"):
+        _ = split[6]
+    with pytest.raises(DamagedError, match=r"images\.bytes\.memmap has 767 bytes"):
+        mmload.open(raw)
+    assert [fault.file for fault in verify(raw)] == ["train/000002/images.bytes.memmap"]
