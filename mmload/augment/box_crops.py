@@ -14,8 +14,10 @@ from torch import Tensor
 
 from mmload.augment.arguments import chance, integer, number, numbers, per_channel, refusal, span
 from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.sides import greatest
 from mmload.augment.step import Step
-from mmload.render.plan import Padding, Plan
+from mmload.render.framing import Padding
+from mmload.render.plan import Plan
 
 ROUNDS = 50
 """How many minimal overlaps are drawn, at most, before a sample stays as it is; torchvision draws without end."""
@@ -33,6 +35,8 @@ class RandomZoomOut(Step):
     Raises:
         ValueError: if an argument is out of range.
     """
+
+    takes_sizes = True
 
     def __init__(
         self,
@@ -55,13 +59,14 @@ class RandomZoomOut(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Whether, a factor and a place per sample."""
-        height, width = plan.height, plan.width
+        height, width = plan.frame
         on, uniform = draws.chance(self.p), draws.uniform(3)
-        least, greatest = self.side_range
-        factor = torch.where(on, least + (greatest - least) * uniform[:, 0], 1.0)
+        low, high = self.side_range
+        factor = torch.where(on, low + (high - low) * uniform[:, 0], 1.0)
         rows, cols = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
         top, left = -whole_numbers(uniform[:, 2], rows - height), -whole_numbers(uniform[:, 1], cols - width)
-        margin = int(height * greatest) - height, int(width * greatest) - width
+        tallest, widest = greatest(height), greatest(width)
+        margin = int(tallest * high) - tallest, int(widest * high) - widest
         around = Padding(fill=self.fill, mask_fill=self.mask_fill, margin=margin)
         return plan.windowed((top, left, rows, cols), around)
 
@@ -104,6 +109,7 @@ class RandomIoUCrop(Step):
     """
 
     needs_boxes = True
+    takes_sizes = True
 
     def __init__(
         self,

@@ -72,8 +72,13 @@ class Trail(NamedTuple):
     @classmethod
     def before(cls, boxes: Tensor, plan: Plan) -> Trail:
         """That of boxes [B, M, 4] that no pass has moved; ``plan``: of the first pass."""
-        _, height, width = plan.source
-        frame = constant((0.0, 0.0, float(width), float(height)), boxes.dtype, boxes.device)
+        if plan.sizes is None:
+            _, height, width = plan.source
+            frame = constant((0.0, 0.0, float(width), float(height)), boxes.dtype, boxes.device)
+        else:
+            high, wide = plan.sizes.to(boxes.dtype).unbind(1)
+            zero = torch.zeros_like(wide)
+            frame = torch.stack((zero, zero, wide, high), 1)[:, None]
         nothing = boxes.new_zeros(boxes.shape[:2], dtype=torch.bool)
         cropped = boxes.new_zeros(boxes.shape[0], dtype=torch.bool)
         return cls(frame.expand(len(boxes), 1, 4), cropped, nothing, boxes.new_ones(boxes.shape[:2]), nothing)

@@ -139,23 +139,28 @@ def refuse_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
             return
 
 
-def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype) -> None:
+def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Tensor | None = None) -> None:
     """Refuses a batch whose fields do not fit each other.
 
     Args:
         batch: everything but the images.
         shape: (C, H, W) of the images.
         source: their dtype.
+        sizes: int64 [B, 2], of images of a size each; None: they have one.
 
     Raises:
         TypeError: if a field has another dtype than it must have.
         ValueError: if it has another shape.
     """
     refuse_dtype(source)
-    refuse_shape(shape)
+    refuse_shape(shape if sizes is None else _smallest(shape[0], sizes))
     count = batch.batch_size[0] if len(batch.batch_size) == 1 else None
     if count is None:
         raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
+    if sizes is not None:
+        _expect("sizes", sizes, (count, 2), (torch.int64,))
+        if batch.masks is not None:
+            raise ValueError("the images have a size each, and their masks do not")
     if batch.masks is not None:
         _expect("masks", batch.masks, (count, *shape[1:]), _MASKS)
     if batch.seeds is not None:
@@ -218,6 +223,12 @@ def refuse_changed(step: nn.Module, images: object, before: Tensor, dtype: torch
             f"{name} made {tuple(images.shape)} of images {tuple(before.shape)} and left boxes or masks behind"
         )
     return images
+
+
+def _smallest(channels: int, sizes: Tensor) -> tuple[int, ...]:
+    """(C, H, W) with the shortest sides of images of a size each."""
+    least: list[int] = sizes.amin(0).tolist() if len(sizes) else [1, 1]
+    return channels, *least
 
 
 def _expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:

@@ -7,7 +7,7 @@ the same. Steps that can be described are rendered in one pass; the others run a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,11 @@ from mmload.augment.draws import Draws, fresh_seeds
 from mmload.augment.epochs import SharedEpoch, epoch_of_loader
 from mmload.augment.mix import MixStep
 from mmload.augment.passes import one_pass, rehearse
+from mmload.augment.rows import apart, have_sizes, stacked_rows
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
 from mmload.errors import counted
+from mmload.render.image_lines import ImageLines, Numbers
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
@@ -128,10 +130,33 @@ class Collate(nn.Module):
             if batch.dim() != 4:
                 raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
             return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
+        if isinstance(batch, Sequence) and have_sizes(batch):
+            rest, images = apart(batch)
+            return self.render_sizes(rest, images, generator=generator)
         stacked = stacked_rows(batch)
         if self.device is not None:
             stacked = stacked.to(self.device)
         return self.render(stacked, stacked.images, generator=generator)
+
+    def render_sizes(
+        self, batch: Batch, images: Sequence[Tensor], *, generator: torch.Generator | None = None
+    ) -> Batch:
+        """Renders images of a size each, on a CPU.
+
+        Args:
+            batch: everything but the images.
+            images: uint8 [C, h, w], one a sample.
+            generator: where seeds come from if the batch has none; None: torch's default generator.
+
+        Returns:
+            The batch with images in the collate's dtype and memory format, where the collate's device is.
+        """
+        sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
+        prepared = self.prepare(batch, (images[0].shape[0], 0, 0), sizes=sizes, generator=generator)
+        out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
+        prepared.render_lines(0, ImageLines.of_images(images), out)
+        made = prepared.finish(out)
+        return made if self.device is None else made.to(self.device)
 
     def render(
         self,
@@ -177,26 +202,28 @@ class Collate(nn.Module):
         device: torch.device | None = None,
         source: torch.dtype = torch.uint8,
         generator: torch.Generator | None = None,
+        sizes: Tensor | None = None,
     ) -> PreparedBatch:
         """Draws and describes a batch whose images are yet to be read.
 
         Args:
             batch: everything but the images, which are not looked at.
-            shape: (C, H, W) of the images as stored.
+            shape: (C, H, W) of the images as stored; (C, 0, 0) where ``sizes`` are given.
             device: where the images will be; None: where the seeds are, else the CPU.
             source: the images' dtype.
             generator: where seeds come from if the batch has none; None: torch's default generator.
+            sizes: int64 [B, 2], height and width of each image; None: all have the same.
 
         Returns:
             The description, to be rendered row by row or at once, and then finished.
         """
         if device is None:
             device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
-        refuse_batch(batch, shape, source)
+        refuse_batch(batch, shape, source, sizes)
         refuse_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None)
         refuse_targets(self.steps, batch.targets)
         seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
-        return PreparedBatch(self, batch, seeds.to(device), shape, source)
+        return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes)
 
     def refuse_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
         """Refuses steps after the first pass that cannot be done to what it gives, before it is rendered.
@@ -236,6 +263,7 @@ class PreparedBatch:
         seeds: Tensor,
         shape: tuple[int, int, int],
         source: torch.dtype,
+        sizes: Tensor | None = None,
     ) -> None:
         self._collate = collate
         self._batch = batch
@@ -243,7 +271,9 @@ class PreparedBatch:
         self._epoch = collate.epoch
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
-        self._rendering, self._next = self._described(0, shape, source)
+        start = Plan.of(len(seeds), shape, white(source), seeds.device)
+        start = start if sizes is None else Plan.of_sizes(sizes, shape[0])
+        self._rendering, self._next = self._described(0, start, source)
         collate.refuse_later_passes(batch, self._rendering, self._next)
         self.shape = self._rendering.plan.shape
         self.dtype = self._rendering.dtype
@@ -261,6 +291,21 @@ class PreparedBatch:
             out: [b, C, h, w].
         """
         self._rendering.on_cpu.render_rows(first, images, indices, out)
+
+    @property
+    def needed(self) -> Numbers:
+        """Of images of a size each, the lines that are needed: int64 [B, 2], the first and the one after the last."""
+        return self._rendering.on_cpu.needed
+
+    def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
+        """Renders samples from ``first`` on whose images have a size each, on a CPU; threads as in :meth:`render_rows`.
+
+        Args:
+            first: the first of them.
+            lines: of the samples' images, at least those that are :attr:`needed`.
+            out: [b, C, h, w].
+        """
+        self._rendering.on_cpu.render_lines(first, lines, out)
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples: see :meth:`mmload.render.rendering.Rendering.render_batch`."""
@@ -307,7 +352,8 @@ class PreparedBatch:
     def _rendered(self, at: int, images: Tensor) -> tuple[Tensor, int]:
         """A further pass, from step ``at`` as far as steps compose; the images and the step after it."""
         shape = images.shape[1], images.shape[2], images.shape[3]
-        rendering, following = self._described(at, shape, images.dtype)
+        nothing = Plan.of(len(images), shape, white(images.dtype), images.device)
+        rendering, following = self._described(at, nothing, images.dtype)
         self._follow(rendering.plan)
         return _render(rendering, images, self.memory_format), following
 
@@ -319,9 +365,8 @@ class PreparedBatch:
         plan = Plan.of(len(images), shape, white(images.dtype), images.device)
         return _render(Rendering(plan, self._collate.dtype), images, self.memory_format)
 
-    def _described(self, at: int, shape: tuple[int, int, int], source: torch.dtype) -> tuple[Rendering, int]:
+    def _described(self, at: int, nothing: Plan, source: torch.dtype) -> tuple[Rendering, int]:
         """The description of the steps from ``at`` that compose, and the first step that does not."""
-        nothing = Plan.of(self._batch.batch_size[0], shape, white(source), self._seeds.device)
         rendering, following = one_pass(self._collate.steps, at, nothing, source, self._collate.dtype, self._draws)
         mixers = [step for step in list(self._collate.steps)[at:following] if isinstance(step, MixStep)]
         self._mixer = mixers[-1] if mixers else self._mixer
@@ -351,17 +396,3 @@ def _device(device: object) -> torch.device:
         return torch.device(device if isinstance(device, str) else "")
     except RuntimeError as error:
         raise refusal("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error
-
-
-def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
-    """A list of rows as one batch."""
-    if isinstance(batch, Batch):
-        return batch
-    rows: list[Any] = list(batch)
-    odd = next((row for row in rows if not isinstance(row, Batch)), None)
-    if not rows or odd is not None:
-        got = "an empty list" if not rows else f"a list with {type(odd).__name__}"
-        raise TypeError(f"got {got}, expected a Batch, a list of its rows, or images [B, C, H, W]")
-    stacked: Any = torch.stack(rows)
-    whole: Batch = stacked
-    return whole

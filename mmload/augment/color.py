@@ -34,6 +34,8 @@ class Normalize(Step):
     mean: Tensor
     std: Tensor
 
+    takes_sizes = True
+
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         means = numbers("mean", mean, expected="finite numbers, one per channel")
@@ -99,6 +101,8 @@ class RandomGrayscale(Step):
     Raises:
         ValueError: if ``p`` is no probability, or (when run) the images have neither one nor three channels.
     """
+
+    takes_sizes = True
 
     def __init__(self, p: float = 0.1) -> None:
         super().__init__()

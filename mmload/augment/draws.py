@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import integer
+from mmload.augment.sides import Side
 from mmload.render.device_constants import constant
 from mmload.render.plan import Plan
 from mmload.runtime.hashing import (
@@ -170,9 +171,9 @@ class Draws:
             return torch.from_numpy(chances(self._words(1).reshape(-1), p))
         return self.uniform(1)[:, 0] < p
 
-    def integers(self, *ranges: tuple[int, int]) -> list[Tensor]:
+    def integers(self, *ranges: tuple[Side, Side]) -> list[Tensor]:
         """One draw per sample for each (first, last): integers from first to last, int64 [B] each."""
-        if self._seeds.device.type == "cpu":
+        if self._seeds.device.type == "cpu" and not any(isinstance(end, Tensor) for ends in ranges for end in ends):
             return list(torch.from_numpy(integers(self._words(len(ranges)), np.array(ranges, np.int64))))
         uniform = self.uniform(len(ranges))
         return [

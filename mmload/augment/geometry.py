@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from mmload.augment.arguments import borders, chance, choice, flag, integer, pair, per_channel
 from mmload.augment.draws import Draws, sample_seeds
+from mmload.augment.sides import Side, exactly, greatest, least, missing, smallest
 from mmload.augment.step import Step
-from mmload.render.plan import PADDING_MODES, Padding, Plan
+from mmload.render.framing import PADDING_MODES, Padding
+from mmload.render.plan import Plan
 
 
 class RandomCrop(Step):
@@ -28,6 +31,8 @@ class RandomCrop(Step):
     Raises:
         ValueError: if an argument is out of range, or (when run) the padded image is smaller than the crop.
     """
+
+    takes_sizes = True
 
     def __init__(
         self,
@@ -50,40 +55,42 @@ class RandomCrop(Step):
 
     def fits(self, plan: Plan) -> bool:
         """Padding must be around the whole image; a crop inside it always fits."""
-        return plan.fits_padding() if self._pads(plan) else plan.fits_window()
+        if not self._pads(plan):
+            return plan.fits_window()
+        return plan.fits_padding() or (plan.fits_canvas() and self.padding_mode == "constant")
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One window of ``size`` per sample, every place as likely as any other."""
         height, width = self.size
+        high, wide = plan.frame
         left, top, right, bottom = self._padding_for(plan)
-        spare_rows = plan.height + top + bottom - height
-        spare_cols = plan.width + left + right - width
-        if spare_rows < 0 or spare_cols < 0:
+        spare = high + top + bottom - height, wide + left + right - width
+        if least(spare[0]) < 0 or least(spare[1]) < 0:
             raise ValueError(
-                f"a crop of {height} x {width} does not fit into images of {plan.height} x {plan.width} "
+                f"a crop of {height} x {width} does not fit into images of {smallest(high, wide)} "
                 "with their padding: make it smaller, or set padding or pad_if_needed"
             )
-        tops, lefts = draws.integers((-top, spare_rows - top), (-left, spare_cols - left))
-        return plan.cropped(tops, lefts, height, width, self._around((left, top, right, bottom)))
+        tops, lefts = draws.integers((-top, spare[0] - top), (-left, spare[1] - left))
+        around = self._around(greatest(left), greatest(top), greatest(right), greatest(bottom))
+        return plan.cropped(tops, lefts, height, width, around)
 
-    def _around(self, borders: tuple[int, int, int, int]) -> Padding | None:
+    def _around(self, left: int, top: int, right: int, bottom: int) -> Padding | None:
         """The padding; as wide on both sides, since a flip before it swaps them."""
-        left, top, right, bottom = borders
-        if not any(borders):
+        if not any((left, top, right, bottom)):
             return None
         margin = max(top, bottom), max(left, right)
         return Padding(mode=self.padding_mode, fill=self.fill, mask_fill=self.mask_fill, margin=margin)
 
     def _pads(self, plan: Plan) -> bool:
-        return any(self._padding_for(plan))
+        return any(greatest(border) for border in self._padding_for(plan))
 
-    def _padding_for(self, plan: Plan) -> tuple[int, int, int, int]:
+    def _padding_for(self, plan: Plan) -> tuple[Side, Side, Side, Side]:
         """Left, top, right, bottom; ``pad_if_needed`` adds what is missing to both sides, as torchvision does."""
         left, top, right, bottom = self.padding
         if not self.pad_if_needed:
             return self.padding
-        rows = max(self.size[0] - (plan.height + top + bottom), 0)
-        cols = max(self.size[1] - (plan.width + left + right), 0)
+        high, wide = plan.frame
+        rows, cols = missing(self.size[0], high + top + bottom), missing(self.size[1], wide + left + right)
         return left + cols, top + rows, right + cols, bottom + rows
 
     def extra_repr(self) -> str:
@@ -98,24 +105,27 @@ class CenterCrop(Step):
         size: (height, width), or one number for both.
     """
 
+    takes_sizes = True
+
     def __init__(self, size: int | Sequence[int]) -> None:
         super().__init__()
         self.size = pair(size)
 
     def fits(self, plan: Plan) -> bool:
         """Padding must be around the whole image; a crop inside it always fits."""
-        return plan.fits_padding() if self._pads(plan) else plan.fits_window()
+        return plan.fits_padding() or plan.fits_canvas() if any(self._margin(plan)) else plan.fits_window()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """The same window for every sample; halves are rounded as torchvision rounds them."""
-        top, left = _center(plan.height, self.size[0]), _center(plan.width, self.size[1])
-        start = torch.full((plan.count,), top, device=plan.device)
-        rows, cols = max(self.size[0] - plan.height, 0), max(self.size[1] - plan.width, 0)
-        around = Padding(margin=(rows, cols)) if rows or cols else None
-        return plan.cropped(start, torch.full_like(start, left), *self.size, around)
+        """The middle of every sample; halves are rounded as torchvision rounds them."""
+        top, left = (_center(*sides) for sides in zip(plan.frame, self.size, strict=True))
+        margin = self._margin(plan)
+        around = Padding(margin=margin) if any(margin) else None
+        return plan.cropped(plan.of_batch(top), plan.of_batch(left), *self.size, around)
 
-    def _pads(self, plan: Plan) -> bool:
-        return self.size[0] > plan.height or self.size[1] > plan.width
+    def _margin(self, plan: Plan) -> tuple[int, int]:
+        """How many rows and columns are missing, at most."""
+        rows, cols = (greatest(missing(size, side)) for side, size in zip(plan.frame, self.size, strict=True))
+        return rows, cols
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""
@@ -124,6 +134,8 @@ class CenterCrop(Step):
 
 class _RandomFlip(Step):
     """What both flips share: the probability and when they fit."""
+
+    takes_sizes = True
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
@@ -167,6 +179,8 @@ class AlternatingHorizontalFlip(Step):
         ValueError: if ``seed`` is no integer, or (when run) epoch or ids are not known.
     """
 
+    takes_sizes = True
+
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = integer("seed", seed)
@@ -186,8 +200,11 @@ class AlternatingHorizontalFlip(Step):
         return f"seed={self.seed}"
 
 
-def _center(length: int, size: int) -> int:
+def _center(length: Side, size: int) -> Side:
     """Where the middle ``size`` of ``length`` starts: padding goes one more to the end, a crop rounds half to even."""
+    if isinstance(length, Tensor):
+        inside = (exactly(length - size) / 2.0).round().to(torch.int64)
+        return torch.where(length < size, -torch.div(size - length, 2, rounding_mode="floor"), inside)
     if size > length:
         return -((size - length) // 2)
     return int(round((length - size) / 2.0))

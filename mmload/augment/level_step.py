@@ -23,7 +23,7 @@ class LevelStep(Step):
 
     def fits(self, plan: Plan) -> bool:
         """Levels change before colors are mapped."""
-        return plan.fits_levels()
+        return plan.fits_levels() and not plan.is_ragged
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """The plan followed by the step's operations.

@@ -17,12 +17,17 @@ from torch import Tensor
 from mmload.augment.arguments import LONGEST_SIDE, elements, flag, integer, pair, per_channel, refusal, span
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import mode_of, resampling_to
+from mmload.augment.sides import exactly, least, smallest
 from mmload.augment.step import Step
-from mmload.render.plan import Placement, Plan
+from mmload.render.device_constants import constant
+from mmload.render.framing import Placement
+from mmload.render.plan import Plan
 
 
 class _Placed(Step):
     """What both share: the interpolation, and the canvas's fill."""
+
+    takes_sizes = True
 
     def __init__(self, interpolation: Any, antialias: bool | None, fill: Any, mask_fill: int) -> None:
         super().__init__()
@@ -88,13 +93,15 @@ class ScaleJitter(_Placed):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Two numbers per sample: the factor, and the place of the crop."""
         least, greatest = self.scale_range
-        fitting = min(self.target_size[1] / plan.height, self.target_size[0] / plan.width)
-        if min(int(plan.height * fitting * least), int(plan.width * fitting * least)) < 1:
-            images = f"images of {plan.height} x {plan.width}"
+        height, width = (exactly(side) for side in plan.frame)
+        fitting = torch.minimum(self.target_size[1] / height, self.target_size[0] / width)
+        shorter = torch.minimum(height, width) * fitting * least
+        if shorter.numel() and shorter.min() < 1:
+            images = f"images of {smallest(*plan.frame)}"
             raise ValueError(f"scale_range {self.scale_range} leaves no pixel of {images}: make it larger")
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
-        size = (plan.height * factor).to(torch.int64), (plan.width * factor).to(torch.int64)
+        size = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
         return self.placed(plan, self.target_size, size, uniform[:, 1])
 
     def extra_repr(self) -> str:
@@ -141,12 +148,21 @@ class RandomShortestSize(_Placed):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One of the sizes per sample."""
-        sizes = [self._size(one, plan.height, plan.width) for one in self.min_size]
-        canvas = self.canvas(plan.height, plan.width)
-        (chosen,) = draws.integers((0, len(sizes) - 1))
-        rows, cols = (torch.zeros_like(chosen) for _ in range(2))
-        for number, size in enumerate(sizes):
-            rows, cols = rows.masked_fill(chosen == number, size[0]), cols.masked_fill(chosen == number, size[1])
+        height, width = plan.frame
+        (chosen,) = draws.integers((0, len(self.min_size) - 1))
+        if isinstance(height, int) and isinstance(width, int):
+            canvas = self.canvas(height, width)
+        elif self.max_size is None:
+            raise ValueError("max_size is None where images have a size each: it decides how large the canvas is")
+        else:
+            canvas = self.max_size, self.max_size
+        high, wide = exactly(height), exactly(width)
+        factor = constant(self.min_size, torch.float64, plan.device)[chosen] / torch.minimum(high, wide)
+        if self.max_size is not None:
+            factor = (self.max_size / torch.maximum(high, wide)).minimum(factor)
+        rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
+        if plan.is_ragged and min(least(rows), least(cols)) < 1:
+            raise ValueError(f"max_size {self.max_size} leaves no pixel of an image of {smallest(height, width)}")
         return self.placed(plan, canvas, (rows, cols), None)
 
     def canvas(self, height: int, width: int) -> tuple[int, int]:

@@ -39,9 +39,24 @@ def one_pass(
         step = steps[at]
         if not isinstance(step, Step) or not step.fits(plan):
             break
+        if plan.is_ragged and not step.takes_sizes:
+            break
         plan = step.describe(plan, draws_of(at))
         at += 1
+    if plan.sizes is not None and plan.is_ragged:
+        raise ValueError(_of_a_size_each(steps, at))
     return Rendering(plan, _dtype_before(steps, at, plan, source, dtype)), at
+
+
+def _of_a_size_each(steps: nn.ModuleList, at: int) -> str:
+    """What is wrong where nothing before step ``at`` gives images of a size each one size."""
+    made = "RandomResizedCrop, Resize((height, width)), or a crop"
+    if at == len(steps):
+        return f"the images have a size each, and a batch has one: put {made} among the steps"
+    name = type(steps[at]).__name__
+    if any(type(step).__name__ == "Resize" for step in list(steps)[:at]):
+        return f"{name} needs images of one size, and Resize by one number leaves a size each: put a crop before it"
+    return f"{name} needs images of one size, and these have a size each: put {made} before it"
 
 
 def rehearse(

@@ -14,8 +14,10 @@ from torch import Tensor
 from mmload.augment.arguments import LONGEST_SIDE, choice, elements, flag, integer, pair, ratios, refusal, shares
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.epoch_sizes import Size, SizeOfEpoch
+from mmload.augment.sides import Side, column, exactly, least, smallest
 from mmload.augment.step import Step
-from mmload.render.plan import Plan, Resampling
+from mmload.render.framing import Placement, Resampling
+from mmload.render.plan import Plan
 
 ATTEMPTS = 10
 """How often torchvision draws an area and a ratio before it falls back."""
@@ -38,6 +40,8 @@ class RandomResizedCrop(Step):
         ValueError: if an argument is out of range.
     """
 
+    takes_sizes = True
+
     def __init__(
         self,
         size: Size,
@@ -54,8 +58,8 @@ class RandomResizedCrop(Step):
         self.antialias = antialias is not None and flag("antialias", antialias)
 
     def fits(self, plan: Plan) -> bool:
-        """Only one resize fits into a pass, and windows are drawn for images of one size."""
-        return plan.fits_resize(self.mode) and not plan.is_ragged
+        """Only one resize fits into a pass."""
+        return plan.fits_resize(self.mode)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """One window per sample: the first of ten drawn that lies inside, else the center."""
@@ -72,29 +76,36 @@ class RandomResizedCrop(Step):
 
     def _windows(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top, left, rows, cols: int64 [B]."""
-        cols, rows = rectangles(draws, plan.height * plan.width, self.scale, self.ratio)
-        fitting = (rows > 0) & (rows <= plan.height) & (cols > 0) & (cols <= plan.width)
-        height, width = self._fallback(plan.height, plan.width)
+        high, wide = plan.frame
+        cols, rows = rectangles(draws, column(high * wide), self.scale, self.ratio)
+        fitting = (rows > 0) & (rows <= column(high)) & (cols > 0) & (cols <= column(wide))
+        height, width = self._fallback(high, wide)
         found = fitting.any(1)
         h = torch.where(found, first(rows, fitting), height)
         w = torch.where(found, first(cols, fitting), width)
         corners = draws.uniform(2)
-        top = torch.where(found, whole_numbers(corners[:, 0], plan.height - h + 1), (plan.height - height) // 2)
-        left = torch.where(found, whole_numbers(corners[:, 1], plan.width - w + 1), (plan.width - width) // 2)
+        top = torch.where(found, whole_numbers(corners[:, 0], high - h + 1), (high - height) // 2)
+        left = torch.where(found, whole_numbers(corners[:, 1], wide - w + 1), (wide - width) // 2)
         return top, left, h, w
 
-    def _fallback(self, height: int, width: int) -> tuple[int, int]:
+    def _fallback(self, height: Side, width: Side) -> tuple[Side, Side]:
         """The largest centered window within the ratios, as torchvision falls back to."""
-        least, greatest = self.ratio
+        narrowest, widest = self.ratio
         rows, cols = height, width
-        if width / height < least:
-            rows = int(round(width / least))
-        elif width / height > greatest:
-            cols = int(round(height * greatest))
-        if min(rows, cols) == 0:
-            raise ValueError(
-                f"ratio {self.ratio} leaves {rows} x {cols} pixels of images of {height} x {width}: allow squarer crops"
+        if isinstance(height, int) and isinstance(width, int):
+            if width / height < narrowest:
+                rows = int(round(width / narrowest))
+            elif width / height > widest:
+                cols = int(round(height * widest))
+        else:
+            high, wide = exactly(height), exactly(width)
+            rows = torch.where(wide / high < narrowest, (wide / narrowest).round().to(torch.int64), height)
+            cols = torch.where(wide / high > widest, (high * widest).round().to(torch.int64), width)
+        if min(least(rows), least(cols)) < 1:
+            images = (
+                f"images of {height} x {width}" if isinstance(height, int) else f"an image of {smallest(height, width)}"
             )
+            raise ValueError(f"ratio {self.ratio} leaves no pixel of {images}: allow squarer crops")
         return rows, cols
 
     def extra_repr(self) -> str:
@@ -117,6 +128,8 @@ class Resize(Step):
         ValueError: if an argument is out of range, ``max_size`` contradicts ``size``, or (when run) it leaves no pixel
             of the shorter side.
     """
+
+    takes_sizes = True
 
     def __init__(
         self,
@@ -154,7 +167,9 @@ class Resize(Step):
         if callable(self.size):
             return self.at_epoch(draws.epoch("Resize's size")).describe(plan, draws)
         if plan.is_ragged and self.size is None:
-            raise ValueError("size is one number where images have a size each, expected (height, width)")
+            if plan.sizes is None:
+                raise ValueError("size is one number where images have a size each, expected (height, width)")
+            return self._keeping_each_aspect(plan)
         size = self.size or self._keeping_aspect(plan.height, plan.width)
         if size == (plan.height, plan.width) and not plan.is_ragged:
             return plan
@@ -172,6 +187,31 @@ class Resize(Step):
             return self
         with _told_of(epoch):
             return Resize(_plain(self.size(epoch)), self.mode, self.max_size, self.antialias)
+
+    def _keeping_each_aspect(self, plan: Plan) -> Plan:
+        """Images of a size each, to a size each; a crop has to follow."""
+        height, width = (plan.of_batch(side) for side in plan.frame)
+        shorter, longer = torch.minimum(height, width), torch.maximum(height, width)
+        if self.short is None:
+            new_long = longer if self.max_size is None else torch.full_like(longer, self.max_size)
+            new_short = _cut(new_long * shorter, longer)
+        else:
+            new_short, new_long = torch.full_like(shorter, self.short), _cut(self.short * longer, shorter)
+            if self.max_size is not None:
+                beyond = new_long > self.max_size
+                new_short = torch.where(beyond, _cut(self.max_size * new_short, new_long), new_short)
+                new_long = new_long.clamp(max=self.max_size)
+        if least(new_short) < 1:
+            raise ValueError(
+                f"max_size {self.max_size} leaves no pixel of an image of {smallest(height, width)}: make it larger, "
+                "or give size as (height, width)"
+            )
+        upright = width <= height
+        rows, cols = torch.where(upright, new_long, new_short), torch.where(upright, new_short, new_long)
+        zero = torch.zeros_like(rows)
+        placed = Placement(rows=rows, cols=cols, top=zero, left=zero, fill=(0.0,), mask_fill=255)
+        how = resampling_to((0, 0), self.mode, self.antialias)
+        return plan.resized(None, replace(how, placement=placed, exact_masks=self.mode == "nearest-exact"))
 
     def _keeping_aspect(self, height: int, width: int) -> tuple[int, int]:
         """Sizes as torchvision computes them, cut to whole pixels."""
@@ -206,10 +246,15 @@ def _plain(size: Any) -> Any:
     return size
 
 
+def _cut(product: Tensor, divisor: Tensor) -> Tensor:
+    """A quotient cut to a whole number, as ``int(product / divisor)`` of Python's numbers."""
+    return (product.to(torch.float64) / divisor).to(torch.int64)
+
+
 def rectangles(
-    draws: Draws, area: int, scale: tuple[float, float], ratio: tuple[float, float]
+    draws: Draws, area: Side, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """Ten proposals per sample: sides int64 [B, 10] whose product is a share ``scale`` of ``area``.
+    """Ten proposals per sample: sides int64 [B, 10] whose product is a share ``scale`` of ``area``, one or [B, 1].
 
     The first side over the second is ``ratio``, uniform in its logarithm, as in torchvision.
     """

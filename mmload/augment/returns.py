@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import refusal, shown
-from mmload.augment.collate import Collate, stacked_rows
+from mmload.augment.collate import Collate
+from mmload.augment.rows import stacked_rows
 from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, Made, fields_of
 from mmload.errors import UsageError, choices

@@ -27,9 +27,11 @@ class Step(nn.Module):
 
     Attributes:
         needs_boxes: whether it cannot be done without boxes.
+        takes_sizes: whether it can be done to images of a size each.
     """
 
     needs_boxes = False
+    takes_sizes = False
 
     def fits(self, plan: Plan) -> bool:
         """Whether the step can be carried out in the same pass as what ``plan`` describes so far."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import shown
-from mmload.augment.collate import Collate, PreparedBatch, stacked_rows
+from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import view_seeds
+from mmload.augment.rows import apart, have_sizes, stacked_rows
 from mmload.batch import Batch
 from mmload.runtime.memory_pool import MemoryPool
 
@@ -85,6 +86,10 @@ class Views(nn.Module):
                 raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
             rows = Batch(images=batch, batch_size=[len(batch)])
             return tuple(view.images for view in self.forward(rows, generator))
+        if isinstance(batch, Sequence) and have_sizes(batch):
+            rest, images = apart(batch)
+            views = zip(self.collates, self._seen(rest), strict=True)
+            return tuple(view.render_sizes(seen, images, generator=generator) for view, seen in views)
         stacked = stacked_rows(batch)
         if self.device is not None:
             stacked = stacked.to(self.device)
@@ -105,11 +110,16 @@ class Views(nn.Module):
         )
 
     def prepare(
-        self, batch: Batch, shape: tuple[int, int, int], *, source: torch.dtype = torch.uint8
+        self,
+        batch: Batch,
+        shape: tuple[int, int, int],
+        *,
+        source: torch.dtype = torch.uint8,
+        sizes: Tensor | None = None,
     ) -> tuple[PreparedBatch, ...]:
         """Every view of a batch whose images are yet to be read: see :meth:`Collate.prepare`."""
         return tuple(
-            view.prepare(seen, shape, source=source)
+            view.prepare(seen, shape, source=source, sizes=sizes)
             for view, seen in zip(self.collates, self._seen(batch), strict=True)
         )
 

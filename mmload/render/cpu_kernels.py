@@ -149,7 +149,7 @@ def crop(
         lefts: int64 [B], first column of it.
         flips: uint8 [B], the bits :data:`FLIPPED_X` and :data:`FLIPPED_Y`.
         fill: uint8 [C], the constant outside.
-        mode: what lies outside, a place in :data:`~mmload.render.plan.PADDING_MODES`.
+        mode: what lies outside, a place in :data:`~mmload.render.framing.PADDING_MODES`.
         shift: float32 [C]; a value becomes (x - shift) * scale.
         scale: float32 [C].
         holes: int64 [B, n, 5], what is overwritten, as :func:`~mmload.render.hole_kernels.erase` has them.

@@ -20,7 +20,10 @@ from mmload.render.cpu_levels import Operations
 from mmload.render.cpu_mixing import CpuMixing, Windows
 from mmload.render.device_constants import constant
 from mmload.render.erased_regions import Holes
-from mmload.render.plan import PADDING_MODES, Padding, Plan, Resampling
+from mmload.render.framing import PADDING_MODES, Padding, Resampling
+from mmload.render.image_lines import ImageLines
+from mmload.render.needed_lines import needed_lines
+from mmload.render.plan import Plan
 from mmload.render.resized_windows import resize
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
@@ -90,39 +93,72 @@ class CpuRendering:
         if self._plan.resampling is None:
             self._crop(samples, images.numpy(), numbers, out)
         else:
-            self._resize(samples, images, numbers, self._plan.resampling, out)
+            self._resize(samples, ImageLines.of_batch(images, numbers), self._plan.resampling, out)
+
+    def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
+        """Renders samples whose images have a size each.
+
+        Args:
+            first: the first of them; the others follow it.
+            lines: of the samples' images, at least those of :attr:`needed`.
+            out: [b, C, h, w].
+
+        Raises:
+            IndexError: if there is no such sample, or its window needs other lines.
+            ValueError: if the images have another size than planned, or the output another shape; or the plan mixes
+                samples and those before ``first`` are missing.
+        """
+        if self._plan.sizes is None or self._plan.resampling is None:
+            raise ValueError("images of a size each were not planned, or are not resized")
+        samples = slice(first, first + len(lines.places))
+        self._refuse_output(samples, out)
+        lines.refuse_missing(self.needed[samples], self._plan.sizes[samples].numpy(), self._plan.source[0])
+        self._resize(samples, lines, self._plan.resampling, out)
+
+    @lazy_property
+    def needed(self) -> Numbers:
+        """The lines of each image that its window needs, int64 [B, 2]: the first and the one after the last."""
+        how = self._plan.resampling
+        return needed_lines(self._plan, all_lines=how is not None and not _is_by_kernel(how))
+
+    def _refuse_output(self, samples: slice, out: Tensor) -> None:
+        """Refuses memory that is not what was planned."""
+        count = samples.stop - samples.start
+        if out.shape != (count, *self._plan.shape[1:]) or out.dtype != self._dtype:
+            raise ValueError(f"{count} samples into {out.dtype} {tuple(out.shape)} are not what was planned")
+        if samples.start < 0 or samples.stop > self._plan.count:
+            raise IndexError(f"samples {samples.start} to {samples.stop - 1} are wanted, there are {self._plan.count}")
 
     def _checked(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> Numbers:
         """The indices for the kernels, which check nothing and would read and write anywhere."""
-        if images.shape[1:] != self._plan.source or out.shape != (len(indices), *self._plan.shape[1:]):
-            raise ValueError(f"images {tuple(images.shape)} into {tuple(out.shape)} are not what was planned")
+        if images.shape[1:] != self._plan.source or self._plan.sizes is not None:
+            raise ValueError(f"images {tuple(images.shape)} are not what was planned")
+        self._refuse_output(slice(first, first + len(indices)), out)
         if images.dtype != torch.uint8 or not images.is_contiguous():
             raise ValueError(f"images are {images.dtype} of strides {images.stride()}, expected contiguous uint8")
-        if indices.dtype != torch.int64 or out.dtype != self._dtype:
-            raise ValueError(f"indices are {indices.dtype} and the output {out.dtype}, which is not what was planned")
+        if indices.dtype != torch.int64:
+            raise ValueError(f"indices are {indices.dtype}, expected int64")
         numbers = np.ascontiguousarray(indices.numpy())
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(images)):
             raise IndexError(f"images {int(numbers.min())} to {int(numbers.max())} are wanted, there are {len(images)}")
-        if first < 0 or first + len(numbers) > self._plan.count:
-            raise IndexError(f"samples {first} to {first + len(numbers) - 1} are wanted, there are {self._plan.count}")
         return numbers
 
-    def _resize(self, samples: slice, images: Tensor, indices: Numbers, how: Resampling, out: Tensor) -> None:
+    def _resize(self, samples: slice, lines: ImageLines, how: Resampling, out: Tensor) -> None:
         """By way of a resize of their windows: each, or where a call cannot do all a few at a time, in cache."""
         shape = self._plan.source[0], how.height, how.width
-        by_kernel = how.antialias and how.mode in antialias.REACHES
+        by_kernel = _is_by_kernel(how)
         pixels = _written(out) if by_kernel and self._mixing is None else None
         if pixels is not None:
-            self._resize_and_color(samples, images.numpy(), indices, how, self._streams(out), pixels)
+            self._resize_and_color(samples, lines, how, self._streams(out), pixels)
             return
-        for part in chunks(len(indices), shape, RESIZED_BYTES):
+        for part in chunks(len(out), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
             here = slice(samples.start + part.start, samples.start + part.stop)
             if by_kernel:
-                resize(images.numpy(), indices[part], *self._resized(here, how), full.numpy())
+                resize(lines.memory, lines.places[part], *self._resized(here, how), full.numpy())
             else:
-                for k, index, target in zip(range(here.start, here.stop), indices[part], full, strict=True):
-                    self._resize_one(k, images[index], how, target)
+                for k, target in enumerate(full):
+                    self._resize_one(here.start + k, lines.image(part.start + k, shape[0]), how, target)
             if self._operations is not None and self._keeps_all(how):
                 self._change(self._operations, here, full.numpy(), _numbers(len(full)), IN_PLACE, out[part])
             else:
@@ -137,7 +173,7 @@ class CpuRendering:
             target.copy_(on_canvas_of(image, window, how, padding, self._placed[k]))
 
     def _resize_and_color(
-        self, samples: slice, images: Bytes, indices: Numbers, how: Resampling, streamed: bool, out: Pixels
+        self, samples: slice, lines: ImageLines, how: Resampling, streamed: bool, out: Pixels
     ) -> None:
         """Resizes samples' windows, changes their levels and colors them by one call."""
         from mmload.render.resized_crops import addresses_for, render_into  # compiled only by those who resize
@@ -150,7 +186,7 @@ class CpuRendering:
         changing = self._operations is not None
         operations = self._operations or Operations.none(self._plan.count, channels)
         render_into(out)(
-            *(images, indices, *self._resized(samples, how), full.numpy()),
+            *(*lines, *self._resized(samples, how), full.numpy()),
             *(*frames, self._fill, self._mode, *self._color_map, *self._holes.of(samples), self._noise()),
             *(streamed, out, *operations.arguments(samples, levels, IN_PLACE if keeps_all else inside, out)),
             addresses_for(out, changing),
@@ -324,6 +360,11 @@ class CpuRendering:
     def _holes(self) -> Holes:
         plan = self._plan
         return Holes.of_plan(plan) if plan.holes else Holes.none(plan.count, plan.source[0])
+
+
+def _is_by_kernel(how: Resampling) -> bool:
+    """Whether a compiled kernel resizes."""
+    return how.antialias and how.mode in antialias.REACHES
 
 
 def _written(out: Tensor) -> Pixels | None:

@@ -14,7 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from mmload.render.device_constants import constant
-from mmload.render.plan import LUMA_WEIGHTS, PADDING_MODES, Padding, Plan
+from mmload.render.framing import PADDING_MODES, Padding
+from mmload.render.plan import LUMA_WEIGHTS, Plan
 
 ELEMENTS = 4096
 """What one program writes."""

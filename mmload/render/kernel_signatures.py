@@ -27,7 +27,7 @@ RUN = f"void({BYTES}, uint8[::1], {_OPERATIONS})"
 RENDER_CHANGED = CROP.removesuffix(")") + f", {_OPERATIONS}, {BYTES}, int64, uintp[::1])"
 """See :func:`mmload.render.changed_crops.render_changed`; of an output of a type."""
 
-_RESIZED = f"{BYTES}, int64[::1], int64[:, ::1], int64[:, ::1], uint8[::1], int64, uint8[::1], int64, {BYTES}"
+_RESIZED = f"uint8[::1], {'int64[:, ::1], ' * 3}uint8[::1], int64, uint8[::1], int64, {BYTES}"
 
 RESIZE = f"void({_RESIZED})"
 """See :func:`mmload.render.resized_windows.resize`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mmload.render.plan import PADDING_MODES
+from mmload.render.framing import PADDING_MODES
 from mmload.runtime.numba_compile import inlined
 
 CONSTANT, _REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("constant", "reflect", "symmetric"))
-"""Places in :data:`~mmload.render.plan.PADDING_MODES`."""
+"""Places in :data:`~mmload.render.framing.PADDING_MODES`."""
 
 
 @inlined

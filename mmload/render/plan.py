@@ -14,26 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmload.render.framing import Padding, Resampling
 from mmload.render.level_program import FLIP_X, FLIP_Y, GRAY, MOVES, Program, chain
-
-PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
 LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
 """Of red, green and blue, as ``torchvision.transforms.v2.functional.rgb_to_grayscale`` has them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Padding:
-    """What lies outside the image: one of :data:`PADDING_MODES`, and the constant's value per channel (or one).
-
-    Masks have a value of their own, 255 (void) unless said, and boxes are never repeated or mirrored. ``margin`` is how
-    far windows may reach outside: rows, columns.
-    """
-
-    mode: str = "constant"
-    fill: tuple[float, ...] = (0.0,)
-    mask_fill: int = 255
-    margin: tuple[int, int] = (0, 0)
 
 
 def refuse_levels(name: str, values: tuple[float, ...] | None) -> None:
@@ -48,57 +33,6 @@ def refuse_levels(name: str, values: tuple[float, ...] | None) -> None:
             f"{name} is {got}, and the images are uint8 there: give whole levels from 0 to 255, or put the step after "
             "Normalize"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Windows are resized to a size per sample, and placed on a canvas that is as large for all.
-
-    Attributes:
-        rows: int64 [B], height of the resized window.
-        cols: int64 [B].
-        top: int64 [B], where its first row lies on the canvas; negative: so many rows are cut off.
-        left: int64 [B].
-        fill: of the rest of the canvas, values per channel or one for all.
-        mask_fill: of a mask's.
-    """
-
-    rows: Tensor
-    cols: Tensor
-    top: Tensor
-    left: Tensor
-    fill: tuple[float, ...]
-    mask_fill: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resampling:
-    """The window is resized to (height, width), and a part of that is kept.
-
-    Attributes:
-        height: pixels after the resize, before the part is taken; of the canvas, where there is a placement.
-        width: the same.
-        mode: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``.
-        antialias: whether shrinking averages over all source pixels.
-        top: int64 [B], first row of the part; None: the whole.
-        left: int64 [B], first column of the part; None: the whole.
-        exact_masks: whether masks take ``nearest-exact``; else ``nearest``.
-        mirror_x: bool [B], whether the window is mirrored left to right before the resize, which ``flip_x`` of the plan
-            does after it: masks, whose nearest pixels are counted from one side, need to know.
-        mirror_y: bool [B], the same upside down.
-        placement: to what size each window is resized, and where that lies on the canvas; None: to height x width.
-    """
-
-    height: int
-    width: int
-    mode: str
-    antialias: bool
-    top: Tensor | None = None
-    left: Tensor | None = None
-    exact_masks: bool = False
-    mirror_x: Tensor | None = None
-    mirror_y: Tensor | None = None
-    placement: Placement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +86,7 @@ class Plan:
 
     Attributes:
         count: B.
-        source: (C, H, W) of the images that come in.
+        source: (C, H, W) of the images that come in; (C, 0, 0) where they have a size each.
         peak: the value of white: 255 for uint8 images, 1 for floats.
         device: where the tensors of this description live.
         height: rows of the output.
@@ -172,6 +106,7 @@ class Plan:
         holes: what is overwritten after that.
         mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
         dropped: bool [B, M], boxes that go whatever is left of them; None: none.
+        sizes: int64 [B, 2], height and width of each image; None: all have those of ``source``.
     """
 
     count: int
@@ -195,6 +130,7 @@ class Plan:
     holes: tuple[Hole, ...] = ()
     mixing: Mixing | None = None
     dropped: Tensor | None = None
+    sizes: Tensor | None = None
 
     @classmethod
     def of(cls, count: int, source: tuple[int, int, int], peak: float, device: torch.device) -> Plan:
@@ -211,6 +147,21 @@ class Plan:
             cols=width,
         )
 
+    @classmethod
+    def of_sizes(cls, sizes: Tensor, channels: int) -> Plan:
+        """The plan that changes nothing of uint8 images of a size each, int64 [B, 2]; something must give them one."""
+        return cls(
+            count=len(sizes),
+            source=(channels, 0, 0),
+            peak=255.0,
+            device=sizes.device,
+            height=0,
+            width=0,
+            rows=sizes[:, 0].contiguous(),
+            cols=sizes[:, 1].contiguous(),
+            sizes=sizes,
+        )
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """[B, C, H, W] of the output."""
@@ -218,13 +169,16 @@ class Plan:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether windows have a size of their own per sample and are not resized yet, so that there is no output."""
-        return self.resampling is None and isinstance(self.rows, Tensor)
+        """Whether images have a size each so far, so that there is no output."""
+        return isinstance(self.rows, Tensor) if self.resampling is None else self.resampling.is_open
 
     @property
     def frame(self) -> tuple[Tensor | int, Tensor | int]:
         """(height, width) of the images so far, one number or int64 [B] each."""
-        return (self.rows, self.cols) if self.is_ragged else (self.height, self.width)
+        if not self.is_ragged:
+            return self.height, self.width
+        placed = None if self.resampling is None else self.resampling.placement
+        return (self.rows, self.cols) if placed is None else (placed.rows, placed.cols)
 
     @property
     def moves(self) -> bool:
@@ -258,18 +212,21 @@ class Plan:
         untouched = self.top is None and self.resampling is None and self.gray is None and self.program is None
         return untouched and self.fits_levels()
 
+    def fits_canvas(self) -> bool:
+        """Whether a crop that reaches outside of the image can still be composed, as that is resized to a canvas."""
+        return self.resampling is not None and self.resampling.is_open and self.fits_window()
+
     def fits_window(self) -> bool:
         """Whether a crop can still be composed."""
-        return not self.ends and self.program is None and not self.is_ragged
+        return not self.ends and self.program is None
 
     def fits_ragged(self) -> bool:
         """Whether windows of a size per sample can still be composed, to be resized later."""
-        composes = self.is_ragged or self.fits_window()
-        return composes and self.resampling is None and self.shift is None and self.gray is None
+        return self.fits_window() and self.resampling is None and self.shift is None and self.gray is None
 
     def fits_placement(self, mode: str) -> bool:
         """Whether a resize to a size per sample can still be composed: not after a flip, which moves the canvas."""
-        return self.fits_resize(mode) and not self.is_ragged and self.flip_x is None and self.flip_y is None
+        return self.fits_resize(mode) and self.flip_x is None and self.flip_y is None
 
     def fits_flip(self) -> bool:
         """Whether a flip can still be composed: as an operation on levels, or before they change."""
@@ -306,13 +263,26 @@ class Plan:
         return self.mixing is None
 
     def cropped(self, top: Tensor, left: Tensor, height: int, width: int, padding: Padding | None = None) -> Plan:
-        """The plan followed by a crop of height x width at (top, left) [B], as seen in the output so far."""
-        top = _mirrored(top, self.flip_y, self.height - height)
-        left = _mirrored(left, self.flip_x, self.width - width)
-        if self.resampling is None:
-            around = padding or self.padding
-            return replace(self, **self._within(top, left, height, width), height=height, width=width, padding=around)
-        part = replace(self.resampling, top=_sum(self.resampling.top, top), left=_sum(self.resampling.left, left))
+        """The plan followed by a crop of height x width at (top, left) [B], as seen in the output so far.
+
+        Images of a size each are cropped by a resize to the same size, which copies pixels; or, where they were resized
+        to a size each, by placing them on a canvas.
+        """
+        high, wide = self.frame
+        top = _mirrored(top, self.flip_y, high - height)
+        left = _mirrored(left, self.flip_x, wide - width)
+        around, how = padding or self.padding, self.resampling
+        if how is None:
+            same = Resampling(height=height, width=width, mode="bilinear", antialias=True) if self.is_ragged else None
+            within = self._within(top, left, height, width)
+            return replace(self, **within, height=height, width=width, padding=around, resampling=same)
+        if how.placement is not None and how.is_open:
+            placed = replace(how.placement, top=-top, left=-left)
+            if padding is not None:
+                placed = replace(placed, fill=padding.fill, mask_fill=padding.mask_fill)
+            part = replace(how, height=height, width=width, placement=placed)
+        else:
+            part = replace(how, top=_sum(how.top, top), left=_sum(how.left, left))
         return replace(self, resampling=part, height=height, width=width)
 
     def resized(self, window: tuple[Tensor, Tensor, Tensor, Tensor] | None, resampling: Resampling) -> Plan:
@@ -320,8 +290,9 @@ class Plan:
         narrowed = {}
         if window is not None:
             top, left, rows, cols = window
-            top = _mirrored(top, self.flip_y, self.height - rows)
-            left = _mirrored(left, self.flip_x, self.width - cols)
+            height, width = self.frame
+            top = _mirrored(top, self.flip_y, height - rows)
+            left = _mirrored(left, self.flip_x, width - cols)
             narrowed = self._within(top, left, rows, cols)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
         return replace(self, **narrowed, resampling=resampling, height=resampling.height, width=resampling.width)

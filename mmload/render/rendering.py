@@ -94,7 +94,7 @@ def _refuse(plan: Plan, dtype: torch.dtype) -> None:
         ValueError: if there are no pixels, floats would be cut to uint8, or a fill or a hole's value is no level of
             uint8 images.
     """
-    if min(plan.source) < 1:
+    if min(plan.source[:1] if plan.sizes is not None else plan.source) < 1:
         raise ValueError(f"images have the shape {plan.source}, expected [C, H, W] with a pixel at least")
     placed = None if plan.resampling is None else plan.resampling.placement
     for fill in [around.fill for around in (plan.padding, placed) if around is not None]:

@@ -26,8 +26,8 @@ _color = call_by(*(CROP.format(kind) for kind in KINDS))
 
 @numba_compiled(RENDER_RESIZED.format(FLOATS))
 def render_resized(
-    images: Bytes,
-    indices: Numbers,
+    memory: Bytes,
+    places: Numbers,
     windows: Numbers,
     placements: Numbers,
     fill: Bytes,
@@ -61,8 +61,8 @@ def render_resized(
     """Resizes samples, changes their levels, colors and erases them.
 
     Args:
-        images: as for :func:`~mmload.render.resized_windows.resize`, as is all up to ``full``.
-        indices: see there.
+        memory: as for :func:`~mmload.render.resized_windows.resize`, as is all up to ``full``.
+        places: see there.
         windows: see there.
         placements: see there.
         fill: see there.
@@ -95,9 +95,9 @@ def render_resized(
         addresses: of ``resize``, ``render_changed`` or 0, and a crop to ``out``.
     """
     only = np.zeros(1, np.int64)
-    for k in range(len(indices)):
+    for k in range(len(places)):
         where = windows[k : k + 1], placements[k : k + 1]
-        _resize(addresses[0], (images, indices[k : k + 1], *where, fill, mode, ground, reach, full))
+        _resize(addresses[0], (memory, places[k : k + 1], *where, fill, mode, ground, reach, full))
         frame = full, only, tops[k : k + 1], lefts[k : k + 1], flips[k : k + 1], fill_after, mode_after
         colors = shift, scale, holes[k : k + 1], values, noise, streamed, out[k : k + 1]
         if codes.shape[1]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.antialiased_resize import Bytes, Numbers, Taps, resample, taps
+from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, LINES, PLANES, START, WIDTH
 from mmload.render.kernel_signatures import RESIZE
 from mmload.render.padded_positions import CONSTANT, reflected
-from mmload.runtime.numba_compile import called, numba_compiled
+from mmload.runtime.numba_compile import called, inlined, numba_compiled
 
 _U = np.uintp
 
@@ -35,6 +36,13 @@ def _seen(weighted: Taps, begin: int, end: int, start: int, length: int) -> tupl
     return begin, end
 
 
+@inlined
+def _kept(begin: int, end: int, start: int, length: int) -> tuple[int, int]:
+    """The places among ``begin`` to ``end`` of a window from ``start`` on that are in an image of this length."""
+    first = min(max(begin, -start), end)
+    return first, max(min(end, length - start), first)
+
+
 @called
 def _fill(out: Bytes, values: Bytes, begin: int, end: int, left: int, right: int) -> None:
     """A rectangle of [C, h, w] in one color."""
@@ -45,9 +53,23 @@ def _fill(out: Bytes, values: Bytes, begin: int, end: int, left: int, right: int
 
 
 @called
-def _around(plane: Bytes, top: int, left: int, blank: int, mode: int, out: Bytes) -> None:
-    """The lines from ``top`` and columns from ``left`` on, in the image or beyond."""
-    height, width = plane.shape
+def _around(
+    lines: Bytes,
+    start: tuple[int, int],
+    step: int,
+    sides: tuple[int, int],
+    corner: tuple[int, int],
+    blank: int,
+    mode: int,
+    out: Bytes,
+) -> None:
+    """The lines and columns of a channel from ``corner`` on, in an image of ``sides`` or beyond.
+
+    Its pixels are every ``step``-th byte of ``lines`` from the line and byte ``start`` on.
+    """
+    row, column = start
+    height, width = sides
+    top, left = corner
     rows, columns = out.shape
     begin = min(max(-left, 0), columns)
     end = max(min(width - left, columns), begin)
@@ -57,18 +79,38 @@ def _around(plane: Bytes, top: int, left: int, blank: int, mode: int, out: Bytes
             for j in range(_U(columns)):
                 out[i, j] = blank
             continue
-        line = _U(reflected(y, height, mode))
-        for j in range(_U(begin), _U(end)):
-            out[i, j] = plane[line, _U(left) + j]
+        line = _U(row + reflected(y, height, mode))
+        if step == 1:
+            for j in range(_U(begin), _U(end)):
+                out[i, j] = lines[line, _U(column + left) + j]
+        else:
+            for j in range(_U(begin), _U(end)):
+                out[i, j] = lines[line, _U(column) + _U(step) * (_U(left) + j)]
         for m in range(columns - (end - begin)):
             j = m if m < begin else m + (end - begin)
-            out[i, _U(j)] = blank if mode == CONSTANT else plane[line, _U(reflected(left + j, width, mode))]
+            out[i, _U(j)] = (
+                blank if mode == CONSTANT else lines[line, _U(column + step * reflected(left + j, width, mode))]
+            )
+
+
+@called
+def _copy(lines: Bytes, start: tuple[int, int], step: int, out: Bytes, c: int, to: tuple[int, int, int, int]) -> None:
+    """Pixels of a channel as they are, to the top, left, bottom and right of ``to`` in ``out`` [C, h, w]."""
+    row, column = start
+    top, left, bottom, right = to
+    for y in range(_U(bottom - top)):
+        if step == 1:
+            for x in range(_U(right - left)):
+                out[_U(c), _U(top) + y, _U(left) + x] = lines[_U(row) + y, _U(column) + x]
+        else:
+            for x in range(_U(right - left)):
+                out[_U(c), _U(top) + y, _U(left) + x] = lines[_U(row) + y, _U(column) + _U(step) * x]
 
 
 @numba_compiled(RESIZE)
 def resize(
-    images: Bytes,
-    indices: Numbers,
+    memory: Bytes,
+    places: Numbers,
     windows: Numbers,
     placements: Numbers,
     fill: Bytes,
@@ -80,27 +122,34 @@ def resize(
     """Windows of images in another size.
 
     Of a window that is mostly beyond its image only what shows the image is computed, of one that is larger than the
-    canvas only what lies on it.
+    canvas only what lies on it. A window that keeps its size is copied.
 
     Args:
-        images: uint8 [N, C, H, W].
-        indices: int64 [B], which of the images each sample is.
+        memory: uint8 [n], where the images are.
+        places: int64 [B, 6], what is where: see :class:`~mmload.render.image_lines.ImageLines`. All lines that the
+            window needs are there.
         windows: int64 [B, 4], top, left, rows and columns, in or outside of the image.
         placements: int64 [B, 4], to how many rows and columns each is resized, and the line and column of the output
             where that begins; may be negative.
         fill: uint8 [C], the constant outside of the image.
-        mode: what lies there, a place in :data:`~mmload.render.plan.PADDING_MODES`.
+        mode: what lies there, a place in :data:`~mmload.render.framing.PADDING_MODES`.
         ground: uint8 [C], the output beside the resized window.
         reach: one of :data:`~mmload.render.antialiased_resize.REACHES`.
         out: uint8 [B, C, h, w].
     """
     count, channels, height, width = out.shape
-    high, wide = images.shape[2:]
     for k in range(_U(count)):
-        index, canvas = _U(indices[k]), out[k]
+        canvas, layout, held = out[k], places[k, LAYOUT], places[k, COUNT]
+        high, wide, row = places[k, HEIGHT], places[k, WIDTH], -places[k, FIRST]
+        size = held * channels * wide
+        pitch = wide if layout == PLANES else channels * wide
+        lines = memory[places[k, START] : places[k, START] + size].reshape(size // max(pitch, 1), pitch)
+        # Of channel c line 0 of the image is line row + c * apart, of which every step-th byte from c * aside is its.
+        apart, beside, step = held, 0, 1
+        if layout != PLANES:
+            apart, beside, step = (0, wide, 1) if layout == LINES else (0, 1, channels)
         top, left = windows[k, 0], windows[k, 1]
         rows, columns, down, right = placements[k, 0], placements[k, 1], placements[k, 2], placements[k, 3]
-        over, aside = taps(windows[k, 2], rows, reach), taps(windows[k, 3], columns, reach)
         begin, end = max(-down, 0), min(rows, height - down)
         before, after = max(-right, 0), min(columns, width - right)
         if begin >= end or before >= after:
@@ -109,25 +158,39 @@ def resize(
         if end - begin < height or after - before < width:
             _fill(canvas, ground, 0, height, 0, width)
         shown = (end - begin) * (after - before)
+        if windows[k, 2] == rows and windows[k, 3] == columns:
+            kept = _kept(begin, end, top, high), _kept(before, after, left, wide)
+            whole = (kept[0][1] - kept[0][0]) * (kept[1][1] - kept[1][0]) == shown
+            if whole or mode == CONSTANT:
+                if not whole:
+                    _fill(canvas, fill, down + begin, down + end, right + before, right + after)
+                here = down + kept[0][0], right + kept[1][0], down + kept[0][1], right + kept[1][1]
+                for c in range(channels):
+                    start = row + c * apart + top + kept[0][0], c * beside + step * (left + kept[1][0])
+                    _copy(lines, start, step, canvas, c, here)
+                continue
+        over, aside = taps(windows[k, 2], rows, reach), taps(windows[k, 3], columns, reach)
         if mode == CONSTANT:
-            lines, across = _seen(over, begin, end, top, high), _seen(aside, before, after, left, wide)
-            if (lines[1] - lines[0]) * (across[1] - across[0]) < shown:
+            down_to, across = _seen(over, begin, end, top, high), _seen(aside, before, after, left, wide)
+            if (down_to[1] - down_to[0]) * (across[1] - across[0]) < shown:
                 _fill(canvas, fill, down + begin, down + end, right + before, right + after)
-            begin, end, before, after = lines[0], lines[1], across[0], across[1]
+            begin, end, before, after = down_to[0], down_to[1], across[0], across[1]
         if begin >= end or before >= after:
             continue
-        first, beside = over[0][begin], aside[0][before]
+        first, farthest = over[0][begin], aside[0][before]
         used = over[0][end - 1] + over[1][end - 1] - first
-        spread = aside[0][after - 1] + aside[1][after - 1] - beside
-        inside = top + first >= 0 and top + first + used <= high and left + beside >= 0
-        inside = inside and left + beside + spread <= wide
-        near = np.empty((0, 0) if inside else (used, spread), np.uint8)
-        for c in range(_U(channels)):
-            place = down + begin, right + before
-            size = begin, before, end - begin, after - before
-            one = canvas[c : c + _U(1)]
-            if inside:
-                resample(images[index, c], top, left, over, aside, *size, one, *place)
+        spread = aside[0][after - 1] + aside[1][after - 1] - farthest
+        is_inside = top + first >= 0 and top + first + used <= high and left + farthest >= 0
+        is_inside = is_inside and left + farthest + spread <= wide
+        part, place = (begin, before, end - begin, after - before), (down + begin, right + before)
+        if is_inside and step > 1:
+            resample(lines, row + top, left * step, over, aside, *part, canvas, *place)
+            continue
+        near = np.empty((0, 0) if is_inside else (used, spread), np.uint8)
+        for c in range(channels):
+            one, start = canvas[_U(c) : _U(c + 1)], (row + c * apart, c * beside)
+            if is_inside:
+                resample(lines, start[0] + top, start[1] + left, over, aside, *part, one, *place)
             else:
-                _around(images[index, c], top + first, left + beside, fill[c], mode, near)
-                resample(near, -first, -beside, over, aside, *size, one, *place)
+                _around(lines, start, step, (high, wide), (top + first, left + farthest), fill[c], mode, near)
+                resample(near, -first, -farthest, over, aside, *part, one, *place)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from mmload.render import torch_levels
 from mmload.render.erased_regions import punch_batch
+from mmload.render.framing import Resampling
 from mmload.render.level_program import Program
-from mmload.render.plan import Plan, Resampling
+from mmload.render.plan import Plan
 from mmload.render.torch_mixing import mixed_batch
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized, resized_batch
 from mmload.render.torch_sampling import Window, picked, windows

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmload.render.device_constants import constant
-from mmload.render.plan import Padding, Plan, Resampling
+from mmload.render.framing import Padding, Resampling
+from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, cut, fill_values, less, on_canvas, picked
 
 
@@ -39,7 +40,7 @@ def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | N
 
 
 class Placed(NamedTuple):
-    """One sample's placement in integers: see :class:`mmload.render.plan.Placement`."""
+    """One sample's placement in integers: see :class:`mmload.render.framing.Placement`."""
 
     rows: int
     cols: int

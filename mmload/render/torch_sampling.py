@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from mmload.render.device_constants import constant
-from mmload.render.plan import Padding, Placement, Plan
+from mmload.render.framing import Padding, Placement
+from mmload.render.plan import Plan
 
 PICKED_AT_ONCE = 131_072
 """Pixels that are picked one by one at a time on a CPU: their indices take 1 MB, and stay in cache."""

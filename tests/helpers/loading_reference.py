@@ -26,7 +26,8 @@ from mmload.augment.boxes import BoxRule
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, beta
-from mmload.render.plan import Padding, Plan
+from mmload.render.framing import Padding
+from mmload.render.plan import Plan
 
 GOLDEN = 0x9E3779B97F4A7C15
 

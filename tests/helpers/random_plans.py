@@ -8,7 +8,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mmload.render.plan import PADDING_MODES, Hole, Padding, Plan
+from mmload.render.framing import PADDING_MODES, Padding
+from mmload.render.plan import Hole, Plan
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
 

@@ -12,8 +12,9 @@ from random_plans import FORMATS, HOLES, hole_of, planned
 from torch import Tensor
 
 from mmload.render import cpu_rendering
+from mmload.render.framing import PADDING_MODES, Padding
 from mmload.render.level_program import INVERT, Program
-from mmload.render.plan import PADDING_MODES, Padding, Plan
+from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES
-from mmload.render.plan import PADDING_MODES, Padding, Placement, Resampling
+from mmload.render.framing import PADDING_MODES, Padding, Placement, Resampling
+from mmload.render.image_lines import ImageLines
 from mmload.render.resized_windows import resize
 from mmload.render.torch_resample import Placed, on_canvas_of
 from mmload.render.torch_sampling import Window
@@ -37,7 +38,7 @@ def test_a_resize_gives_the_bits_of_torchs(
     windows, places = np.array([[0, 0, 1, 1], [top, left, rows, cols]]), np.array([[height, width, 0, 0]] * 2)
     out = torch.empty(2, shape[0], height, width, dtype=torch.uint8)
     black = np.zeros(shape[0], np.uint8)
-    resize(images.numpy(), np.array([1, 2]), windows, places, black, 0, black, REACHES[mode], out.numpy())
+    resize(*ImageLines.of_batch(images, np.array([1, 2])), windows, places, black, 0, black, REACHES[mode], out.numpy())
     assert torch.equal(out[0], images[1, :, :1, :1].expand(-1, height, width))
     # Interleaved with a fourth channel, as torch resizes them fastest; rows and columns separately.
     pixels = torch.zeros(1, 4, rows, cols, dtype=torch.uint8)
@@ -83,7 +84,7 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     padding = PADDING_MODES.index(outside)
     out = np.full((1, 3, *canvas), 99, np.uint8)
     frame = np.array([[*corner, *window]]), np.array([[*size, *place]])
-    resize(images.numpy(), np.array([1]), *frame, levels[0], padding, levels[1], REACHES[mode], out)
+    resize(*ImageLines.of_batch(images, np.array([1])), *frame, levels[0], padding, levels[1], REACHES[mode], out)
     nothing = torch.zeros(1, dtype=torch.int64)
     placement = Placement(rows=nothing, cols=nothing, top=nothing, left=nothing, fill=ground, mask_fill=255)
     how = Resampling(height=canvas[0], width=canvas[1], mode=mode, antialias=True, placement=placement)

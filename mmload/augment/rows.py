@@ -1,0 +1,48 @@
+"""Rows of a dataset as the batch that a collate renders: stacked, or with images of a size each beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.batch import Batch
+
+
+def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
+    """A list of rows as one batch."""
+    if isinstance(batch, Batch):
+        return batch
+    rows: list[Any] = list(batch)
+    odd = next((row for row in rows if not isinstance(row, Batch)), None)
+    if not rows or odd is not None:
+        got = "an empty list" if not rows else f"a list with {type(odd).__name__}"
+        raise TypeError(f"got {got}, expected a Batch, a list of its rows, or images [B, C, H, W]")
+    stacked: Any = torch.stack(rows)
+    whole: Batch = stacked
+    return whole
+
+
+def have_sizes(rows: Sequence[Batch]) -> bool:
+    """Whether the images of some rows have a size each."""
+    images = [row.images for row in rows if isinstance(row, Batch) and isinstance(row.images, Tensor)]
+    return len(images) == len(rows) and len({image.shape for image in images}) > 1
+
+
+def apart(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor]]:
+    """Rows with images of a size each as one batch without images, and the images.
+
+    Raises:
+        TypeError: if an image is not uint8.
+        ValueError: if an image is not [C, h, w], or has another number of channels than the first.
+    """
+    images = [row.images for row in rows]
+    for image in images:
+        if image.dtype != torch.uint8:
+            raise TypeError(f"images of a size each are {image.dtype}, expected torch.uint8")
+        if image.dim() != 3 or image.shape[0] != images[0].shape[0]:
+            shapes = tuple(image.shape), tuple(images[0].shape)
+            raise ValueError(f"images have the shapes {shapes[0]} and {shapes[1]}, expected [C, h, w] with the same C")
+    return stacked_rows([row.replace(images=None) for row in rows]), images
