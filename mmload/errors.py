@@ -8,7 +8,9 @@
     ├── StoreError             a dataset on disk cannot be opened, read or written
     │   ├── VersionError       it was written in a format this version does not know
     │   └── DamagedError       its files do not match its manifest
-    └── BuildError             a build cannot start or cannot finish
+    ├── BuildError             a build cannot start or cannot finish
+    └── RemoteError            object storage cannot be read or written
+        └── RemoteMissingError an object does not exist
 
 A message says what was wrong, the value got, and what to do next. Wrong arguments to a function stay ``ValueError`` and
 ``TypeError``. This module never formats for a terminal.
@@ -71,6 +73,14 @@ class DamagedError(StoreError):
 
 class BuildError(MmloadError):
     """A build cannot start or cannot finish."""
+
+
+class RemoteError(MmloadError):
+    """Object storage cannot be read or written."""
+
+
+class RemoteMissingError(RemoteError):
+    """An object, or its bucket, does not exist."""
 
 
 def one_line(text: str) -> str:

@@ -21,6 +21,7 @@ import torch
 from building import make_pictures, recipe
 from devkit import Devkit
 from hypothesis import settings
+from object_storage import Bucket, Running, serving
 from parity_stores import make_photos
 from PIL import Image
 
@@ -29,6 +30,7 @@ from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
+from mmload.cloud import client
 from mmload.runtime import processes
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
@@ -139,6 +141,23 @@ def images(dataset: Dataset) -> torch.Tensor:
     return torch.from_numpy(
         np.concatenate([np.fromfile(file, dtype=np.uint8) for file in files]).reshape(-1, 3, 32, 32)
     )
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An S3 server in a process of its own, on loopback."""
+    yield from serving(tmp_path_factory.mktemp("buckets"))
+
+
+@pytest.fixture
+def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket of it, and the environment in which clients find it and try again at once."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(client, "RETRIES", client.Retries(most=3, first_s=0.001, longest_s=0.002, within_s=5))
+    own = Bucket(s3_server, tmp_path.name.replace("_", "-").lower())
+    own.faults()
+    return own
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -17,9 +17,9 @@ from mmload.builder.recipe import canonical
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.runtime.durable_files import is_partial, sync_folder
 from mmload.runtime.path_identity import is_same, is_within
+from mmload.store.dataset_files import META_NAME
 from mmload.store.field_files import files_of
 from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, read, shard_name
-from mmload.store.shard_writer import META_NAME
 from mmload.store.unfinished import is_staging_folder, staging_folder
 
 Moved = dict[str, Path]

@@ -16,8 +16,9 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
 from mmload.builder.staging_files import remove_own
-from mmload.builder.verify import Fault, Progress, job_of, lists_of, recipe_at, verify
+from mmload.builder.verify import Fault, Progress, job_of, recipe_at, verify
 from mmload.errors import BuildError
+from mmload.store.dataset_files import lists_of
 from mmload.store.manifest import SAMPLES_NAME, Manifest, read, shard_name
 from mmload.store.shard_writer import BuildPaths, ShardSummary
 

@@ -25,15 +25,14 @@ from mmload.errors import BuildError, DamagedError, StoreError, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
 from mmload.store.checksum import crc32
+from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.field_files import files_of
-from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, FileRecord, Manifest, SplitRecord, read, shard_name
+from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_writer import (
-    META_NAME,
     BuildPaths,
     Chunk,
     bytes_of,
     samples_lines,
-    tensordict_meta,
     whole_parts,
 )
 from mmload.store.whole_rows import WholeRows
@@ -78,11 +77,11 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]
         StoreError: if there is no readable manifest.
     """
     folder = Path(path)
-    files = list(_files(read(folder)))
+    files = list(dataset_files(read(folder)))
     total = sum(file.record.bytes for file in files)
     done, faults = 0, []
     with ThreadPoolExecutor(available_cores(), thread_name_prefix="mmload-verify") as pool:
-        for file, reason in zip(files, pool.map(lambda file: file.check(folder), files), strict=True):
+        for file, reason in zip(files, pool.map(lambda file: _fault(file, folder), files), strict=True):
             if reason is not None:
                 faults.append(Fault(split=file.split, shard=file.shard, file=file.name, reason=reason))
             done += file.record.bytes
@@ -150,32 +149,23 @@ def compare(
     return faults
 
 
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    """A required file, with its size and checksum."""
-
-    split: str
-    shard: int | None
-    name: str
-    record: FileRecord
-
-    def check(self, root: Path) -> str | None:
-        """The fault of the file, or None."""
-        path = root / self.name
-        try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                return "is not a file"
-            if status.st_size != self.record.bytes:
-                return f"has {status.st_size:,} bytes, the manifest says {self.record.bytes:,}"
-            crc = _crc32(path)
-        except FileNotFoundError:
-            return "is missing"
-        except OSError as error:
-            return f"cannot be read ({error.strerror})"
-        if crc != self.record.crc32:
-            return f"has the checksum {crc}, the manifest says {self.record.crc32}: its bytes have changed"
-        return None
+def _fault(file: DatasetFile, root: Path) -> str | None:
+    """The fault of a file, or None."""
+    path = root / file.name
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "is not a file"
+        if status.st_size != file.record.bytes:
+            return f"has {status.st_size:,} bytes, the manifest says {file.record.bytes:,}"
+        crc = _crc32(path)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if crc != file.record.crc32:
+        return f"has the checksum {crc}, the manifest says {file.record.crc32}: its bytes have changed"
+    return None
 
 
 class _StoredShard:
@@ -251,25 +241,6 @@ class _StoredShard:
 def _byte_rows(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """The bytes of each element, uint8 [n, bytes]; n is at least 1."""
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
-
-
-def _files(manifest: Manifest) -> Iterator[_File]:
-    for name, split in manifest.splits.items():
-        for index, shard in enumerate(split.shards):
-            folder = f"{name}/{shard_name(index)}"
-            meta = tensordict_meta(split.fields, shard).encode()
-            record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
-            yield _File(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record)
-            for field, record in shard.files.items():
-                yield _File(split=name, shard=index, name=f"{folder}/{field}.memmap", record=record)
-        for file, record in lists_of(split).items():
-            yield _File(split=name, shard=None, name=f"{name}/{file}", record=record)
-
-
-def lists_of(split: SplitRecord) -> dict[str, FileRecord]:
-    """The split's lists of samples, by name."""
-    skipped = {} if split.skipped_file is None else {SKIPPED_NAME: split.skipped_file}
-    return {SAMPLES_NAME: split.samples, **skipped}
 
 
 def recipe_at(manifest: Manifest, path: Path, source: Path, trust: bool) -> BuildRecipe:

@@ -24,6 +24,7 @@ from mmload.cli.info import info
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
 from mmload.cli.preview import preview
+from mmload.cli.push import pull, push
 from mmload.cli.repair import repair
 from mmload.cli.report import report
 from mmload.cli.terminal import last_resort, show
@@ -94,7 +95,7 @@ def _root(
     """Shown by --help."""
 
 
-for command in (build, verify, repair, info, where, preview, report, browse, export, parity, bench):
+for command in (build, verify, repair, info, where, preview, report, browse, export, push, pull, parity, bench):
     app.command()(command)
 app.command("bench build")(bench_build)
 

@@ -26,12 +26,11 @@ from mmload.records import FieldSpec
 from mmload.runtime.durable_files import remove, sync, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
+from mmload.store.dataset_files import META_NAME, tensordict_meta
 from mmload.store.field_files import BYTES, ENCODINGS, OFFSETS, SIZES, files_of
 from mmload.store.losses import first_names, total_losses
 from mmload.store.manifest import FileRecord, ShardRecord, shard_from_json, shard_name, shard_to_json
 from mmload.store.whole_rows import WholeRows
-
-META_NAME = "meta.json"
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _FLUSH_BYTES = 32 * 2**20
@@ -315,26 +314,6 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     """One JSON object a line, as UTF-8; bytes of a file name that are not UTF-8 become JSON escapes of surrogates."""
     text = "".join(_JSON.encode(item) + "\n" for item in items)
     return text.encode("utf-8", "backslashreplace")
-
-
-def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
-    """The ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard; ``_type`` is a constant of tensordict.
-
-    Its batch size is [rows]; with rows of their own sizes [], as not every file has one element for each row then.
-    """
-    files = files_of(fields)
-    meta: dict[str, Any] = {
-        name: {
-            "device": "cpu",
-            "shape": [shard.files[name].bytes // file.spec.row_bytes, *file.spec.shape],
-            "dtype": f"torch.{file.spec.dtype}",
-            "is_nested": False,
-        }
-        for name, file in files.items()
-    }
-    shape = [] if any(spec.own_sizes for spec in fields.values()) else [shard.rows]
-    meta |= {"shape": shape, "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
-    return json.dumps(meta, indent=1) + "\n"
 
 
 def whole_parts(name: str, rows: WholeRows, before: int) -> dict[str, npt.NDArray[Any]]:

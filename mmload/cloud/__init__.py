@@ -1,0 +1,1 @@
+"""Object storage: its URLs, and one client for S3, Google Cloud Storage, Azure, folders and memory."""

@@ -1,0 +1,276 @@
+"""One client for all object storage: reads, writes and lists objects under a URL, tries again, and names what failed.
+
+It is obstore (Rust) beneath: one package without dependencies of its own, one call for each of S3, Google Cloud
+Storage, Azure, files and memory, and requests that run without the interpreter lock. Credentials are what obstore
+finds: the environment variables of the store, the metadata service of its machines, web identities. None is ever an
+argument here, so none can be written down or pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mmload.cloud.urls import location
+from mmload.errors import RemoteError, RemoteMissingError, UsageError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+
+EXTRA = "object storage needs obstore; install it with: pip install 'mmload[cloud]'"
+
+PARALLEL = 16
+"""Requests at once, unless another number is asked for."""
+
+PART_BYTES = 8 * 2**20
+"""How much of a large object a request reads or writes."""
+
+
+class Retries(NamedTuple):
+    """How often and how fast a request is tried again.
+
+    The waits double. Each is a random share of its length, so that not all clients come again at the same moment.
+
+    Attributes:
+        most: tries after the first.
+        first_s: the first wait, in seconds.
+        longest_s: the longest wait.
+        within_s: no try begins later than this.
+    """
+
+    most: int = 8
+    first_s: float = 0.1
+    longest_s: float = 10.0
+    within_s: float = 120.0
+
+
+RETRIES = Retries()
+"""Those of new clients."""
+
+
+class Found(NamedTuple):
+    """An object of a list: its name below the URL, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Objects:
+    """The objects under a URL. Thread-safe; picklable: a copy connects again.
+
+    Args:
+        url: of object storage, see :mod:`mmload.cloud.urls`.
+        retries: for all requests; None: :data:`RETRIES`.
+
+    Attributes:
+        location: what the URL names.
+
+    Raises:
+        UsageError: if the URL is wrong, or obstore is not installed.
+    """
+
+    def __init__(self, url: str, retries: Retries | None = None) -> None:
+        self.location = location(url)
+        self._retries = RETRIES if retries is None else retries
+        self._check_process()
+        _obstore()
+
+    @property
+    def url(self) -> str:
+        """The URL of all of it."""
+        return self.location.url
+
+    def url_of(self, name: str) -> str:
+        """The URL of an object."""
+        return f"{self.url.rstrip('/')}/{name}" if name else self.url
+
+    def get(self, name: str) -> memoryview:
+        """A whole object.
+
+        Raises:
+            RemoteMissingError: if there is none; RemoteError: if it cannot be read.
+        """
+        return self._tried(name, "read", lambda store, key: memoryview(_obstore().get(store, key).bytes()))
+
+    def get_range(self, name: str, start: int, length: int) -> memoryview:
+        """Bytes of an object from ``start`` on.
+
+        Raises:
+            RemoteMissingError: if there is no such object; RemoteError: if it cannot be read, or ends before.
+        """
+        if length == 0:
+            return memoryview(b"")
+
+        def read(store: ObjectStore, key: str) -> memoryview:
+            return memoryview(_obstore().get_range(store, key, start=start, length=length))
+
+        got = self._tried(name, "read", read)
+        if len(got) != length:
+            raise RemoteError(
+                f"{self.url_of(name)} ends at byte {start + len(got):,}, {start + length:,} were expected: "
+                "it was replaced or truncated"
+            )
+        return got
+
+    def size(self, name: str) -> int:
+        """The size of an object in bytes.
+
+        Raises:
+            RemoteMissingError: if there is none; RemoteError: if the store fails.
+        """
+        return int(self._tried(name, "read", lambda store, key: _obstore().head(store, key)["size"]))
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write an object, a large file in parts; it is there whole or not at all.
+
+        Raises:
+            RemoteError: if it cannot be written.
+        """
+
+        def write(store: ObjectStore, key: str) -> None:
+            _obstore().put(store, key, content, chunk_size=PART_BYTES, max_concurrency=4)
+
+        self._tried(name, "write", write)
+
+    def delete(self, name: str) -> None:
+        """Remove an object, if it is there.
+
+        Raises:
+            RemoteError: if it cannot be removed.
+        """
+        try:
+            self._tried(name, "remove", lambda store, key: _obstore().delete(store, key))
+        except RemoteMissingError:
+            return
+
+    def listed(self, most: int | None = None) -> list[Found]:
+        """All objects, in the store's order; at most so many.
+
+        Raises:
+            RemoteError: if the store cannot be listed.
+        """
+        prefix = self.location.prefix
+
+        def read(store: ObjectStore, key: str) -> list[Found]:
+            """All of it at once: a list that broke off cannot be gone on with."""
+            found: list[Found] = []
+            for page in _obstore().list(store, prefix=prefix or None):
+                names = ((meta["path"][len(prefix) + 1 if prefix else 0 :], meta["size"]) for meta in page)
+                found += (Found(name, size) for name, size in names if name)
+                if most is not None and len(found) >= most:
+                    return found[:most]
+            return found
+
+        try:
+            return self._tried("", "list", read)
+        except RemoteMissingError:
+            if self.location.scheme == "file":
+                return []  # a folder that is not there
+            raise
+
+    def _tried(self, name: str, verb: str, do: Callable[[Any, str], T]) -> T:
+        """Do it. obstore tries again what a busy store refuses, what does not connect, and what breaks off."""
+        self._check_process()
+        try:
+            return do(_store(self.location.scheme, self.location.bucket, self._retries), self.location.key(name))
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
+                raise self._missing(name, str(error)) from error
+            raise self._failed(name, verb, error) from error
+
+    def _missing(self, name: str, reason: str) -> RemoteMissingError:
+        if "NoSuchBucket" in reason:
+            return RemoteMissingError(f"there is no bucket {self.location.bucket!r}: {self.url_of(name)}")
+        return RemoteMissingError(f"{self.url_of(name)} does not exist")
+
+    def _failed(self, name: str, verb: str, error: Exception) -> RemoteError:
+        reason = _reason(error)
+        return RemoteError(f"cannot {verb} {self.url_of(name)} ({reason}){_advice(reason, error)}")
+
+    @staticmethod
+    def _check_process() -> None:
+        """The threads of obstore are not there in a forked process, and a request would wait forever."""
+        if os.getpid() != _process():
+            raise UsageError(
+                "object storage was used before this process was forked; start processes by spawn or forkserver "
+                "(multiprocessing_context='spawn' of a DataLoader)"
+            )
+
+
+@cache
+def _process() -> int:
+    """The process that first used object storage, of this one and those it was forked from."""
+    return os.getpid()
+
+
+@cache
+def _obstore() -> Any:
+    try:
+        import obstore
+    except ImportError as error:
+        raise UsageError(EXTRA) from error
+    return obstore
+
+
+@cache
+def _store(scheme: str, bucket: str, retries: Retries) -> Any:
+    """The store of a bucket, with its connections."""
+    from obstore import store
+
+    if scheme == "memory":
+        return _memory(bucket)
+    if scheme == "file":
+        return store.LocalStore()
+    waits = {
+        "init_backoff": timedelta(seconds=retries.first_s),
+        "max_backoff": timedelta(seconds=retries.longest_s),
+        "base": 2,
+    }
+    config: Any = {
+        "max_retries": retries.most,
+        "retry_timeout": timedelta(seconds=retries.within_s),
+        "backoff": waits,
+    }
+    try:
+        return store.from_url(f"{scheme}://{bucket}/", retry_config=config)
+    except Exception as error:
+        raise RemoteError(f"cannot use {scheme}://{bucket} ({_reason(error)}); set the store's variables") from error
+
+
+@cache
+def _memory(bucket: str) -> Any:
+    """One store of this process for each name: for tests."""
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
+
+
+def _reason(error: Exception) -> str:
+    """Why, in one short line without queries of URLs, in which signatures may stand."""
+    text = str(error)
+    code, told = re.search(r"<Code>(.*?)</Code>", text), re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+    if code is not None:
+        return f"{code[1]}: {told[1].strip()}" if told else code[1]
+    first = re.sub(r"\?\S+", "", text.split("\n", 1)[0])
+    if "retries" in first and "HTTP error" in first:
+        tries = re.search(r"after (\d+) retries", first)
+        return f"the store does not answer, after {tries[1] if tries else 'several'} tries"
+    return first or type(error).__name__
+
+
+def _advice(reason: str, error: Exception) -> str:
+    kind = type(error).__name__
+    if "TimeTooSkewed" in reason:
+        return "; the clock of this machine is wrong: set it"
+    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        return "; check the credentials in the store's environment variables, and their rights"
+    if "does not answer" in reason or "SlowDown" in reason:
+        return "; check the connection and the store's address, then run the same again"
+    return ""

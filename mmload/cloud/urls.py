@@ -1,0 +1,92 @@
+"""URLs of object storage: ``s3://bucket/prefix``, ``gs://``, ``az://container/prefix``, ``file:///folder``, ``memory://``.
+
+No credentials stand in a URL: whatever looks like some is refused, and never shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from mmload.errors import UsageError, choices
+
+SCHEMES = ("s3", "gs", "az", "file", "memory")
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what a Path leaves of two; a drive has one letter
+
+
+def is_url(place: str | os.PathLike[str]) -> bool:
+    """Whether a place is given by a URL and not by a path."""
+    return isinstance(place, str) and "://" in place and _URL.match(place) is not None
+
+
+def refuse_url(place: str | os.PathLike[str], advice: str) -> None:
+    """Refuse a URL where a path on this machine is needed, also one that went through ``pathlib.Path``.
+
+    Raises:
+        UsageError: with the advice.
+    """
+    text = os.fspath(place)
+    if _URL.match(text) and not os.path.exists(text):
+        raise UsageError(f"{_without_secrets(text)} is a URL, and a path on this machine is needed: {advice}")
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in object storage.
+
+    Attributes:
+        scheme: one of :data:`SCHEMES`.
+        bucket: the bucket or container; "" for files.
+        prefix: the beginning of the names of all objects of this place, without slashes around it; may be "".
+    """
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        """The URL, in one spelling for all equal places."""
+        if self.scheme == "file":
+            return f"file:///{self.prefix}"
+        return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
+
+    def key(self, name: str) -> str:
+        """The whole name of an object."""
+        return f"{self.prefix}/{name}" if self.prefix and name else self.prefix or name
+
+
+def location(url: str) -> Location:
+    """The place that a URL names.
+
+    Raises:
+        UsageError: if it is no URL of object storage, or has credentials or a query in it.
+    """
+    shown = _without_secrets(url)
+    if not is_url(url):
+        raise UsageError(f"{shown} is no URL; give one as s3://BUCKET/PREFIX")
+    parts = urlsplit(url if url.lower().startswith("file:") else url.replace("#", "%23"))
+    if parts.scheme not in SCHEMES:
+        raise UsageError(f"{shown} begins with {parts.scheme}://; the URLs of object storage are {choices(SCHEMES)}")
+    if parts.username is not None or parts.query:
+        raise UsageError(
+            f"{shown} has credentials or options in it; give them as the environment variables of the store, "
+            "and the URL without them"
+        )
+    path = unquote(parts.path) if parts.scheme == "file" else parts.path.replace("%23", "#")
+    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+        raise UsageError(f"{shown} names another machine; write file:///FOLDER with three slashes")
+    if parts.scheme in ("s3", "gs", "az") and not parts.netloc:
+        raise UsageError(f"{shown} names no bucket; give {parts.scheme}://BUCKET/PREFIX")
+    names = [name for name in path.split("/") if name]
+    if "." in names or ".." in names:
+        raise UsageError(f"{shown} has . or .. in its path; write it without them")
+    return Location(parts.scheme, parts.netloc if parts.scheme != "file" else "", "/".join(names))
+
+
+def _without_secrets(url: str) -> str:
+    """A URL as a message shows it."""
+    return re.sub(r"\?.*", "?...", re.sub(r"(?<=:/)(/?)[^/@]*@", r"\1...@", url))

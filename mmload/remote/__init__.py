@@ -1,0 +1,1 @@
+"""Datasets in object storage: pushed there, pulled from there, and read in place through a cache on the local disk."""
