@@ -122,6 +122,8 @@ class Sample:
         losses: what had to be left out of it, by the names of :mod:`mmload.store.losses`.
         inside: (top, left, height, width) of the image within ``images``; None: all of it, there is no border.
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
+        encoded: the source's own JPEG, of which simplejpeg makes exactly ``images``; None: it is none, or a transform
+            changed it.
     """
 
     id: str
@@ -130,6 +132,7 @@ class Sample:
     losses: Mapping[str, int] = field(default_factory=dict)
     inside: tuple[int, int, int, int] | None = None
     cut: Tensor | None = None
+    encoded: bytes | None = None
 
 
 FIELD_NAMES = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks", "features")

@@ -24,10 +24,11 @@ from mmload.builder.destination import check_apart, existing
 from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.error_limit import ErrorLimit
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import ShardJob, ShardPlan, fields_of, plan_shards, row_bytes, samples_per_shard
+from mmload.builder.shard_job import ShardJob, ShardPlan, fields_of, plan_shards, samples_per_shard
 from mmload.builder.split_records import split_notes, split_record
 from mmload.builder.staging import Staging, killed_at_its_end
 from mmload.builder.transforms import TransformChain
+from mmload.builder.whole_sizes import row_size, whole_samples_per_shard
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec
 from mmload.sources import SourceSplit, decode_cuda, make_source
@@ -214,15 +215,19 @@ class _Work:
 
     def _build(self, staging: Staging, engine: Engine, overwrite: bool) -> Manifest:
         _begin(staging, self.plan, overwrite, self.command)
-        fields = {name: fields_of(split, self.chain, self.errors.skip) for name, split in self.splits.items()}
+        whole = self.recipe.whole
+        fields = {name: fields_of(split, self.chain, self.errors.skip, whole) for name, split in self.splits.items()}
+        sizes = {name: row_size(split, self.chain, fields[name], whole) for name, split in self.splits.items()}
         shard_samples = {
             name: samples_per_shard(len(split), fields[name], self.recipe.shard_bytes)
+            if whole is None
+            else whole_samples_per_shard(sizes[name], self.recipe.shard_bytes)
             for name, split in self.splits.items()
         }
         plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in self.splits.items()}
         finished = self._finished_shards(staging.paths, plans)
         missing = [plan for shards in plans.values() for plan in shards if (plan.split, plan.index) not in finished]
-        _check_room(staging.paths, missing, fields)
+        _check_room(staging.paths, missing, sizes)
         job = ShardJob(
             splits=self.splits,
             fields=fields,
@@ -230,6 +235,7 @@ class _Work:
             paths=staging.paths,
             shuffle_seed=self.recipe.shuffle_seed,
             skip=self.errors.skip,
+            whole=whole,
         )
         for plan, summary in zip(missing, engine.run(job, missing, self._on_progress), strict=True):
             finished[plan.split, plan.index] = summary
@@ -318,9 +324,9 @@ def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     )
 
 
-def _check_room(paths: BuildPaths, plans: Iterable[ShardPlan], fields: Mapping[str, Mapping[str, FieldSpec]]) -> None:
-    """Check the disk space for all remaining writes before the first one."""
-    need = sum((plan.stop - plan.start) * (row_bytes(fields[plan.split]) + 2 * _LINE_BYTES) for plan in plans)
+def _check_room(paths: BuildPaths, plans: Iterable[ShardPlan], row_sizes: Mapping[str, int]) -> None:
+    """Check the disk space for all remaining writes before the first one; ``row_sizes`` are bytes of a row by split."""
+    need = sum((plan.stop - plan.start) * (row_sizes[plan.split] + 2 * _LINE_BYTES) for plan in plans)
     free = shutil.disk_usage(paths.folder).free + _partial_bytes(paths)
     if need > free:
         raise BuildError(

@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from mmload.builder.whole_layout import WholeLayout, layout_of
 from mmload.errors import RecipeError, choices
 from mmload.runtime.regular_files import read_regular_text
 
@@ -70,6 +71,7 @@ class BuildRecipe:
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
         exclude: split -> ids of its samples to leave out; see :mod:`mmload.store.exclusion_list` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
+        whole: how rows of their own sizes are stored; None: all rows have one size.
     """
 
     kind: str
@@ -81,6 +83,7 @@ class BuildRecipe:
     shuffle_seed: int | None = None
     exclude: Mapping[str, Sequence[str]] = field(default_factory=dict)
     out: _PathField = _PathField()
+    whole: WholeLayout | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exclude", _excluded(self.exclude))
@@ -104,7 +107,7 @@ class BuildRecipe:
             "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
             "decode": decode,
             "transforms": [dict(step) for step in self.transforms],
-            "store": {"shard_size": self.shard_bytes, **shuffle},
+            "store": {"shard_size": self.shard_bytes, **shuffle, **(self.whole.resolved() if self.whole else {})},
             **({"exclude": self.exclude} if self.exclude else {}),
         }
         try:
@@ -125,18 +128,34 @@ def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**resolved, "source": {"kind": source["kind"], **without_defaults(source["kind"], options)}}
 
 
-def usual(kind: str, size: int | None, options: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+ORIGINAL = "original"
+"""A size: photographs as large as they are."""
+
+
+def usual(
+    kind: str, size: int | str | None, options: Mapping[str, Any], *, whole: bool = False
+) -> tuple[dict[str, Any], ...]:
     """The default transforms of a build: a letterbox if boxes must not be lost, else :func:`square`.
 
     Args:
         kind: the source's kind.
-        size: pixels of a side; None: 256 for imagefolder and voc, no transforms for others.
+        size: pixels of a side; None: 256 for imagefolder and voc, no transforms for others; :data:`ORIGINAL`: none.
         options: the source's options; voc's ``task`` defaults to detection.
+        whole: rows have their own sizes: the short side is shrunk to ``size``.
+
+    Raises:
+        RecipeError: if the size is invalid.
     """
     if size is None and kind in ("imagefolder", "voc"):
         size = 256
-    if size is None:
+    if size == ORIGINAL and not whole:
+        raise RecipeError(f"--size is {ORIGINAL}, and rows have one size; add --layout whole, or give pixels")
+    if size is None or size == ORIGINAL:
         return ()
+    if not isinstance(size, int):
+        raise RecipeError(f"--size is {size!r}; use pixels, as in --size 256, or {ORIGINAL} with --layout whole")
+    if whole:
+        return ({"step": "Shrink", "size": size},)
     boxed = kind == "voc" and options.get("task", "detection") == "detection"
     return ({"step": "Letterbox", "size": size},) if boxed else square(size)
 
@@ -184,7 +203,7 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
         raise RecipeError(f'[source] kind is {kind!r}; name the source\'s kind, for example "imagefolder"')
     root = source.pop("root", None)
     store = _table(body, "store")
-    _known(store, {"shard_size", "shuffle_seed"}, "[store]")
+    _known(store, {"shard_size", "shuffle_seed", "layout", "encode", "quality", "raw_share"}, "[store]")
     decode = _table(body, "decode")
     _known(decode, _DECODE_KEYS, "[decode]")
     steps = body.get("transforms", [])
@@ -200,6 +219,7 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
         shuffle_seed=store.get("shuffle_seed"),
         exclude=_table(body, "exclude"),
         out=_path(body.get("out"), "out"),
+        whole=layout_of(store),
     )
 
 

@@ -92,3 +92,16 @@ def copy_and_sum_part(image: Pixels, row: Pixels, sums: Numbers, top: int, left:
     for channel in range(row.shape[0]):
         for y in range(top, top + height):
             _add(row[channel, y, left : left + width], sums, channel)
+
+
+@numba_compiled("void(uint8[:, :, :], uint8[:, :, ::1], int64[:, ::1], int64, int64, int64, int64)")
+def copy_lines_and_sum(
+    image: Pixels, lines: Pixels, sums: Numbers, top: int, left: int, height: int, width: int
+) -> None:
+    """Like :func:`copy_and_sum_part`, for a row of its own size: lines are uint8 [H, C, W]."""
+    for y in range(lines.shape[0]):
+        for channel in range(lines.shape[1]):
+            for x in range(lines.shape[2]):
+                lines[y, channel, x] = image[channel, y, x]
+            if top <= y < top + height:
+                _add(lines[y, channel, left : left + width], sums, channel)

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block
 from mmload.builder.sample_geometry import Pixels
 from mmload.builder.staging import attend
 from mmload.builder.transforms import TransformChain
+from mmload.builder.whole_layout import WholeLayout
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec, Sample, dtype_name
-from mmload.runtime.memory_pool import MemoryPool
 from mmload.runtime.permutation import permute
 from mmload.sources import ReadsBlocks, SourceSplit, Splittable
-from mmload.store.losses import first_names, total_losses, with_box_losses
+from mmload.store.losses import with_box_losses
 from mmload.store.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
 
 OnProgress = Callable[[int, int], None]
@@ -34,12 +33,10 @@ OnProgress = Callable[[int, int], None]
 
 _CHUNK_BYTES = 2 * 2**20
 _CHUNK_ROWS = 256
+_OWN_CHUNK_ROWS = 4  # of their own sizes, each of which takes milliseconds
 _PAGES = (65536, 16384, 4096)
 _SMALL_SHARE = 0.01  # of a row's bytes
 _LOSS = 8  # padding to whole pages may take an eighth of a shard's rows
-
-_MEMORY = MemoryPool(spare=64)
-"""Reused, because the page faults of a fresh chunk cost more than its copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +61,7 @@ class ShardJob:
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: skip unreadable samples instead of aborting the build.
         alone: the splits contain only the samples of one plan, in the order of its rows.
+        whole: how images of their own sizes are stored; None: all rows have one size.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -73,6 +71,7 @@ class ShardJob:
     shuffle_seed: int | None = None
     skip: bool = False
     alone: bool = False
+    whole: WholeLayout | None = None
 
     def common(self) -> ShardJob:
         """The job without the samples that :meth:`samples` returns; every worker process receives it once."""
@@ -153,20 +152,19 @@ class ShardJob:
         self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
     ) -> Chunk:
         """Decode samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
-        if isinstance(split, ReadsBlocks) and isinstance(indices, range) and not self.chain.steps:
-            return _chunk_of_block(split, split.read_rows(indices.start, indices.stop), indices, fields)
-        assembly = _ChunkAssembly(fields, len(indices))
+        blocks = isinstance(indices, range) and not self.chain.steps and self.whole is None
+        if blocks and isinstance(split, ReadsBlocks) and isinstance(indices, range):
+            return chunk_of_block(split, split.read_rows(indices.start, indices.stop), indices, fields)
+        assembly = ChunkAssembly(fields, len(indices), self.whole)
         for index in indices:
             if stopped.is_set():
                 raise CancelledError
             try:
-                sample = finished(split, index, self.chain, assembly.next_image())
+                assembly.add(finished(split, index, self.chain, assembly.next_image()))
             except SampleError as error:
                 if not self.skip:
                     raise
                 assembly.skip(error)
-            else:
-                assembly.add(sample)
         return assembly.finish()
 
 
@@ -210,6 +208,8 @@ def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
 
 def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
     """Rows decoded per call of a thread: 1 to 256, about 2 MiB, so that the overhead per call is small."""
+    if any(spec.own_sizes for spec in fields.values()):
+        return _OWN_CHUNK_ROWS
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes(fields)))
 
 
@@ -222,7 +222,10 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
     sample = split.read(index)
     _check_sizes(sample)
     try:
-        return with_box_losses(sample, chain(sample, out))
+        done = chain(sample, out)
+        if done.encoded is not None and done.fields["images"] is not sample.fields["images"]:
+            done = replace(done, encoded=None)
+        return with_box_losses(sample, done)
     except (ValueError, RuntimeError) as error:
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
 
@@ -238,7 +241,9 @@ def _check_sizes(sample: Sample) -> None:
         raise SampleError(sample.id, f"its mask is {columns} x {rows}, the image {width} x {height}; make them equal")
 
 
-def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str, FieldSpec]:
+def fields_of(
+    split: SourceSplit, chain: TransformChain, skip: bool, whole: WholeLayout | None = None
+) -> dict[str, FieldSpec]:
     """The fields of every row, derived from the first readable sample.
 
     Raises:
@@ -259,130 +264,5 @@ def fields_of(split: SourceSplit, chain: TransformChain, skip: bool) -> dict[str
             if dtype is None:
                 raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a store cannot hold")
             fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
-        return fields
+        return fields if whole is None else whole.fields(fields)
     raise BuildError("not one sample can be read; run without --on-error skip to see why")
-
-
-class _ChunkAssembly:
-    """The rows of a chunk under construction.
-
-    Args:
-        fields: of every row.
-        capacity: upper bound on the rows.
-    """
-
-    def __init__(self, fields: Mapping[str, FieldSpec], capacity: int) -> None:
-        # Imports numba, which a build with workers does not need, and neither does a scan.
-        from mmload.builder.row_statistics import copy_and_sum, copy_and_sum_part, no_sums
-
-        self._fields, self._copy_and_sum, self._copy_and_sum_part = fields, copy_and_sum, copy_and_sum_part
-        self._tensors = {name: _MEMORY.empty((capacity, *of.shape), of.torch_dtype) for name, of in fields.items()}
-        self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
-        self._images = self._arrays["images"] if _has_images(fields) else None
-        self._sums = no_sums(0 if self._images is None else self._images.shape[1])
-        self._pixels = 0
-        self._samples: list[tuple[str, tuple[int, int] | None]] = []
-        self._skipped: list[tuple[str, str]] = []
-        self._losses: list[tuple[str, Mapping[str, int]]] = []
-
-    def next_image(self) -> Pixels | None:
-        """The memory for the next sample's image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
-        return None if self._images is None else self._images[len(self._samples)]
-
-    def add(self, sample: Sample) -> None:
-        """Append a sample as the next row.
-
-        Raises:
-            RecipeError: if its fields or shapes differ from those of the others.
-        """
-        place = len(self._samples)
-        for name, rows in self._arrays.items():
-            tensor = sample.fields.get(name)
-            if tensor is None or tensor.shape != rows.shape[1:] or tensor.dtype != self._tensors[name].dtype:
-                raise _misfit(sample, name, self._fields[name])
-            if name == "images" and self._images is not None:
-                self._add_image(_array(tensor), rows[place], sample.inside)
-            else:
-                rows[place] = _array(tensor)
-        self._samples.append((sample.id, sample.size))
-        if sample.losses:
-            self._losses.append((sample.id, sample.losses))
-
-    def _add_image(self, image: Pixels, row: Pixels, inside: tuple[int, int, int, int] | None) -> None:
-        """Copy an image; a border, outside of ``inside``, is excluded from the sums."""
-        if inside is None:
-            self._copy_and_sum(image, row, self._sums)
-            self._pixels += image.shape[1] * image.shape[2]
-        else:
-            self._copy_and_sum_part(image, row, self._sums, *inside)
-            self._pixels += inside[2] * inside[3]
-
-    def skip(self, error: SampleError) -> None:
-        """Skip a sample that is unreadable."""
-        self._skipped.append((error.sample, error.reason))
-
-    def finish(self) -> Chunk:
-        """The chunk of all appended rows."""
-        rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
-        return Chunk(
-            fields=rows,
-            samples=self._samples,
-            skipped=self._skipped,
-            sums=None if self._images is None else torch.from_numpy(self._sums),
-            class_counts=_class_counts(rows),
-            pixels=self._pixels,
-            losses=total_losses(losses for _, losses in self._losses),
-            first=first_names((name, [id_]) for id_, losses in self._losses for name, count in losses.items() if count),
-        )
-
-
-def _chunk_of_block(
-    split: SourceSplit, block: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]
-) -> Chunk:
-    """A chunk of rows that the source itself has finished.
-
-    Raises:
-        BuildError: if they differ from the samples that the source returned individually.
-    """
-    from mmload.builder.row_statistics import channel_sums
-
-    for name, spec in fields.items():
-        if block[name].shape != (len(indices), *spec.shape) or block[name].dtype != spec.torch_dtype:
-            raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
-    size: Any = tuple(fields["images"].shape[-2:]) if "images" in fields else None
-    rows = {name: block[name].contiguous() for name in fields}
-    summed = _has_images(fields)
-    return Chunk(
-        fields=rows,
-        samples=[(split.id(index), size) for index in indices],
-        skipped=[],
-        sums=channel_sums(rows["images"]) if summed else None,
-        class_counts=_class_counts(rows),
-        pixels=len(indices) * math.prod(fields["images"].shape[1:]) if summed else 0,
-    )
-
-
-def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
-    targets = rows.get("targets")
-    if targets is None or targets.ndim != 1 or targets.dtype != torch.int64:
-        return {}
-    return dict(Counter(targets.tolist()))
-
-
-def _has_images(fields: Mapping[str, FieldSpec]) -> bool:
-    """Whether rows have images, for which statistics are stored."""
-    return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
-
-
-def _array(tensor: Tensor) -> npt.NDArray[Any]:
-    """A numpy view, whose operations take a third of the time of torch's; bfloat16 is viewed as plain 16 bits."""
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
-
-
-def _misfit(sample: Sample, name: str, spec: FieldSpec) -> RecipeError:
-    tensor = sample.fields.get(name)
-    got = "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-    return RecipeError(
-        f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "
-        "every row has one shape, so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
-    )

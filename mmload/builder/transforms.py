@@ -58,6 +58,30 @@ class Resize:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shrink:
+    """Resize the short side to ``size`` where it is longer, keeping the aspect ratio; smaller images stay as they are.
+
+    Attributes:
+        size: pixels of the short side at most.
+        interpolation: "bilinear" or "bicubic" for images; masks always use the nearest pixel.
+    """
+
+    size: int
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or not 1 <= self.size <= _MOST:
+            raise RecipeError(f"Shrink: size is {self.size!r}; use pixels of the short side, from 1 to {_MOST:,}")
+        _check_interpolation(self)
+
+    def __call__(self, sample: Sample) -> Sample:
+        """The sample with its short side resized to at most ``size``."""
+        if min(size_of(sample)) <= self.size:
+            return sample
+        return Resize(size=self.size, interpolation=self.interpolation)(sample)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CenterCrop:
     """Crop the center like torchvision's ``CenterCrop(size)``; a smaller image is padded with ``fill``."""
 
@@ -173,7 +197,7 @@ class TransformChain:
     """
 
     STEPS: ClassVar[Mapping[str, type[Any]]] = {
-        step.__name__: step for step in (Resize, CenterCrop, Pad, Letterbox, Grayscale, RGB)
+        step.__name__: step for step in (Resize, Shrink, CenterCrop, Pad, Letterbox, Grayscale, RGB)
     }
 
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:

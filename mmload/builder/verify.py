@@ -264,6 +264,8 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
                 f"{recipe.root} has {have} of split {name}, the dataset was built from {samples}; "
                 "give the source that it was built from"
             )
+        if not record.shard_samples and any(spec.own_sizes for spec in record.fields.values()):
+            raise DamagedError(f"{paths.folder} is damaged: split {name} has whole photographs and no shard_samples")
         planned = plan_shards(name, samples, record.shard_samples or most_samples(record.fields, recipe.shard_bytes))
         if len(planned) != len(record.shards):
             have = counted(len(record.shards), "shard")
@@ -271,7 +273,9 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
         plans += planned
     fields = {name: record.fields for name, record in manifest.splits.items()}
     chain, seed = TransformChain(recipe.transforms), recipe.shuffle_seed
-    job = ShardJob(splits=splits, fields=fields, chain=chain, paths=paths, shuffle_seed=seed, skip=True)
+    job = ShardJob(
+        splits=splits, fields=fields, chain=chain, paths=paths, shuffle_seed=seed, skip=True, whole=recipe.whole
+    )
     return job, plans
 
 

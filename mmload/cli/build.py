@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmload.builder import recipe as recipes
+from mmload.builder.whole_layout import layout_of
 from mmload.cli import build_options as given
 from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
@@ -25,6 +27,10 @@ def build(
     words: given.Words = None,
     config: given.Config = None,
     size: given.Size = None,
+    layout: given.Layout = None,
+    encode: given.Encode = None,
+    quality: given.Quality = None,
+    raw_share: given.RawShare = None,
     val_fraction: given.ValFraction = None,
     seed: given.Seed = None,
     allow_empty: given.AllowEmpty = False,
@@ -55,7 +61,8 @@ def build(
         "download": download or None,
     }
     options = {key: value for key, value in named.items() if value is not None} | _settings(setting or [])
-    recipe = _recipe(words or [], config, size, options)
+    store = {"layout": layout, "encode": encode, "quality": quality, "raw_share": raw_share}
+    recipe = _recipe(words or [], config, size, store, options)
     recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient, decode)
     from mmload.builder.pipeline import build as run
 
@@ -75,12 +82,18 @@ def build(
 
 
 def _recipe(
-    words: list[str], config: Path | None, size: int | None, options: Mapping[str, object]
+    words: list[str],
+    config: Path | None,
+    size: str | None,
+    store: Mapping[str, object],
+    options: Mapping[str, object],
 ) -> recipes.BuildRecipe:
     """The recipe of a file, or of words, with the source's options."""
-    if config and size is not None:
-        raise UsageError(f"--size and --config are both given; {config} says what happens to the images")
-    recipe = _recipe_of_config(config, words) if config else _recipe_of_words(words, size, options)
+    for key, value in {"size": size, **store}.items():
+        if config and value is not None:
+            name = key.replace("_", "-")
+            raise UsageError(f"--{name} and --config are both given; {config} says what happens to the images")
+    recipe = _recipe_of_config(config, words) if config else _recipe_of_words(words, size, store, options)
     return replace(recipe, options={**recipe.options, **options})
 
 
@@ -99,15 +112,19 @@ def _settings(pairs: list[str]) -> dict[str, object]:
     return settings
 
 
-def _recipe_of_words(words: list[str], size: int | None, options: Mapping[str, object]) -> recipes.BuildRecipe:
+def _recipe_of_words(
+    words: list[str], size: str | None, store: Mapping[str, object], options: Mapping[str, object]
+) -> recipes.BuildRecipe:
     if len(words) != 3:
         raise UsageError(
             f"build got {counted(len(words), 'argument')}, expected 3: KIND ROOT OUT, "
             "as in: mmload build imagefolder photos photos-256 --size 256"
         )
     kind, root, out = words
-    transforms = recipes.usual(kind, size, options)
-    return recipes.BuildRecipe(kind=kind, root=Path(root), out=Path(out), transforms=transforms)
+    whole = layout_of(store)
+    pixels = int(size) if size is not None and re.fullmatch("[0-9]{1,9}", size) else size
+    transforms = recipes.usual(kind, pixels, options, whole=whole is not None)
+    return recipes.BuildRecipe(kind=kind, root=Path(root), out=Path(out), transforms=transforms, whole=whole)
 
 
 def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
@@ -149,7 +166,10 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
         show(f"{report.left} has what was in the replaced dataset's folder and was not its own: look, and remove it")
     show_splits(report.out)
     show("next:")
+    first = next(iter(report.manifest.splits))
+    if recipe.whole is not None:
+        show(f'  mmload.open("{report.out}")["{first}"][0].images  # uint8 [C, H, W] of its own size')
+        return
     if recipe.kind == "imagefolder":
         show(f"  mmload bench {report.out} --source {recipe.root}")
-    first = next(iter(report.manifest.splits))
     show(f'  for batch in mmload.Loader("{report.out}", split="{first}", batch_size=64, shuffle=True): ...')

@@ -15,11 +15,26 @@ Words = Annotated[
 ]
 Config = Annotated[Path | None, typer.Option(help="A recipe, such as configs/imagefolder_256.toml.")]
 Size = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         help="Without --config: the short side is resized to this, then the middle square cut out (for detection: "
-        "the whole image fitted into the square). 256 for imagefolder and voc, else rows stay as they are."
+        "the whole image fitted into the square). 256 for imagefolder and voc, else rows stay as they are. With "
+        "--layout whole: the short side is at most this, or original."
     ),
+]
+Layout = Annotated[
+    str | None, typer.Option(help="Without --config: whole: rows keep the aspect of their photograph; nothing is cut.")
+]
+Encode = Annotated[
+    str | None,
+    typer.Option(
+        help="With --layout whole: raw (pixels), jpeg, source (the source's own JPEGs where they are within --size), "
+        "or mixed."
+    ),
+]
+Quality = Annotated[int | None, typer.Option(help="Of JPEGs, 1 to 100; 90 by default. Colors are subsampled 4:2:0.")]
+RawShare = Annotated[
+    float | None, typer.Option(help="With --encode mixed: the share of rows that are pixels; 0.25 by default.")
 ]
 
 # The source.

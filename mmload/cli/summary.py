@@ -81,7 +81,9 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     size = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
-        yield f"    {field:<10} {spec['dtype']} {spec['shape']}"
+        shape = ", ".join("*" if size is None else str(size) for size in spec["shape"])
+        mean = f", {bytes_text(spec['row_bytes'])} a row" if "encoding" in spec else ""
+        yield f"    {field:<10} {spec['dtype']} [{shape}]{mean}"
     yield f"    stored     {split['layout']}, {split['encoding']}"
     if split["mean"]:
         yield f"    mean {_decimals(split['mean'])}   std {_decimals(split['std'])}"

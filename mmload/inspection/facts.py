@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mmload.records import OWN, FieldSpec
+from mmload.store.field_files import BYTES
 from mmload.store.manifest import SKIPPED_NAME, Manifest, SplitRecord
 
 CHECKS = ("verify", "parity", "bench")
@@ -36,17 +38,15 @@ def facts(path: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _split(path: Path, name: str, record: SplitRecord, manifest: Manifest) -> dict[str, Any]:
+    own = [spec for spec in record.fields.values() if spec.own_sizes]
     counts: tuple[int | None, ...] = record.class_counts or (None,) * len(record.classes)
     return {
         "rows": record.rows,
         "bytes": record.bytes,
         "shards": len(record.shards),
-        "layout": "rows of one size",
-        "encoding": "raw",
-        "fields": {
-            field: {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
-            for field, spec in record.fields.items()
-        },
+        "layout": "whole photographs" if own else "rows of one size",
+        "encoding": own[0].encoding if own else "raw",
+        "fields": {field: _field(field, spec, record) for field, spec in record.fields.items()},
         "classes": [{"name": each, "rows": count} for each, count in zip(record.classes, counts, strict=True)],
         "mean": list(record.mean),
         "std": list(record.std),
@@ -58,6 +58,14 @@ def _split(path: Path, name: str, record: SplitRecord, manifest: Manifest) -> di
         "excluded": len(manifest.excluded(name)),
         "notes": _notes(manifest.card, name),
     }
+
+
+def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
+    if not spec.own_sizes:
+        return {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
+    total = sum(shard.files[f"{name}.{BYTES}"].bytes for shard in record.shards)
+    shape = [None if size == OWN else size for size in spec.shape]
+    return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // max(1, record.rows), "encoding": spec.encoding}
 
 
 def _notes(card: Mapping[str, Any], split: str) -> list[str]:

@@ -89,15 +89,18 @@ class Decoder:
             ValueError: if the file is empty, broken, too large or of no known format; the message says which.
             UsageError: if the device is "cuda" and there is none.
         """
+        return self.with_origin(data)[0]
+
+    def with_origin(self, data: bytes) -> tuple[Tensor, bool]:
+        """As a call, and whether the file is a JPEG of which simplejpeg makes exactly these pixels."""
         if not data:
             raise ValueError("the file is empty")
         size = None if self.exif_orient else _size_of_jpeg(data)
         if size is not None and self.device == "cuda" and (on_cuda := self._on_cuda(data, size)) is not None:
-            return on_cuda
-        pixels = None if size is None else self._of_sound_jpeg(data)
-        if pixels is None:
-            pixels = self._with_pillow(data)
-        return torch.from_numpy(pixels.transpose(2, 0, 1))
+            return on_cuda, False
+        found = None if size is None else self._of_sound_jpeg(data)
+        pixels = self._with_pillow(data) if found is None else found
+        return torch.from_numpy(pixels.transpose(2, 0, 1)), found is not None
 
     def _on_cuda(self, data: bytes, size: tuple[int, int]) -> Tensor | None:
         """[C, H, W]; None if the file has no end marker (nvJPEG accepts more than libjpeg) or the device refuses it."""

@@ -72,10 +72,17 @@ def read_image(root: Path, name: str, decoder: Decoder, sample: str) -> Tensor:
     Raises:
         SampleError: of ``sample``, if it cannot be read or decoded.
     """
+    return read_image_and_jpeg(root, name, decoder, sample)[0]
+
+
+def read_image_and_jpeg(root: Path, name: str, decoder: Decoder, sample: str) -> tuple[Tensor, bytes | None]:
+    """As :func:`read_image`, and the file itself if it is a JPEG that can stand for these pixels, else None."""
+    data = read_bytes(root, name, sample)
     try:
-        return decoder(read_bytes(root, name, sample))
+        pixels, stands = decoder.with_origin(data)
     except ValueError as error:
         raise SampleError(sample, str(error)) from error
+    return pixels, data if stands else None
 
 
 def read_tensor(root: Path, name: str, sample: str) -> Tensor:

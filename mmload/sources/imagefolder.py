@@ -17,7 +17,7 @@ import torch
 from mmload.errors import RecipeError, SourceError, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import EXTENSIONS, check_fraction, need_folder, read_image
+from mmload.sources.files import EXTENSIONS, check_fraction, need_folder, read_image_and_jpeg
 from mmload.sources.labels import alike
 from mmload.sources.links import Links, is_absent, reading
 from mmload.sources.listing import Listing, with_held_out
@@ -199,9 +199,9 @@ class ImageFolderSplit:
         """
         name = self.id(index)
         target = torch.from_numpy(np.array(self.files.column("target")[index]))
-        pixels = read_image(self.root, name, self.decoder, name)
+        pixels, jpeg = read_image_and_jpeg(self.root, name, self.decoder, name)
         height, width = pixels.shape[-2:]
-        return Sample(name, {"images": pixels, "targets": target}, (height, width))
+        return Sample(name, {"images": pixels, "targets": target}, (height, width), encoded=jpeg)
 
 
 def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:

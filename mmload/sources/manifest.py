@@ -24,7 +24,7 @@ from mmload.sources.files import (
     check_fraction,
     inner_name,
     need_folder,
-    read_image,
+    read_image_and_jpeg,
     read_tensor,
 )
 from mmload.sources.labels import targets_of
@@ -209,14 +209,15 @@ class ManifestSplit:
             SampleError: if the file is missing or cannot be read.
         """
         item = self.items[index]
+        jpeg = None
         if item.file.lower().endswith(".pt"):
             tensor = read_tensor(self.root, item.file, item.name)
         else:
-            tensor = read_image(self.root, item.file, self.decoder, item.name)
+            tensor, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
         target = torch.from_numpy(np.array(self.targets[index]))
-        return Sample(item.name, {"images" if image else "features": tensor, "targets": target}, size)
+        return Sample(item.name, {"images" if image else "features": tensor, "targets": target}, size, encoded=jpeg)
 
 
 class _Finder:

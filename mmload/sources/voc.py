@@ -15,7 +15,7 @@ from typing import Any
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import need_folder, read_bytes, read_image
+from mmload.sources.files import need_folder, read_bytes, read_image_and_jpeg
 from mmload.sources.links import Links, reading
 from mmload.sources.voc_devkit import default_sets, find_years, is_stem, located, read_list
 from mmload.sources.voc_tasks import (
@@ -238,11 +238,11 @@ class VocSplit:
             SampleError: if the image, its annotation or its mask is missing or wrong.
         """
         item = self.items[index]
-        pixels = read_image(self.root, item.image, self.decoder, item.image)
+        pixels, jpeg = read_image_and_jpeg(self.root, item.image, self.decoder, item.image)
         height, width = pixels.shape[-2:]
         fields = self.task.fields(item, self.root, (height, width))
         losses = self.task.losses(item, (height, width))
-        return Sample(item.image, {"images": pixels, **fields}, (height, width), losses)
+        return Sample(item.image, {"images": pixels, **fields}, (height, width), losses, encoded=jpeg)
 
 
 def _note_doubles(splits: Mapping[str, VocSplit]) -> None:

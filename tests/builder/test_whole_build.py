@@ -1,0 +1,291 @@
+"""Builds of whole photographs: what is stored, that bytes do not depend on how, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from building import make_pictures
+from conftest import complaint, contents, mmload
+from PIL import Image
+
+import mmload as package
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, from_mapping
+from mmload.builder.repair import repair
+from mmload.builder.row_encoding import is_raw
+from mmload.builder.verify import compare, verify
+from mmload.builder.whole_layout import WholeLayout
+from mmload.errors import BuildError, RecipeError, SampleError
+from mmload.sources.decode import Decoder
+from mmload.store.dataset import Split
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """15 noisy JPEGs and PNGs of 12 to 40 pixels. Read-only."""
+    return make_pictures(tmp_path_factory.mktemp("source") / "photos")
+
+
+def recipe(root: Path, out: Path, size: int | None = 24, **more: object) -> BuildRecipe:
+    options = {key: more.pop(key) for key in ("encode", "quality", "raw_share") if key in more}
+    transforms = () if size is None else ({"step": "Shrink", "size": size},)
+    settings = {"kind": "imagefolder", "shard_bytes": 8000, "transforms": transforms, **more}
+    return BuildRecipe(root=root, out=out, whole=WholeLayout(**options), **settings)  # type: ignore[arg-type]
+
+
+def built(root: Path, out: Path, **more: object) -> Split:
+    build(recipe(root, out, **more), threads=2)
+    return package.open(out)["train"]
+
+
+def shrunk(data: bytes, size: int) -> np.ndarray:
+    """What torchvision makes of a file, [C, H, W]."""
+    from torchvision.transforms import v2
+
+    pixels = Decoder()(data)
+    if min(pixels.shape[1:]) > size:
+        pixels = v2.functional.resize(pixels, [size], antialias=True)
+    return pixels.numpy()
+
+
+@pytest.mark.parametrize("size", [24, None])
+def test_raw_rows_are_the_photographs_shrunk_by_torchvision(pictures: Path, tmp_path: Path, size: int | None) -> None:
+    split = built(pictures, tmp_path / "out", size=size)
+    assert len(split) == 15
+    assert len(split.record.shards) > 1
+    for row in range(15):
+        source = split.source(row)
+        expected = shrunk((pictures / source.id).read_bytes(), size or 10**6)
+        assert (split[row].images.numpy() == expected).all()
+        assert source.size == tuple(Decoder()((pictures / source.id).read_bytes()).shape[1:])
+    pixels = torch.cat([split[row].images.flatten(1) for row in range(15)], 1).double() / 255
+    assert torch.allclose(torch.tensor(split.mean, dtype=torch.float64), pixels.mean(1), atol=1e-9)
+    assert torch.allclose(torch.tensor(split.std, dtype=torch.float64), pixels.std(1, correction=0), atol=1e-9)
+    assert split.record.class_counts == (5, 5, 5)
+
+
+def test_jpeg_rows_are_encoded_with_a_restart_marker_a_line(pictures: Path, tmp_path: Path) -> None:
+    split, raw = built(pictures, tmp_path / "out", encode="jpeg", quality=95), built(pictures, tmp_path / "raw")
+    for row in range(15):
+        data = split.reader.whole("images").encoded(row).tobytes()
+        picture = Image.fromarray(raw[row].images.permute(1, 2, 0).numpy())
+        expected = io.BytesIO()
+        picture.save(expected, "JPEG", quality=95, subsampling="4:2:0", restart_marker_rows=1)
+        assert data == expected.getvalue()
+        assert (split[row].images.permute(1, 2, 0).numpy() == simplejpeg.decode_jpeg(data)).all()
+    assert (split.mean, split.std) == (raw.mean, raw.std)
+
+
+def test_the_sources_own_jpegs_are_stored_where_nothing_changes_them(pictures: Path, tmp_path: Path) -> None:
+    split, other = built(pictures, tmp_path / "out", encode="source"), built(pictures, tmp_path / "jpeg", encode="jpeg")
+    kept = 0
+    for row in range(15):
+        name, size = split.source(row)
+        data = split.reader.whole("images").encoded(row).tobytes()
+        own = (pictures / name).read_bytes()
+        if name.endswith("jpg") and min(size or ()) <= 24:
+            kept += 1
+            assert data == own
+        else:
+            assert data == other.reader.whole("images").encoded(row).tobytes() != own
+    assert 0 < kept < 8
+
+
+def test_a_jpeg_that_only_pillow_reads_is_encoded_again(pictures: Path, tmp_path: Path) -> None:
+    """A row's bytes are decoded by libjpeg alone, and it refuses what has junk before its markers."""
+    source = shutil.copytree(pictures, tmp_path / "photos")
+    name = source / "class0/0.jpg"
+    Image.open(name).convert("CMYK").save(name, quality=90)
+    split = built(source, tmp_path / "out", size=None, encode="source")
+    row = split.row_of("class0/0.jpg")
+    assert split.reader.whole("images").encoded(row).tobytes() != name.read_bytes()
+    decoded = Decoder()(name.read_bytes()).int()
+    assert (split[row].images.int() - decoded).abs().float().mean() < 12
+    turned = built(source, tmp_path / "turned", size=None, encode="source", decode={"exif_orient": True})
+    assert turned.reader.whole("images").encoded(2).tobytes() != (source / turned.source(2).id).read_bytes()
+
+
+def test_mixed_rows_are_pixels_or_jpegs_by_a_hash_of_their_id(pictures: Path, tmp_path: Path) -> None:
+    split = built(pictures, tmp_path / "out", encode="mixed", raw_share=0.4)
+    raw, jpeg = built(pictures, tmp_path / "raw"), built(pictures, tmp_path / "jpeg", encode="jpeg")
+    found = []
+    for row in range(15):
+        pixels = is_raw(split.source(row).id, 0.4)
+        found.append(pixels)
+        assert torch.equal(split[row].images, (raw if pixels else jpeg)[row].images)
+    assert len(set(found)) == 2
+    share = sum(is_raw(f"{number}.jpg", 0.25) for number in range(20_000)) / 20_000
+    assert abs(share - 0.25) < 0.01
+
+
+@pytest.mark.parametrize("ways", [(5, 1), pytest.param((1, 2), marks=pytest.mark.slow)], ids=["threads", "processes"])
+def test_bytes_do_not_depend_on_threads_or_processes(pictures: Path, tmp_path: Path, ways: tuple[int, int]) -> None:
+    for name, (threads, processes) in {"one": (1, 1), "many": ways}.items():
+        build(recipe(pictures, tmp_path / name, encode="mixed", shuffle_seed=3), threads=threads, processes=processes)
+    one = contents(tmp_path / "one")
+    assert one == contents(tmp_path / "many")
+    assert any(name.endswith("images.encodings.memmap") for name in one)
+
+
+@pytest.mark.parametrize("encode", ["raw", "mixed"])
+def test_verify_compare_and_repair(pictures: Path, tmp_path: Path, encode: str) -> None:
+    out = tmp_path / "out"
+    split = built(pictures, out, encode=encode)
+    whole = contents(out)
+    assert verify(out) == compare(out, pictures) == []
+    shards = len(split.record.shards)
+    for name in ("images.bytes", "images.offsets", "images.sizes", "targets"):
+        file = out / f"train/{shards - 1:06d}/{name}.memmap"
+        body = bytearray(file.read_bytes())
+        body[-3] ^= 4
+        file.write_bytes(body)
+        assert [fault.file for fault in verify(out)] == [file.relative_to(out).as_posix()]
+        reasons = [str(fault) for fault in compare(out, pictures)]
+        assert len(reasons) == 1
+        assert f"{name.split('.')[0]} of row {split.record.shards[-1].rows - 1} differs from" in reasons[0]
+        repair(out, pictures)
+        assert contents(out) == whole
+    shutil.rmtree(out / "train/000000")
+    repair(out, pictures)
+    assert contents(out) == whole
+
+
+def test_a_changed_source_is_seen_and_not_repaired(pictures: Path, tmp_path: Path) -> None:
+    source, out = shutil.copytree(pictures, tmp_path / "photos"), tmp_path / "out"
+    split = built(source, out, encode="jpeg")
+    name = split.source(0).id
+    Image.fromarray(np.zeros((30, 20, 3), np.uint8)).save(source / name)
+    assert "row 0 is" in str(compare(out, source)[0])
+    (out / "train/000000/images.bytes.memmap").unlink()
+    with pytest.raises(BuildError, match="train/000000 could not be repaired"):
+        repair(out, source)
+
+
+def test_an_interrupted_build_goes_on(pictures: Path, tmp_path: Path) -> None:
+    build(recipe(pictures, tmp_path / "whole", encode="jpeg"))
+
+    def stop(done: int, total: int) -> None:
+        if done >= 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(recipe(pictures, tmp_path / "out", encode="jpeg"), threads=1, progress=stop)
+    report = build(recipe(pictures, tmp_path / "out", encode="jpeg"), threads=1)
+    assert 0 < report.built < 15
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    with pytest.raises(BuildError, match="was built by another recipe"):
+        build(recipe(pictures, tmp_path / "out", encode="jpeg", quality=80))
+    assert build(recipe(pictures, tmp_path / "out", encode="jpeg")).built == 0
+
+
+def test_samples_that_cannot_be_read_are_left_out(pictures: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(pictures, tmp_path / "photos")
+    for name in ("class0/1.png", "class2/4.jpg"):
+        (source / name).write_bytes(b"broken")
+    with pytest.raises(SampleError, match="class0/1.png"):
+        build(recipe(source, tmp_path / "out"))
+    build(recipe(source, tmp_path / "out"), on_error="skip", overwrite=True)
+    split = package.open(tmp_path / "out")["train"]
+    assert (len(split), split.record.skipped_count) == (13, 2)
+    ids = [split.source(row).id for row in range(13)]
+    for row, name in enumerate(ids):
+        assert (split[row].images.numpy() == shrunk((source / name).read_bytes(), 24)).all()
+    assert compare(tmp_path / "out", source) == []
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 9000), (9000, 3), (1, 1), (700, 2), (30_000, 20)])
+@pytest.mark.parametrize("encode", ["raw", "jpeg"])
+def test_odd_shapes(tmp_path: Path, height: int, width: int, encode: str) -> None:
+    source = tmp_path / "photos/a"
+    source.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(source / "odd.png")
+    split = built(source.parent, tmp_path / "out", encode=encode, size=2)
+    expected = shrunk((source / "odd.png").read_bytes(), 2)
+    assert split[0].images.shape == expected.shape
+    if encode == "raw":
+        assert (split[0].images.numpy() == expected).all()
+
+
+def test_what_is_too_long_for_a_jpeg(tmp_path: Path) -> None:
+    source = tmp_path / "photos/a"
+    source.mkdir(parents=True)
+    Image.new("L", (65_600, 1)).save(source / "long.png")
+    Image.new("L", (65, 10)).save(source / "short.png")
+    with pytest.raises(SampleError, match="long.png: it is 65600 x 1, and a JPEG has at most 65,500 pixels a side"):
+        build(recipe(source.parent, tmp_path / "out", encode="jpeg"))
+    build(recipe(source.parent, tmp_path / "out", encode="jpeg"), on_error="skip")
+    assert [len(package.open(tmp_path / "out")["train"]), verify(tmp_path / "out")] == [1, []]
+    assert built(source.parent, tmp_path / "raw")[0].images.shape == (3, 1, 65_600)
+
+
+def test_gray_rows(pictures: Path, tmp_path: Path) -> None:
+    for encode in ("raw", "jpeg", "source"):
+        split = built(pictures, tmp_path / encode, encode=encode, decode={"mode": "L"})
+        assert split.fields["images"].shape == (1, -1, -1)
+        expected = Decoder(mode="L")((pictures / split.source(3).id).read_bytes())
+        if encode == "raw":
+            assert split[3].images.shape[1] == min(24, expected.shape[1]) or split[3].images.shape[2] <= 24
+        assert split[3].images.shape[0] == 1
+        assert compare(tmp_path / encode, pictures) == []
+
+
+def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["--layout", "whole", "--size", 24, "--encode", "mixed", "--quality", 80, "--raw-share", 0.5]
+    done = mmload("build", "imagefolder", pictures, out, *words)
+    assert done.returncode == 0, done.stderr
+    body = json.loads((out / "dataset.json").read_text())
+    assert body["version"] == 3
+    store = {"shard_size": 2**30, "layout": "whole", "encode": "mixed", "quality": 80, "raw_share": 0.5}
+    assert body["recipe"]["store"] == store
+    assert body["recipe"]["transforms"] == [{"step": "Shrink", "size": 24}]
+    assert from_mapping(body["recipe"]).resolved() == body["recipe"]
+    toml = tmp_path / "recipe.toml"
+    toml.write_text(
+        '[source]\nkind = "imagefolder"\n[store]\nlayout = "whole"\nencode = "mixed"\nquality = 80\nraw_share = 0.5\n'
+        '[[transforms]]\nstep = "Shrink"\nsize = 24\n'
+    )
+    done = mmload("build", "--config", toml, pictures, out)
+    assert "nothing to do" in done.stdout
+    done = mmload("build", "imagefolder", pictures, tmp_path / "original", "--layout", "whole", "--size", "original")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "original/dataset.json").read_text())["recipe"]["transforms"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--encode", "jpeg"], "encode is given without layout"),
+        (["--size", "original"], "--size is original, and rows have one size"),
+        (["--size", "big"], "--size is 'big'; use pixels"),
+        (["--layout", "square"], "layout is 'square'; use 'whole'"),
+        (["--layout", "whole", "--encode", "png"], "encode is 'png'; use one of jpeg, mixed, raw, source"),
+        (["--layout", "whole", "--quality", 90], "quality is given, and encode is 'raw'"),
+        (["--layout", "whole", "--encode", "jpeg", "--quality", 101], "quality is 101; use an integer from 1 to 100"),
+        (["--layout", "whole", "--encode", "jpeg", "--raw-share", 0.5], "raw_share is given, and encode is 'jpeg'"),
+        (["--layout", "whole", "--encode", "mixed", "--raw-share", 1], "raw_share is 1.0; use a number between"),
+        (["--layout", "whole", "--size", 0], "Shrink: size is 0"),
+    ],
+)
+def test_options_that_cannot_be(pictures: Path, tmp_path: Path, words: list[object], message: str) -> None:
+    assert message in complaint(mmload("build", "imagefolder", pictures, tmp_path / "out", *words), 2)
+
+
+def test_layouts_of_samples_without_images() -> None:
+    from mmload.records import FieldSpec
+
+    for fields, message in (
+        ({"features": FieldSpec(dtype="uint8", shape=(3, 4, 4))}, "the samples have no images"),
+        ({"images": FieldSpec(dtype="float32", shape=(3, 4, 4))}, "the samples have images float32"),
+        ({"images": FieldSpec(dtype="uint8", shape=(4, 5, 5))}, "a JPEG has 1 or 3 channels, the images have 4"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            WholeLayout(encode="jpeg").fields(fields)
