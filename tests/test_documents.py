@@ -40,7 +40,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number in range(count):
                 few = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
                 few.resize((300, 280)).save(place / "photos" / split / name / f"{number}.jpg")
-    for name, more in (("photos-256", []), ("photos-mixed", ["--shuffle-seed", 0])):
+    whole = ["--layout", "whole", "--encode", "jpeg"]
+    for name, more in (("photos-256", []), ("photos-mixed", ["--shuffle-seed", 0]), ("photos-whole", whole)):
         done = mmload("build", "imagefolder", place / "photos", place / name, "--size", 256, *more)
         assert done.returncode == 0, done.stderr
     (place / "photos-256.excluded.txt").write_text("train/bee/3.jpg\tbroken\n")  # as browse writes it

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mmload.augment.collate import Collate
@@ -52,13 +53,28 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def refuse_own_sizes(split: Rows) -> None:
-    """UsageError if rows have their own sizes, which the tiers and kernels do not read."""
-    for name, spec in split.fields.items():
-        if spec.own_sizes:
+def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device: torch.device, tier: str) -> None:
+    """Refuses what cannot be done yet to rows of a size each.
+
+    Raises:
+        UsageError: if masks have a size each, or nothing gives the images of a batch one size, or a device is to.
+    """
+    for name in fields:
+        if not split.fields[name].own_sizes:
+            continue
+        rows = f"{name} of split {split.name!r} have a size each"
+        if name != "images":
+            others = tuple(one for one in fields if one != name)
+            raise UsageError(f"{rows}, which the loader does not read yet: leave them out, fields={others!r}")
+        if not isinstance(collate, Collate | Views):
             raise UsageError(
-                f"{name} of split {split.name!r} are whole photographs, each of its own size, which the loader does "
-                "not read yet; read them as split[i], or build the dataset without --layout whole"
+                f"{rows}, and a batch has one: give a Collate that makes them one, such as "
+                "Collate(Resize(256), CenterCrop(224)); split[i] gives a row as it is"
+            )
+        if device.type != "cpu" or tier == "device":
+            raise UsageError(
+                f"{rows}, and are read, decoded and rendered on the CPU: leave out device= and tier='device', and "
+                "move the batches: batch.to('cuda', non_blocking=True)"
             )
 
 
@@ -74,13 +90,26 @@ def refuse_collate(collate: object, split: Rows, fields: Sequence[str]) -> None:
         return
     images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64)
     channels, height, width = images.shape
+    sizes = _extreme_sizes(split) if images.own_sizes else None
+    if sizes is not None:
+        height = width = 0
+        one = torch.zeros(len(sizes), dtype=torch.int64)
     others = {name: split.fields[name] for name in fields if name != "images"}
-    row = {name: torch.zeros((1, *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
-    batch = make_batch(row, 1, ids=one, seeds=one)
+    row = {name: torch.zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
+    batch = make_batch(row, len(one), ids=one, seeds=one)
     for view in collates_of(collate):
         if all(step.at_epoch(0) is step for step in view.steps if isinstance(step, Step)):
             with batch_of_epoch(0):
-                view.prepare(batch, (channels, height, width), source=images.torch_dtype)
+                view.prepare(batch, (channels, height, width), source=images.torch_dtype, sizes=sizes)
+
+
+def _extreme_sizes(split: Rows) -> torch.Tensor:
+    """The sizes of the lowest, narrowest, highest and widest images: what cannot be done to any fails with these."""
+    sizes = split.reader.whole("images").index.sizes
+    if not len(sizes):
+        return torch.ones((1, 2), dtype=torch.int64)
+    ends = [*sizes.argmin(0), *sizes.argmax(0)]
+    return torch.from_numpy(sizes[ends].astype(np.int64))
 
 
 def returns_for(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +24,8 @@ from mmload.errors import MmloadError
 from mmload.loader.device_batches import DeviceBatches
 from mmload.loader.device_transfer import CudaPort
 from mmload.loader.order import Taken
-from mmload.loader.tiers import make
+from mmload.loader.tiers import Tier, make
+from mmload.loader.whole_tiers import WholeDisk, WholeMemory, WholeTier
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.split_views import Rows
@@ -78,8 +80,12 @@ class BatchWorker:
         self._others = [name for name in fields if name != "images"]
         self._memory = MemoryPool(spare=slots)
         self._view_memories = [MemoryPool(spare=slots) for _ in views]
-        self._tier = make(tier, split, device) if "images" in fields else None
-        self._spec = split.fields["images"] if self._tier else None
+        self._spec = split.fields["images"] if "images" in fields else None
+        self._whole = self._tier = None
+        if self._spec is not None and self._spec.own_sizes:
+            self._whole = WholeMemory(split) if tier == "memory" else WholeDisk(split)
+        elif self._spec is not None:
+            self._tier = make(tier, split, device)
         self._scratch = threading.local()
         self._lock = threading.Lock()
         self.read_seconds = self.render_seconds = 0.0
@@ -98,17 +104,22 @@ class BatchWorker:
     @property
     def hits(self) -> int:
         """Rows that were in memory."""
-        return self._tier.hits if self._tier else 0
+        return self._source.hits if self._source else 0
 
     @property
     def misses(self) -> int:
         """Rows that had to be read."""
-        return self._tier.misses if self._tier else 0
+        return self._source.misses if self._source else 0
 
     @property
     def sharing(self) -> str:
         """Who shares the rows in memory now, as a sentence, or ""."""
-        return self._tier.sharing if self._tier else ""
+        return self._source.sharing if self._source else ""
+
+    @property
+    def _source(self) -> Tier | WholeTier | None:
+        """Where images are read from."""
+        return self._tier or self._whole
 
     def make(self, taken: Taken, epoch: int) -> Delivery:
         """Do everything for a batch that need not run in the training thread.
@@ -153,8 +164,11 @@ class BatchWorker:
             batch.images = self._gathered(rows)
             return HostBatch(self, self._collate, batch, epoch)
         channels, height, width = self._spec.shape
+        shape, sizes = (channels, height, width), None
+        if self._whole is not None:
+            shape, sizes = (channels, 0, 0), self._whole.sizes(rows)
         with batch_of_epoch(epoch):
-            prepared = self._collate.prepare(batch, (channels, height, width), source=self._spec.torch_dtype)
+            prepared = self._collate.prepare(batch, shape, source=self._spec.torch_dtype, sizes=sizes)
         views = prepared if isinstance(prepared, tuple) else (prepared,)
         return HostBatch(self, self._collate, batch, epoch, list(zip(views, self._rendered(views, rows), strict=True)))
 
@@ -173,12 +187,17 @@ class BatchWorker:
 
         Rows are read once. If they are uint8, a few at a time are rendered for all views, while they are in cache.
         """
-        if self._tier is None or self._spec is None:
-            raise RuntimeError("no images are read")
         outs = [
             memory.empty(view.shape, view.dtype, view.memory_format)
             for view, memory in zip(views, self._view_memories, strict=True)
         ]
+        if self._whole is not None:
+            began = perf_counter()
+            _render_whole(views, outs, self._whole, rows)
+            self.add_seconds(render=perf_counter() - began)
+            return outs
+        if self._tier is None or self._spec is None:
+            raise RuntimeError("no images are read")
         if self._spec.torch_dtype != torch.uint8:
             images = self._gathered(rows)
             began = perf_counter()
@@ -208,6 +227,18 @@ class BatchWorker:
         else:
             self._split.reader.gather(name, rows, out=buffer)
         self.add_seconds(read=perf_counter() - began)
+
+
+def _render_whole(views: Sequence[PreparedBatch], outs: Sequence[Tensor], tier: WholeTier, rows: Tensor) -> None:
+    """Renders all views of rows of a size each from one read, of the lines that any of the views needs."""
+    firsts, stops = zip(*(view.needed.T for view in views), strict=True)
+    needed = np.stack((np.minimum.reduce(firsts), np.maximum.reduce(stops)), 1)
+    first = 0
+    for lines in tier.parts(rows, needed):
+        stop = first + len(lines.places)
+        for view, out in zip(views, outs, strict=True):
+            view.render_lines(first, lines, out[first:stop])
+        first = stop
 
 
 class HostBatch:

@@ -22,6 +22,7 @@ from torch import Tensor
 from mmload.errors import counted
 from mmload.records import FieldSpec
 from mmload.runtime import shared_segment
+from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.shared_segment import NotSharedError, Segment
 from mmload.store.row_reader import memory_of
 from mmload.store.split_views import Rows
@@ -38,25 +39,31 @@ class KeptRows:
         split: whose images.
 
     Attributes:
-        rows: [N, C, H, W].
+        memory: uint8 [n], all rows as they are stored, one after another.
         why_private: why no other process can read them; "" if all of this user's can.
     """
 
     def __init__(self, split: Rows) -> None:
-        spec = split.fields["images"]
-        self._spec = spec
+        self._spec, self._rows = split.fields["images"], len(split)
+        self._ends = _offsets_of(split)
         self._segment: Segment | None = None
         self.why_private = ""
+        size = stored_bytes(split)
         try:
             self._segment = shared_segment.opened(_key_of(split), _segment_size(split))
         except NotSharedError as error:
             self.why_private = str(error)
-            self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype)  # untouched memory costs nothing
+            self.memory = torch.empty(size, dtype=torch.uint8)  # untouched memory costs nothing
             self._states = np.zeros(len(split), np.uint8)
         else:
-            whole, pixels = np.frombuffer(self._segment.memory, np.uint8), len(split) * spec.row_bytes
-            self.rows = torch.from_numpy(whole[:pixels]).view(spec.torch_dtype).view(len(split), *spec.shape)
-            self._states = whole[pixels : pixels + len(split)]
+            whole = np.frombuffer(self._segment.memory, np.uint8)
+            self.memory = torch.from_numpy(whole[:size])
+            self._states = whole[size : size + len(split)]
+
+    @lazy_property
+    def rows(self) -> Tensor:
+        """All rows, [N, C, H, W], of a split whose rows have one size."""
+        return self.memory.view(self._spec.torch_dtype).view(self._rows, *self._spec.shape)
 
     def absent(self, rows: Tensor) -> Tensor:
         """Those of the rows, int64 [B], that are not in memory; the others may be read from :attr:`rows`."""
@@ -70,24 +77,37 @@ class KeptRows:
         Raises:
             MemoryError: if there is no memory left.
         """
+        size, memory = self._spec.row_bytes, memory_of(images)
+        runs = _runs(rows.numpy())
+        parts = [memory[first * size : stop * size] for first, stop in runs]
+        self.write_parts(rows, parts, [int(rows[first]) * size for first, _ in runs])
+
+    def write_parts(self, rows: Tensor, parts: Sequence[memoryview], starts: Sequence[int]) -> None:
+        """Write rows, int64 [B], that were read and checked, of any sizes: bytes from each of ``starts`` on.
+
+        Raises:
+            MemoryError: if there is no memory left.
+        """
         from mmload.loader.row_states import mark_rows
 
-        if self._segment is None:
-            self.rows[rows] = images
-        else:
-            size, memory = self._spec.row_bytes, memory_of(images)
-            try:
-                for first, stop in _runs(rows.numpy()):
-                    self._segment.write(memory[first * size : stop * size], int(rows[first]) * size)
-            except OSError as error:
-                raise MemoryError(f"there is no memory left for images ({error.strerror}); use tier='disk'") from error
+        try:
+            for part, start in zip(parts, starts, strict=True):
+                if self._segment is None:
+                    memory_of(self.memory)[start : start + len(part)] = part
+                else:
+                    self._segment.write(part, start)
+        except OSError as error:
+            raise MemoryError(f"there is no memory left for images ({error.strerror}); use tier='disk'") from error
         mark_rows(rows.numpy(), self._states)
 
     @property
     def unfilled_bytes(self) -> int:
         """Bytes of a private copy that are not written yet and will still take free memory."""
-        absent = len(self._states) - np.count_nonzero(self._states)
-        return 0 if self._segment is not None else int(absent) * self._spec.row_bytes
+        if self._segment is not None:
+            return 0
+        if self._ends is not None:
+            return int(np.diff(self._ends)[self._states == 0].sum())
+        return (len(self._states) - int(np.count_nonzero(self._states))) * self._spec.row_bytes
 
     @property
     def sharing(self) -> str:
@@ -146,9 +166,22 @@ def _key_of(split: Rows) -> str:
     return hashlib.sha256(repr((split.key, "images", spec.dtype, spec.shape)).encode()).hexdigest()
 
 
+def stored_bytes(split: Rows) -> int:
+    """Bytes of all images of a split as they are stored."""
+    offsets = _offsets_of(split)
+    return len(split) * split.fields["images"].row_bytes if offsets is None else int(offsets[-1])
+
+
+def _offsets_of(split: Rows) -> Numbers | None:
+    """Where rows of a size each begin and end, int64 [N + 1]; None: they have one size."""
+    if not split.fields["images"].own_sizes:
+        return None
+    return split.reader.whole("images").index.offsets
+
+
 def _segment_size(split: Rows) -> int:
     """The rows' bytes and states, in whole pages; at least one, as nothing cannot be mapped."""
-    size = len(split) * (split.fields["images"].row_bytes + 1)
+    size = stored_bytes(split) + len(split)
     return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 

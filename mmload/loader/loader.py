@@ -155,7 +155,6 @@ class Loader:
             refuse_number("threads", threads, 1)
         self._view = view_named(dataset, split)
         self.split = self._view.rows
-        refuse_own_sizes(self.split)
         self.dataset: Any = self.split if isinstance(dataset, str | Path | Dataset) else dataset
         self._subset = self._view.subset
         self.batch_size = batch_size
@@ -165,6 +164,8 @@ class Loader:
         self.prefetch = prefetch
         self.seed = seed
         self.device = device_for(device, collate)
+        self._fields = fields_named(self.split, fields)
+        refuse_own_sizes(self.split, self._fields, collate, self.device, tier)
         self.tier, self.tier_reason = choose(tier, self.split, self.device)
         named = order_named(shuffle, order, sampler)
         self._order: Order | SamplerOrder
@@ -178,7 +179,6 @@ class Loader:
         self._listed_again = _listed_again(self._view)
         self._sampler = sampler
         self._ranks_given = rank is not None or sampler is not None
-        self._fields = fields_named(self.split, fields)
         self._returns = returns_for(returns, collate, self.split, self._fields, self.device)
         refuse_collate(collate, self.split, self._fields)
         self._pool: WorkerPool | None = None

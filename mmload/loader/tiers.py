@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmload.loader.kept_rows import is_kept, kept_by, kept_rows, processes_text, unfilled_bytes
+from mmload.loader.kept_rows import is_kept, kept_by, kept_rows, processes_text, stored_bytes, unfilled_bytes
 from mmload.runtime import cgroup
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.local_ranks import local_ranks
@@ -165,7 +165,7 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     if asked != "auto":
         return asked, f"{asked}: as asked"
     images = split.fields.get("images")
-    size = images.row_bytes * len(split) if images else 0
+    size = stored_bytes(split) if images else 0
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         if size <= MEMORY_SHARE * free:

@@ -39,7 +39,7 @@ _JOINED_BYTES = 8 * 2**20
 Numbers = NDArray[np.int64]
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """Bytes of a shard's file from ``offset``, as many as fit into ``out``."""
 
     file: HeldFile
@@ -50,7 +50,7 @@ class _Request(NamedTuple):
 class _Requests(NamedTuple):
     """What a call reads: the requests in order, the row of ``out`` after the last of each, and the files, once each."""
 
-    each: list[_Request]
+    each: list[Request]
     ends: list[int]
     files: list[HeldFile]
 
@@ -143,9 +143,9 @@ class RowReader:
     def _fill(self, name: str, rows: Numbers, out_rows: Numbers, memory: memoryview) -> None:
         most = max(1, _JOINED_BYTES // self._spec(name).row_bytes)
         requests = self._requests(name, rows, out_rows, memory, most)
-        for _ in _served(requests.each):
+        for _ in served(requests.each):
             pass
-        _check(requests.files)
+        check_files(requests.files)
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """The rows in turn, as many at a time as fit into ``scratch`` [n, *row shape]; each part overwrites the last.
@@ -159,10 +159,10 @@ class RowReader:
         most = len(scratch)
         requests = self._requests(name, rows.numpy(), np.arange(len(rows)) % most, memory_of(scratch), most)
         last, first = len(requests.each), 0
-        for number, _ in enumerate(_served(requests.each), 1):
+        for number, _ in enumerate(served(requests.each), 1):
             end = requests.ends[number - 1]
             if end == most or number == last:
-                _check({request.file for request in requests.each[first:number]})
+                check_files({request.file for request in requests.each[first:number]})
                 first = number
                 yield end
 
@@ -220,7 +220,7 @@ class RowReader:
                 first = out_row + past
                 after = first + min(most, length - past)
                 part = memory[first * size : after * size]
-                requests.each.append(_Request(files[shard], (row + past) * size, part))
+                requests.each.append(Request(files[shard], (row + past) * size, part))
                 requests.ends.append(after)
         return requests
 
@@ -234,7 +234,7 @@ class RowReader:
         Raises:
             DamagedError, StoreError: if a file was written to.
         """
-        _check(self.held(name, shard) for shard in shards)
+        check_files(self.held(name, shard) for shard in shards)
 
     def held(self, name: str, shard: int) -> HeldFile:
         """An open file of a shard, by its name without ``.memmap``. Lock-free, as a fork could leave a lock held."""
@@ -282,7 +282,7 @@ def _contiguous(rows: Numbers) -> bool:
     return len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
-def _served(requests: Sequence[_Request]) -> Iterator[None]:
+def served(requests: Sequence[Request]) -> Iterator[None]:
     """Fill the requests in turn; the first that has to wait for the disk announces all later ones."""
     announced = False
     for number, request in enumerate(requests):
@@ -295,7 +295,7 @@ def _served(requests: Sequence[_Request]) -> Iterator[None]:
         yield
 
 
-def _announce(requests: Sequence[_Request]) -> None:
+def _announce(requests: Sequence[Request]) -> None:
     """Ask the system to read ahead; only a hint."""
     if not hasattr(os, "posix_fadvise"):
         return
@@ -304,7 +304,12 @@ def _announce(requests: Sequence[_Request]) -> None:
             os.posix_fadvise(request.file.handle, request.offset, len(request.out), os.POSIX_FADV_WILLNEED)
 
 
-def _check(files: Iterable[HeldFile]) -> None:
+def check_files(files: Iterable[HeldFile]) -> None:
+    """Check that what was read of them belongs to the dataset that was opened: one ``fstat`` each.
+
+    Raises:
+        DamagedError, StoreError: if a file was written to.
+    """
     for file in files:
         file.check()
 

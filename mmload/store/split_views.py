@@ -21,6 +21,7 @@ from mmload.records import FieldSpec
 from mmload.store.dataset import Split
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import SMALL_ROW
+from mmload.store.whole_reader import WholeReader
 
 
 class Reader(Protocol):
@@ -34,6 +35,9 @@ class Reader(Protocol):
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """Rows in turn, as many at a time as fit into ``scratch``."""
+
+    def whole(self, name: str) -> WholeReader:
+        """The rows of a field whose rows have a size each."""
 
 
 class Rows(Protocol):
@@ -181,6 +185,16 @@ class _JoinedReader:
         """See :class:`Reader`."""
         for split, numbers, targets in self._by_split(rows, out_rows):
             split.reader.gather_into(name, numbers, out, targets)
+
+    def whole(self, name: str) -> WholeReader:
+        """Refuses rows of a size each, which have one index a split.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            f"{name} of a ConcatDataset have a size each, which is not read yet: build one dataset of all of them"
+        )
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """See :class:`Reader`."""

@@ -105,6 +105,13 @@ class WholeReader:
         shard = int(np.searchsorted(self._first_rows, row, "right")) - 1
         return Place(self._held(f"{self._name}.{BYTES}", shard), start - int(self._first_bytes[shard]), stop - start)
 
+    def located(self, rows: Numbers) -> tuple[list[HeldFile], Numbers]:
+        """The file of each row, and the first byte of the row there: int64 [B]."""
+        shards = np.searchsorted(self._first_rows, rows, "right") - 1
+        starts: Numbers = self.index.offsets[rows] - self._first_bytes[shards]
+        held = {shard: self._held(f"{self._name}.{BYTES}", shard) for shard in set(shards.tolist())}
+        return [held[shard] for shard in shards.tolist()], starts
+
     def encoded(self, row: int) -> Bytes:
         """The bytes of a row as they are stored, uint8 [n].
 

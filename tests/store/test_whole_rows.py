@@ -137,9 +137,7 @@ def test_a_field_that_cannot_be(raw: Path, change: dict[str, object], message: s
 def test_what_needs_rows_of_one_size_says_so(raw: Path) -> None:
     with pytest.raises(UsageError, match="are whole photographs, each of its own size"):
         split_of(raw).reader.gather("images", torch.arange(2))
-    with pytest.raises(
-        UsageError, match="images of split 'train' are whole photographs.* the loader does not read yet"
-    ):
+    with pytest.raises(UsageError, match="images of split 'train' have a size each, and a batch has one"):
         mmload.Loader(raw)
 
 

@@ -1,0 +1,253 @@
+"""Where whole photographs are read from, the files or memory; only what their windows need is read or decoded.
+
+Of a row of pixels the lines of the window are read, which are one range of bytes. A JPEG is read whole, which takes a
+tenth of the time of decoding it, and the strip of lines that the window needs is decoded. The tier "memory" keeps rows
+as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mmload.errors import DamagedError
+from mmload.loader.kept_rows import KeptRows, kept_rows
+from mmload.render.image_lines import LINES, PIXELS, ImageLines
+from mmload.render.scratch_memory import scratch
+from mmload.store.row_reader import Request, check_files, memory_of, served
+from mmload.store.split_views import Rows
+from mmload.store.whole_reader import WholeReader
+from mmload.store.whole_rows import JPEG
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+PART_BYTES = 2 * 2**20
+"""Bytes of pixels that a thread reads or decodes at a time before it renders them."""
+
+
+class WholeTier(Protocol):
+    """A source of rows of a size each. Thread-safe; counts what :class:`~mmload.loader.tiers.Tier` counts."""
+
+    name: str
+    hits: int
+    misses: int
+
+    @property
+    def sharing(self) -> str:
+        """Who shares the rows in memory now, as a sentence; "" if none are kept."""
+
+    def sizes(self, rows: Tensor) -> Tensor:
+        """Height and width of rows, int64 [B, 2]."""
+
+    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
+        """The rows in turn, some at a time, at least the lines from ``needed`` [B, 2]; valid until the next part.
+
+        Raises:
+            DamagedError: if a row is damaged; it names the row and the sample that it was made from.
+            StoreError: if a file cannot be read.
+        """
+
+
+class WholeDisk:
+    """Rows from the files, through the system's page cache."""
+
+    name = "disk"
+    sharing = ""
+
+    def __init__(self, split: Rows) -> None:
+        self._reader = whole_reader(split)
+        self.hits = self.misses = 0
+
+    def sizes(self, rows: Tensor) -> Tensor:
+        """See :class:`WholeTier`."""
+        return sizes_of(self._reader, rows)
+
+    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
+        """See :class:`WholeTier`."""
+        self.misses += len(rows)
+        reader, numbers = self._reader, rows.numpy()
+        index, channels = reader.index, reader.spec.channels
+        sizes, jpeg = index.sizes[numbers].astype(np.int64), index.encodings[numbers] == JPEG
+        lines = sizes[:, 1] * channels
+        lengths = index.offsets[numbers + 1] - index.offsets[numbers]
+        files, starts = reader.located(numbers)
+        starts = np.where(jpeg, starts, starts + needed[:, 0] * lines)
+        lengths = np.where(jpeg, lengths, (needed[:, 1] - needed[:, 0]) * lines)
+        groups = _groups(np.where(jpeg, sizes[:, 0] * lines, lengths))
+        stored = scratch("stored rows", (int(max((lengths[group].sum() for group in groups), default=0)),), torch.uint8)
+        memory, requests = memory_of(stored), []
+        ends = np.concatenate([np.cumsum(lengths[group]) for group in groups]) if groups else lengths
+        for file, start, length, end in zip(files, starts.tolist(), lengths.tolist(), ends.tolist(), strict=True):
+            requests.append(Request(file, start, memory[end - length : end]))
+        arriving = served(requests)
+        for group in groups:
+            row = int(numbers[group.start])
+            try:
+                for row in numbers[group].tolist():  # noqa: B007  # an error names it
+                    next(arriving)
+                check_files(set(files[group]))
+            except DamagedError as error:
+                raise reader.damaged(row, str(error)) from error
+            places = np.empty((group.stop - group.start, 6), np.int64)
+            places[:, 0], places[:, 1] = ends[group] - lengths[group], needed[group, 0]
+            places[:, 2], places[:, 3:5], places[:, 5] = np.diff(needed[group])[:, 0], sizes[group], LINES
+            yield _decoded(reader, numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
+
+
+class WholeMemory:
+    """Keeps rows in memory as they are stored, at their first use; all loaders of this machine share one copy."""
+
+    name = "memory"
+
+    def __init__(self, split: Rows) -> None:
+        self._reader = whole_reader(split)
+        self._kept: KeptRows = kept_rows(split)
+        self.hits = self.misses = 0
+
+    @property
+    def sharing(self) -> str:
+        """See :class:`WholeTier`."""
+        return self._kept.sharing
+
+    def sizes(self, rows: Tensor) -> Tensor:
+        """See :class:`WholeTier`."""
+        return sizes_of(self._reader, rows)
+
+    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
+        """See :class:`WholeTier`."""
+        self._fetch(rows)
+        numbers, index = rows.numpy(), self._reader.index
+        starts, sizes, jpeg = index.offsets[numbers], index.sizes[numbers], index.encodings[numbers] == JPEG
+        lengths = index.offsets[numbers + 1] - starts
+        places = np.empty((len(numbers), 6), np.int64)
+        places[:, 0], places[:, 1], places[:, 2], places[:, 3:5], places[:, 5] = starts, 0, sizes[:, 0], sizes, LINES
+        memory = self._kept.memory.numpy()
+        room = np.where(jpeg, sizes.astype(np.int64).prod(1) * self._reader.spec.channels, 0)
+        for group in _groups(room):
+            args = numbers[group], jpeg[group], needed[group], memory, places[group], lengths[group]
+            yield _decoded(self._reader, *args)
+
+    def _fetch(self, rows: Tensor) -> None:
+        """Read the rows that are not in memory yet: only checked rows may be seen by others."""
+        absent = self._kept.absent(rows)
+        self.hits += len(rows) - len(absent)
+        self.misses += len(absent)
+        if not len(absent):
+            return
+        numbers, offsets = absent.numpy(), self._reader.index.offsets
+        lengths = offsets[numbers + 1] - offsets[numbers]
+        files, starts = self._reader.located(numbers)
+        for group in _groups(lengths):
+            ends = np.cumsum(lengths[group])
+            read = scratch("stored rows", (int(ends[-1]),), torch.uint8)
+            memory = memory_of(read)
+            parts = [memory[end - size : end] for end, size in zip(ends.tolist(), lengths[group].tolist(), strict=True)]
+            places = zip(files[group], starts[group].tolist(), parts, strict=True)
+            for _ in served([Request(*place) for place in places]):
+                pass
+            check_files(set(files[group]))
+            self._kept.write_parts(absent[group], parts, offsets[numbers[group]].tolist())
+
+
+def whole_reader(split: Rows) -> WholeReader:
+    """What reads the images of a split whose rows have a size each."""
+    return split.reader.whole("images")
+
+
+def sizes_of(reader: WholeReader, rows: Tensor) -> Tensor:
+    """Height and width of rows, int64 [B, 2]."""
+    return torch.from_numpy(reader.index.sizes[rows.numpy()].astype(np.int64))
+
+
+def _groups(room: Numbers) -> list[slice]:
+    """Rows in order, as many at a time as fit into :data:`PART_BYTES`, or one."""
+    groups, first, used = [], 0, 0
+    for k, size in enumerate(room.tolist()):
+        if k > first and used + size > PART_BYTES:
+            groups.append(slice(first, k))
+            first, used = k, 0
+        used += size
+    return [*groups, slice(first, len(room))] if len(room) else groups
+
+
+def _decoded(
+    reader: WholeReader,
+    rows: Numbers,
+    jpeg: npt.NDArray[np.bool_],
+    needed: Numbers,
+    stored: Bytes,
+    places: Numbers,
+    lengths: Numbers,
+) -> ImageLines:
+    """The lines of some rows, of which the JPEGs are decoded.
+
+    Args:
+        reader: names a damaged row.
+        rows: int64 [B].
+        jpeg: bool [B], which of them are JPEGs.
+        needed: int64 [B, 2], the lines that are needed.
+        stored: uint8 [n], where rows are as they are stored.
+        places: int64 [B, 6], as :class:`~mmload.render.image_lines.ImageLines` has them, of pixels.
+        lengths: int64 [B], bytes of each row in ``stored``.
+    """
+    if not jpeg.any():
+        return ImageLines(stored, places)
+    if not jpeg.all():
+        return _together(reader, rows, jpeg, needed, stored, places, lengths)
+    from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels
+
+    channels = reader.spec.channels
+    room = places[:, 3] * places[:, 4] * channels
+    pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
+    spare = scratch("strip", (int(lengths.max()) + 2,), torch.uint8).numpy()
+    places = places.copy()
+    at = 0
+    for k, (start, length) in enumerate(zip(places[:, 0].tolist(), lengths.tolist(), strict=True)):
+        height, width = places[k, 3:5].tolist()
+        lines, data = (int(needed[k, 0]), int(needed[k, 1])), stored[start : start + length]
+        try:
+            first, count = decode_lines(data, (height, width), channels, lines, spare, pixels[at:])
+        except ValueError as error:
+            raise reader.damaged(int(rows[k]), str(error)) from error
+        places[k, :3], places[k, 5] = (at, first, count), PIXELS
+        at += count * width * channels
+    return ImageLines(pixels, places)
+
+
+def _together(
+    reader: WholeReader,
+    rows: Numbers,
+    jpeg: npt.NDArray[np.bool_],
+    needed: Numbers,
+    stored: Bytes,
+    places: Numbers,
+    lengths: Numbers,
+) -> ImageLines:
+    """:func:`_decoded` where only some rows are JPEGs: the lines of the others are copied beside them."""
+    chosen = np.flatnonzero(jpeg)
+    decoded = _decoded(reader, rows[chosen], jpeg[chosen], needed[chosen], stored, places[chosen], lengths[chosen])
+    others, width = np.flatnonzero(~jpeg), places[:, 4] * reader.spec.channels
+    parts: Sequence[Bytes] = [
+        stored[start : start + size]
+        for start, size in zip(
+            (places[others, 0] + (needed[others, 0] - places[others, 1]) * width[others]).tolist(),
+            ((needed[others, 1] - needed[others, 0]) * width[others]).tolist(),
+            strict=True,
+        )
+    ]
+    used = int(decoded.places[:, 2] @ width[chosen])
+    both = scratch("both kinds of rows", (used + sum(map(len, parts)),), torch.uint8).numpy()
+    both[:used] = decoded.memory[:used]
+    made = places.copy()
+    made[chosen] = decoded.places
+    for k, part in zip(others.tolist(), parts, strict=True):
+        both[used : used + len(part)] = part
+        made[k, :3] = used, needed[k, 0], needed[k, 1] - needed[k, 0]
+        used += len(part)
+    return ImageLines(both, made)

@@ -1,0 +1,74 @@
+"""Strips of JPEGs against the same lines of the whole, bit for bit, for every kind that Pillow writes."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from simplejpeg import decode_jpeg
+
+from mmload.loader.jpeg_strips import cut_strip, decode_lines
+from tests.helpers.whole_datasets import some_images
+
+
+def jpeg(size: tuple[int, int], channels: int = 3, **options: int | bool) -> np.ndarray:
+    noise = np.random.default_rng(1).integers(0, 60, (channels, *size), dtype=np.uint8)
+    image = (some_images([size], channels)[0] // 2 + noise).transpose(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(image if channels == 3 else image[..., 0]).save(file, "JPEG", **options)
+    return np.frombuffer(file.getvalue(), np.uint8).copy()
+
+
+@given(
+    size=st.tuples(st.integers(1, 90), st.integers(1, 70)),
+    ends=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    subsampling=st.sampled_from([0, 1, 2, None]),
+    rows=st.sampled_from([1, 1, 1, 2, 0]),
+    kind=st.sampled_from([{}, {"progressive": True}, {"optimize": True}]),
+)
+@example(size=(300, 20), ends=(0.4, 0.5), subsampling=2, rows=1, kind={})
+@settings(max_examples=150, deadline=None)
+def test_lines_are_those_of_the_whole(
+    size: tuple[int, int], ends: tuple[float, float], subsampling: int | None, rows: int, kind: dict[str, bool]
+) -> None:
+    channels = 1 if subsampling is None else 3
+    options = {} if subsampling is None else {"subsampling": subsampling}
+    data = jpeg(size, channels, quality=90, restart_marker_rows=rows, **options, **kind)
+    first, stop = int(min(ends) * (size[0] - 1)), int(max(ends) * (size[0] - 1)) + 1
+    whole = decode_jpeg(data, "RGB" if channels == 3 else "GRAY")
+    out, spare = np.empty(whole.size, np.uint8), np.empty(len(data) + 2, np.uint8)
+    begin, count = decode_lines(data, size, channels, (first, stop), spare, out)
+    assert begin <= first < stop <= begin + count <= size[0]
+    found = out[: count * size[1] * channels].reshape(count, size[1], channels)
+    np.testing.assert_array_equal(found[first - begin : stop - begin], whole[first:stop])
+    if rows == 1 and "progressive" not in kind:
+        tall = 16 if subsampling == 2 else 8
+        assert count < stop - first + 2 * tall + 2 or stop - first >= 0.9 * size[0]
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=4), cut=st.integers(0, 5000))
+@settings(max_examples=200, deadline=None)
+def test_damaged_bytes_end_in_pixels_or_one_error(changes: list[tuple[int, int]], cut: int) -> None:
+    data = jpeg((70, 40), quality=80, restart_marker_rows=1)
+    for place, value in changes:
+        data[place % len(data)] = value
+    data = data[: max(1, cut % (2 * len(data)))]
+    out, spare = np.empty(70 * 40 * 3, np.uint8), np.empty(len(data) + 2, np.uint8)
+    used, _, lines = cut_strip(data, 20, 40, spare)
+    assert 0 <= used <= len(data) + 2
+    assert 0 <= lines <= 65_535
+    with suppress(ValueError):  # any other error fails
+        begin, count = decode_lines(data, (70, 40), 3, (20, 40), spare, out)
+        assert begin <= 20
+        assert begin + count >= 40
+
+
+def test_another_size_is_an_error() -> None:
+    data = jpeg((30, 40))
+    with pytest.raises(ValueError, match="its JPEG is 30 x 40, its size is 30 x 41"):
+        decode_lines(data, (30, 41), 3, (0, 5), np.empty(9000, np.uint8), np.empty(9000, np.uint8))

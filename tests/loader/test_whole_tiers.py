@@ -1,0 +1,141 @@
+"""Whole photographs: the same batches from every tier, for any threads, ranks and batch size, and one error each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mmload import Collate, Loader
+from mmload import open as open_dataset
+from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, TwoViews
+from mmload.batch import Batch
+from mmload.errors import DamagedError, UsageError
+from mmload.loader import whole_tiers
+from tests.helpers.whole_datasets import some_images, whole_dataset
+
+SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33, 1), (120, 31)]
+
+
+@pytest.fixture(scope="module", params=["raw", "jpeg", "mixed"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fourteen photographs in four shards."""
+    folder = tmp_path_factory.mktemp(f"whole-{request.param}")
+    return whole_dataset(folder / "data", some_images(SIZES), encoding=request.param, shard_rows=4)
+
+
+def crop() -> Collate:
+    return Collate(RandomResizedCrop(24), RandomHorizontalFlip(), Normalize.imagenet())
+
+
+def expected(path: Path, collate: Collate, seed: int = 3, epoch: int = 0) -> dict[int, torch.Tensor]:
+    """Each row rendered alone from its whole image."""
+    from mmload.augment.draws import sample_seeds
+
+    split = open_dataset(path)["train"]
+    found = {}
+    for row in range(len(split)):
+        image = torch.from_numpy(np.ascontiguousarray(split.reader.whole("images").pixels(row)))
+        seeds = sample_seeds(seed, epoch, torch.tensor([row]))
+        batch = Batch(images=image[None], ids=torch.tensor([row]), seeds=seeds, batch_size=[1])
+        found[row] = collate(batch).images[0]
+    return found
+
+
+def loaded(path: Path, collate: nn.Module, **options: object) -> dict[int, torch.Tensor]:
+    with Loader(path, collate=collate, seed=3, **options) as loader:  # type: ignore[arg-type]
+        return {int(i): image for batch in loader for i, image in zip(batch.ids, batch.images, strict=True)}
+
+
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+@pytest.mark.parametrize(("batch_size", "threads"), [(5, 1), (14, 3), (1, 2)])
+def test_each_row_is_rendered_as_it_is_alone(
+    dataset: Path, tier: str, batch_size: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if batch_size == 14:
+        monkeypatch.setattr(whole_tiers, "PART_BYTES", 20_000)  # parts of one row or a few
+    for collate in (crop(), Collate(Resize(30), CenterCrop(26)), Collate(RandomCrop(40, pad_if_needed=True))):
+        wanted = expected(dataset, collate)
+        found = loaded(dataset, collate, tier=tier, shuffle=True, batch_size=batch_size, threads=threads)
+        assert found.keys() == wanted.keys()
+        for row, image in wanted.items():
+            torch.testing.assert_close(found[row], image, rtol=0, atol=0)
+
+
+def test_ranks_share_an_epoch_and_give_the_same_rows(dataset: Path) -> None:
+    whole = loaded(dataset, crop(), shuffle=True, tier="disk")
+    parts = [loaded(dataset, crop(), shuffle=True, batch_size=3, rank=rank, world_size=3) for rank in range(3)]
+    assert sorted(row for part in parts for row in part) == list(range(len(SIZES)))
+    for part in parts:
+        for row, image in part.items():
+            assert torch.equal(image, whole[row])
+
+
+def test_memory_is_filled_once_and_counts_rows(dataset: Path) -> None:
+    with Loader(dataset, collate=crop(), tier="memory", batch_size=4, threads=1) as loader:
+        for _ in range(2):
+            for _ in loader:
+                pass
+        assert (loader.stats()["hits"], loader.stats()["misses"]) == (len(SIZES), len(SIZES))
+    split = open_dataset(dataset)["train"]
+    assert Loader(split, collate=crop()).tier == "memory"
+
+
+def test_views_are_rendered_from_one_read(dataset: Path) -> None:
+    with Loader(dataset, collate=TwoViews(crop(), Collate(CenterCrop(20))), seed=3, batch_size=6) as loader:
+        for first, second in loader:
+            center = expected(dataset, Collate(CenterCrop(20)))
+            assert all(torch.equal(center[int(i)], image) for i, image in zip(second.ids, second.images, strict=True))
+            assert first.images.shape[2:] == (24, 24)
+
+
+def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> None:
+    for message, collate, options in (
+        ("have a size each, and a batch has one: give a Collate", None, {}),
+        ("have a size each, and a batch has one: give a Collate", lambda batch: batch, {}),
+        ("rendered on the CPU: leave out device=", crop(), {"device": "cuda"}),
+        ("rendered on the CPU: leave out device=", crop(), {"tier": "device"}),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Loader(dataset, collate=collate, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Normalize|the images have a size each"):
+        Loader(dataset, collate=Collate(Normalize.imagenet()))
+    with pytest.raises(ValueError, match="does not fit into images of 1 x 50"):
+        Loader(dataset, collate=Collate(RandomCrop(20)))
+    targets = Loader(dataset, fields=("targets",), batch_size=20)
+    assert torch.cat([batch.targets for batch in targets]).tolist() == list(range(len(SIZES)))
+
+
+def test_masks_of_a_size_each_are_refused(tmp_path: Path) -> None:
+    images = some_images([(9, 12), (14, 8)])
+    path = whole_dataset(tmp_path / "data", images, masks=[image[0] for image in images])
+    with pytest.raises(UsageError, match=r"masks of split 'train' have a size each, .* fields=\('images', 'targets'\)"):
+        Loader(path, collate=crop())
+    assert len(loaded(path, crop(), fields=("images", "targets"))) == 2
+
+
+def test_a_file_truncated_under_a_running_loader_is_one_error(tmp_path: Path) -> None:
+    path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 12), shard_rows=12)
+    loader = Loader(path, collate=crop(), tier="disk", batch_size=2, threads=1, prefetch=0)
+    batches = iter(loader)
+    next(batches)
+    file = next((path / "train").glob("*/images.bytes.memmap"))
+    with file.open("r+b") as opened:
+        opened.truncate(60 * 80 * 3 * 5)
+    with pytest.raises(DamagedError, match=r"images of row \d+ of .*, made from '\d+.png', is damaged: .*truncated"):
+        list(batches)
+    loader.close()
+
+
+def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path) -> None:
+    path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 3), encoding="jpeg", shard_rows=3)
+    file = next((path / "train").glob("*/images.bytes.memmap"))
+    offsets = np.fromfile(file.with_name("images.offsets.memmap"), np.int64)
+    data = np.memmap(file, np.uint8, "r+")
+    data[offsets[1] + 300 : offsets[1] + 400] = 0xFF
+    data.flush()
+    with pytest.raises(DamagedError, match="images of row 1 of split 'train' of .*, made from '1.png', is damaged"):
+        list(Loader(path, collate=Collate(CenterCrop(60)), tier="disk", batch_size=1, threads=1))
