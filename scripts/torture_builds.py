@@ -28,6 +28,7 @@ from PIL import Image
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.whole_layout import WholeLayout
 from mmload.store.manifest import FILE_NAME
 from mmload.store.shard_writer import BuildPaths
 
@@ -48,16 +49,19 @@ class Build:
         source: the image folder.
         processes: of each build; with more than one, a kill may leave its workers behind.
         fresh: each a new ``python -m mmload build``, not a fork of this process, which has mmload imported.
+        whole: rows are whole photographs, some as pixels and some as JPEGs, not squares.
     """
 
     source: Path
     processes: int = 1
     fresh: bool = False
+    whole: bool = False
 
     def start(self, out: Path, overwrite: bool, die_at: int) -> int:
         """Start a build in a process group of its own; returns its process id."""
         if self.fresh:
             words = ["imagefolder", self.source, out, "--size", SIZE, "--shard-size", SHARD_BYTES]
+            words += ["--layout", "whole", "--encode", "mixed"] if self.whole else []
             words += ["--processes", self.processes, "--threads", 2, *["--overwrite"] * overwrite]
             command = [sys.executable, "-m", "mmload", "build", *map(str, words)]
             return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid
@@ -72,7 +76,7 @@ class Build:
         try:
             if die_at:
                 sys.addaudithook(Doom(die_at))
-            build(recipe(self.source, out), overwrite=overwrite, threads=2, processes=self.processes)
+            build(recipe(self.source, out, whole=self.whole), overwrite=overwrite, threads=2, processes=self.processes)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -110,9 +114,12 @@ def make_source(root: Path, images: int) -> Path:
     return root
 
 
-def recipe(source: Path, out: Path, size: int = SIZE) -> BuildRecipe:
-    """What is built: tiny images in shards of four rows."""
-    return BuildRecipe(kind="imagefolder", root=source, out=out, transforms=square(size), shard_bytes=SHARD_BYTES)
+def recipe(source: Path, out: Path, size: int = SIZE, whole: bool = False) -> BuildRecipe:
+    """What is built: tiny images in shards of about four rows."""
+    options = {"kind": "imagefolder", "root": source, "out": out, "shard_bytes": SHARD_BYTES}
+    if whole:
+        return BuildRecipe(**options, transforms=({"step": "Shrink", "size": size},), whole=WholeLayout(encode="mixed"))
+    return BuildRecipe(**options, transforms=square(size))
 
 
 def tree(folder: Path) -> Tree:
@@ -227,26 +234,34 @@ def one_round(
         stages[stage(out)] += 1
         check_whole(out, before, new)
     check_equal(out, new)
-    if build(recipe(how.source, out)).built:
+    if build(recipe(how.source, out, whole=how.whole)).built:
         raise DifferenceError(f"{out} was finished, and was built again")
     if left := [path.name for path in out.parent.iterdir() if path != out]:
         raise DifferenceError(f"{', '.join(left)} is left beside {out}")
     return kills
 
 
-def torture(folder: Path, rounds: int, seed: int, images: int, processes: int = 1, fresh: bool = False) -> int:
+def torture(
+    folder: Path,
+    rounds: int,
+    seed: int,
+    images: int,
+    processes: int = 1,
+    fresh: bool = False,
+    whole: bool = False,
+) -> int:
     """All rounds; returns the number of kills.
 
     Raises:
         DifferenceError: at the first thing that is not as it must be.
     """
-    how = Build(source=make_source(folder / "photos", images), processes=processes, fresh=fresh)
+    how = Build(source=make_source(folder / "photos", images), processes=processes, fresh=fresh, whole=whole)
     old, place = folder / "old" / "out", folder / "rounds"
     began = time.monotonic()
     if not run_until(how.start(folder / "new" / "out", False, 0), 600):
         raise DifferenceError("the undisturbed build took more than 10 minutes")
     seconds, new = time.monotonic() - began, tree(folder / "new" / "out")
-    build(recipe(how.source, old, OLD_SIZE), threads=1)
+    build(recipe(how.source, old, OLD_SIZE, whole=whole), threads=1)
     print(f"undisturbed: {images} images, {len(new)} files, {seconds:.2f} s")
     draw, stages, kills = random.Random(seed), Counter[str](), 0
     for number in range(rounds):

@@ -41,8 +41,9 @@ def counts(pattern: str, text: str) -> list[int]:
     return [int(number) for number in found.groups()]
 
 
-def test_a_few_rounds_of_killed_builds() -> None:
-    told = run("builds", "--rounds", 4, "--images", 60, "--seed", 1)
+@pytest.mark.parametrize("layout", [(), ("--whole",)], ids=["squares", "whole"])
+def test_a_few_rounds_of_killed_builds(layout: tuple[str, ...]) -> None:
+    told = run("builds", "--rounds", 4, "--images", 60, "--seed", 1, *layout)
     assert counts(r"4 rounds, (\d+) kills: every dataset equals", told)[0] > 0
 
 

@@ -1,0 +1,121 @@
+"""Whole photographs of every kind of source, with boxes and masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cifar_files import write_cifar10
+from devkit import Devkit, thing
+from PIL import Image
+from python_datasets import MADE, made
+from torchvision.transforms.v2 import functional
+
+import mmload
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.verify import compare
+from mmload.builder.whole_layout import WholeLayout
+from mmload.errors import SampleError
+from mmload.sources import make_source
+from mmload.sources.decode import Decoder
+from mmload.store.dataset import Split
+
+
+def built(kind: str, root: Path, out: Path, size: int, encode: str = "raw", **options: object) -> Split:
+    recipe = BuildRecipe(
+        kind=kind,
+        root=root,
+        out=out,
+        options=options,
+        transforms=({"step": "Shrink", "size": size},),
+        whole=WholeLayout(encode=encode),
+    )
+    build(recipe, threads=2)
+    assert compare(out, root, trust=True) == []
+    return mmload.open(out)["train"]
+
+
+def replace_image(devkit: Devkit, name: str, height: int, width: int) -> None:
+    pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(devkit.home / "JPEGImages" / f"{name}.jpg", quality=95)
+
+
+def test_boxes_follow_their_photograph(devkit: Devkit, tmp_path: Path) -> None:
+    for name, height, width, box in (("a", 40, 80, (1, 11, 40, 30)), ("bb", 6, 8, (1, 2, 8, 6))):
+        devkit.add(name, thing("cat", box))
+        replace_image(devkit, name, height, width)
+    devkit.list("train", "a", "bb")
+    split = built("voc", devkit.root, tmp_path / "out", 20, encode="jpeg")
+    assert [tuple(split[row].images.shape) for row in range(2)] == [(3, 20, 40), (3, 6, 8)]
+    assert split[0].boxes[0].tolist() == [0, 5, 20, 15]
+    assert split[1].boxes[0].tolist() == [0, 1, 8, 6]
+    assert split[[0, 1]].counts.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("encode", ["raw", "jpeg", "source"])
+def test_masks_have_the_size_of_their_photograph_and_lose_nothing(devkit: Devkit, tmp_path: Path, encode: str) -> None:
+    masks = {}
+    for name, height, width in (("a", 40, 80), ("bb", 6, 8), ("ccc", 31, 9)):
+        masks[name] = np.random.default_rng(width).choice(np.array([0, 1, 2, 20, 255], np.uint8), (height, width))
+        devkit.add(name, mask=masks[name])
+        replace_image(devkit, name, height, width)
+    devkit.list("train", *masks, kind="Segmentation")
+    split = built("voc", devkit.root, tmp_path / "out", 20, encode, task="segmentation")
+    assert str(split.fields["masks"]) == "uint8[*, *] raw"
+    for row, (name, mask) in enumerate(masks.items()):
+        one = split[row]
+        assert one.masks.shape == one.images.shape[1:]
+        expected = torch.from_numpy(mask)
+        if name == "a":
+            expected = functional.resize_mask(expected, [20, 40])
+        assert torch.equal(one.masks, expected)
+
+
+def test_real_segmentation(real_data: Path, tmp_path: Path) -> None:
+    root = real_data / "labelme_voc_mini"
+    split = built("voc", root, tmp_path / "out", 200, "mixed", task="segmentation")
+    source = make_source("voc", root, Decoder(), {"task": "segmentation"}).splits()["train"]
+    for row in range(len(split)):
+        read, one = source.read(row).fields, split[row]
+        assert min(one.images.shape[1:]) == 200
+        assert torch.equal(one.masks, functional.resize_mask(read["masks"], list(one.images.shape[1:])))
+        resized = functional.resize_image(read["images"], list(one.images.shape[1:]), antialias=True)
+        assert (one.images.int() - resized.int()).abs().float().mean() < 4
+
+
+def test_cifar_and_lists(tmp_path: Path) -> None:
+    cifar = write_cifar10(tmp_path / "cifar")
+    split = built("cifar10", cifar, tmp_path / "cifar-out", 32)
+    source = make_source("cifar10", cifar, Decoder(), {}).splits()["train"]
+    assert all(torch.equal(split[row].images, source.read(row).fields["images"]) for row in range(len(split)))
+    (tmp_path / "list").mkdir()
+    Image.new("RGB", (9, 5), (200, 10, 0)).save(tmp_path / "list/a.png")
+    Image.new("RGB", (4, 50)).save(tmp_path / "list/b.png")
+    (tmp_path / "list/list.csv").write_text("path,label\na.png,x\nb.png,y\n")
+    split = built("manifest", tmp_path / "list", tmp_path / "list-out", 3, file="list.csv")
+    assert [tuple(split[row].images.shape[1:]) for row in range(2)] == [(3, 5), (37, 3)]
+    assert int(split[0].images[0].min()) == 200
+
+
+def test_python_datasets(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = [
+        torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=generator)
+        for height, width in ((4, 9), (30, 2), (1, 1))
+    ]
+    MADE["it"] = [(image, number) for number, image in enumerate(images)]
+    options = {"dataset": f"{made.__module__}:made", "arguments": {"name": "it"}}
+    split = built("python", Path(__file__).parent, tmp_path / "out", 90, **options)
+    assert all(torch.equal(split[row].images, image) for row, image in enumerate(images))
+    assert split[[2, 0]].targets.tolist() == [2, 0]
+
+
+def test_a_mask_of_another_size_is_left_to_its_owner(devkit: Devkit, tmp_path: Path) -> None:
+    devkit.add("a", mask=np.zeros((6, 8), np.uint8))
+    replace_image(devkit, "a", 12, 16)
+    devkit.list("train", "a", kind="Segmentation")
+    with pytest.raises(SampleError, match="mask"):
+        built("voc", devkit.root, tmp_path / "out", 4, task="segmentation")
