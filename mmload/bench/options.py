@@ -12,6 +12,7 @@ from mmload.bench.training_recipes import check_name, task_of_recipe
 from mmload.errors import UsageError
 from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads
 from mmload.store.dataset import open as open_dataset
+from mmload.store.field_files import need_one_size
 
 DEVICES = ("cpu", "cuda")
 
@@ -141,6 +142,7 @@ class Options:
         """
         opened = open_dataset(dataset)
         split = self.split or next(iter(opened))
+        need_one_size(opened[split].fields, f"split {split!r} of {dataset}", "mmload bench")
         spec = opened[split].fields.get("images")
         side = min(spec.shape[1:]) if spec is not None else 1
         if not len(opened[split]):

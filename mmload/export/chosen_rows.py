@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
 _CHUNK_BYTES = 4 * 2**20
+_OWN_ROWS = 16  # of their own sizes
 _MOST_ROWS = 64
 _NAMED = 8
 _BLOCK = 2**16
@@ -152,16 +153,23 @@ def _parts(rows: Tensor, most: int) -> Iterator[Tensor]:
 
 
 def _chunk_rows(split: Split) -> int:
+    if any(spec.own_sizes for spec in split.fields.values()):
+        return _OWN_ROWS
     row = sum(spec.row_bytes for spec in split.fields.values())
     return min(_MOST_ROWS, max(1, _CHUNK_BYTES // max(1, row)))
 
 
 def _read(split: Split, rows: Tensor) -> Iterator[Row]:
     split.check_changed()
-    fields = {name: _array(split.reader.gather(name, rows)) for name in split.fields}
+    fields: dict[str, Sequence[Any] | npt.NDArray[Any]] = {
+        name: split.reader.whole(name).tensors(rows) if spec.own_sizes else _array(split.reader.gather(name, rows))
+        for name, spec in split.fields.items()
+    }
     sources = split.source(rows)
     for place, number in enumerate(rows.tolist()):
-        yield Row(split.name, number, sources[place].id, {name: values[place] for name, values in fields.items()})
+        yield Row(
+            split.name, number, sources[place].id, {name: np.asarray(values[place]) for name, values in fields.items()}
+        )
 
 
 def _array(values: Tensor) -> npt.NDArray[Any]:

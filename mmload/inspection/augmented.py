@@ -15,6 +15,7 @@ from mmload.batch import Batch
 from mmload.errors import UsageError
 from mmload.pictures.cells import SHOWN, cells_of
 from mmload.pictures.contact_sheet import Cell, contact_sheet
+from mmload.store.field_files import need_one_size
 from mmload.store.row_cells import cells_of_rows
 from mmload.store.row_numbers import row_numbers
 
@@ -61,6 +62,7 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
         UsageError: if the collate cannot render these rows.
     """
     collates = collate.collates if isinstance(collate, Views) else (collate,)
+    need_one_size(split.fields, f"split {split.name!r} of {split.path}", "drawing rows as training sees them")
     ids = row_numbers(rows, len(split), f"split {split.name!r}")
     batch = split.rows(ids)
     lines: list[list[Cell]] = [[] for _ in range(len(ids))]

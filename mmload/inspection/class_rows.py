@@ -60,13 +60,24 @@ def _of_boxes(split: Split) -> ClassRows:
 
 def _of_masks(split: Split) -> ClassRows:
     rows, pixels = np.zeros(256, np.int64), np.zeros(256, np.int64)
-    for part in _parts(split, "masks"):
-        counted = np.zeros((len(part), 256), np.int64)
-        count_values(split.reader.array("masks", part), counted)
+    for masks in _masks(split):
+        counted = np.zeros((len(masks), 256), np.int64)
+        count_values(masks, counted)
         rows += (counted > 0).sum(0)
         pixels += counted.sum(0)
     known = min(256, len(split.classes)) or int(np.flatnonzero(pixels).max(initial=-1)) + 1
     return ClassRows(rows=rows[:known], amounts=pixels[:known], unit="pixels")
+
+
+def _masks(split: Split) -> Iterator[npt.NDArray[np.uint8]]:
+    """All masks in order, some of one size at a time: [n, H, W]."""
+    if split.fields["masks"].own_sizes:
+        reader = split.reader.whole("masks")
+        for row in range(len(split)):
+            yield np.ascontiguousarray(reader.pixels(row))[None]
+    else:
+        for part in _parts(split, "masks"):
+            yield split.reader.array("masks", part)
 
 
 def _parts(split: Split, field: str) -> Iterator[Counts]:

@@ -5,7 +5,7 @@ What a report says of brightness, outliers and duplicates is computed from these
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from mmload.store.dataset import Split
 Grays = npt.NDArray[np.float32]
 
 _PART_BYTES = 4 * 2**20  # of rows that are read at a time
+_OWN_AT_ONCE = 16  # rows of their own sizes, one after the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,24 +49,34 @@ def thumbnails(
         grays: float32 [N, 16, 16], where they are written to; None: memory of their own.
         progress: called with (rows done, all rows).
     """
-    channels, height, width = split.fields["images"].shape
-    rows = len(split)
+    spec, rows = split.fields["images"], len(split)
     grays = np.empty((rows, SIDE, SIDE), np.float32) if grays is None else grays
-    sums, checksums = np.zeros((rows, 2), np.int64), np.empty(rows, np.uint32)
-    of_shape = crc32(repr((channels, height, width)).encode())
-    at_once = max(1, _PART_BYTES // (channels * height * width))
+    sums, checksums, counts = np.zeros((rows, 2), np.int64), np.empty(rows, np.uint32), np.ones(rows, np.int64)
+    at_once = _OWN_AT_ONCE if spec.own_sizes else max(1, _PART_BYTES // spec.row_bytes)
 
     def reduced(start: int) -> int:
         stop = min(start + at_once, rows)
-        images = split.reader.array("images", np.arange(start, stop))
-        reduce(images, grays[start:stop], sums[start:stop])
-        checksums[start:stop] = [crc32(image, of_shape) for image in images]
+        for first, images in _images(split, start, stop):
+            part = slice(first, first + len(images))
+            reduce(images, grays[part], sums[part])
+            of_shape = crc32(repr(images.shape[1:]).encode())
+            checksums[part] = [crc32(image, of_shape) for image in images]
+            counts[part] = images.shape[2] * images.shape[3]
         return stop
 
     for stop in in_threads(range(0, rows, at_once), reduced):
         if progress is not None:
             progress(stop, rows)
-    count = height * width
-    mean = sums[:, 0] / count
-    variance = np.maximum(sums[:, 1] / count - mean**2, 0)
+    mean = sums[:, 0] / counts
+    variance = np.maximum(sums[:, 1] / counts - mean**2, 0)
     return Thumbnails(grays=grays, mean=mean, std=np.sqrt(variance), checksums=checksums)
+
+
+def _images(split: Split, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Rows as contiguous images [n, C, H, W] of one size, and the number of the first."""
+    if split.fields["images"].own_sizes:
+        reader = split.reader.whole("images")
+        for row in range(start, stop):
+            yield row, np.ascontiguousarray(reader.pixels(row))[None]
+    else:
+        yield start, split.reader.array("images", np.arange(start, stop))

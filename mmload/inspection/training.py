@@ -80,6 +80,8 @@ def usual_steps(fields: Mapping[str, FieldSpec]) -> str:
     channels, *sides = fields["images"].shape
     if "boxes" in fields or "masks" in fields:
         return "RandomHorizontalFlip()" + (", ColorJitter(0.4, 0.4, 0.4)" if channels == 3 else "")
+    if fields["images"].own_sizes:
+        return f"RandomResizedCrop({_SIDE}), RandomHorizontalFlip()"
     if max(sides) <= _SMALL:
         size = str(sides[0]) if sides[0] == sides[1] else str(tuple(sides))
         return f"RandomCrop({size}, padding={max(1, min(sides) // 8)}), RandomHorizontalFlip()"

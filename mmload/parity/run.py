@@ -26,6 +26,7 @@ from mmload.runtime.thread_pools import check_threads
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
+from mmload.store.field_files import need_one_size
 
 DEFAULT_ROWS = 256
 """Default number of rows of each split to decode again."""
@@ -74,6 +75,8 @@ def run(
             raise UsageError(f"{name} is {value!r}; use an integer from 1")
     check_threads(threads)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    for each in opened.values():
+        need_one_size(each.fields, f"split {each.name!r} of {each.path}", "mmload parity")
     chosen = [opened[split]] if split is not None else list(opened.values())
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
     verdicts, worst = _store_side(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mmload.errors import UsageError
 from mmload.records import FieldSpec
 
 BYTES, OFFSETS, SIZES, ENCODINGS = "bytes", "offsets", "sizes", "encodings"
@@ -50,3 +51,22 @@ def parts_of(spec: FieldSpec) -> dict[str, FieldFile]:
     if spec.encoding == "mixed":
         parts[ENCODINGS] = FieldFile(spec=FieldSpec(dtype="uint8", shape=()))
     return parts
+
+
+def need_one_size(fields: Mapping[str, FieldSpec], where: str, what: str) -> None:
+    """Refuse rows of their own sizes.
+
+    Args:
+        fields: of a row.
+        where: the split, for the message.
+        what: needs rows of one size, for the message.
+
+    Raises:
+        UsageError: if a field has rows of their own sizes.
+    """
+    for name, spec in fields.items():
+        if spec.own_sizes:
+            raise UsageError(
+                f"{name} of {where} are whole photographs, each of its own size, and {what} needs rows of one size; "
+                "build the dataset without --layout whole"
+            )

@@ -67,8 +67,18 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     if not len(numbers):
         raise UsageError(f"no row of {where} is chosen, so there is nothing to show")
     split.check_changed()
-    fields = {name: split.reader.array(name, numbers) for name in SHOWN if name in split.fields}
-    return cells_of({**fields, "ids": numbers}, split.classes)
+    shown = {name: split.fields[name] for name in SHOWN if name in split.fields}
+    fields = {name: split.reader.array(name, numbers) for name, of in shown.items() if not of.own_sizes}
+    own = [split.reader.whole(name) for name, of in shown.items() if of.own_sizes]
+    if not own:
+        return cells_of({**fields, "ids": numbers}, split.classes)
+    names = [name for name, of in shown.items() if of.own_sizes]
+    cells = []
+    for place, row in enumerate(numbers.tolist()):  # one by one, as no array holds images of several sizes
+        pixels = {name: reader.pixels(row)[None] for name, reader in zip(names, own, strict=True)}
+        alike = {name: values[place : place + 1] for name, values in {**fields, "ids": numbers}.items()}
+        cells += cells_of({**alike, **pixels}, split.classes)
+    return cells
 
 
 def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | None = None) -> Numbers:

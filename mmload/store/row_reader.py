@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import UsageError
 from mmload.records import FieldSpec
 from mmload.store.dataset_folder import Folder, Revision, revision_of
-from mmload.store.field_files import files_of
+from mmload.store.field_files import files_of, need_one_size
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
 from mmload.store.whole_reader import WholeReader
@@ -178,10 +177,8 @@ class RowReader:
     def _spec(self, name: str) -> FieldSpec:
         """The dtype and shape of each row; of a field of rows of their own sizes, ``name`` is one of its files."""
         if name not in self._specs:
-            raise UsageError(
-                f"{name} of split {self._split!r} of {self._folder.path} are whole photographs, each of its own size, "
-                "and this needs rows of one size; build the dataset without --layout whole"
-            )
+            where = f"split {self._split!r} of {self._folder.path}"
+            need_one_size({name: self._record.fields[name]}, where, "this")
         return self._specs[name]
 
     def path(self, name: str, shard: int) -> str:
