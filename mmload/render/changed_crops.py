@@ -122,6 +122,6 @@ def _addresses(kind: str, color: Callable[..., None]) -> Numbers:
     """Where the four are."""
     from mmload.render.level_kernels import copy_windows, run  # compiled only by those who have such steps
 
-    cuts = address_of(copy_windows, COPY_WINDOWS), address_of(crop, _BYTES)
+    cuts = address_of(copy_windows, COPY_WINDOWS), address_of(variant(crop, _BYTES), _BYTES)
     colors = address_of(color, CROP.format(kind)) if kind else 0
     return np.array([*cuts, address_of(run, RUN), colors], np.uintp)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.render.hole_kernels import erase, erased_lines
-from mmload.render.kernel_signatures import BYTES, CROP, FLOATS
+from mmload.render.kernel_signatures import CROP, FLOATS
 from mmload.render.padded_positions import CONSTANT, reflected
 from mmload.runtime.half_precision import rounded
 from mmload.runtime.numba_compile import LINE, all_streamed, borrowed, inlined, numba_compiled, stream, variant
@@ -120,7 +120,7 @@ def _lines_at_once(height: int, line_bytes: int) -> int:
     return min(height, aligned * max(1, _BAND // (aligned * line_bytes)))
 
 
-@numba_compiled(CROP.format(FLOATS), CROP.format(BYTES))
+@numba_compiled(CROP.format(FLOATS))
 def crop(
     images: Bytes,
     indices: Numbers,
@@ -239,7 +239,6 @@ def _interleave(images: Bytes, index: Index, row: Index, columns: _Span, line: B
                 line[x * _U(channels) + c] = images[index, c, row, origin - x if columns.flipped else origin + x]
 
 
-@numba_compiled(CROP.format("float32[:, :, ::1]"))
 def crop_interleaved(
     images: Bytes,
     indices: Numbers,
@@ -306,13 +305,10 @@ def crop_interleaved(
 def crop_into(out: Pixels) -> Callable[..., None]:
     """:func:`crop` or :func:`crop_interleaved` for an output of this shape and dtype.
 
-    Float32 and contiguous uint8 are compiled with the module; each other by its first call, which takes 3 to 4 s once a
-    machine.
+    Contiguous float32 is compiled with the module; each other by its first call, which takes 3 to 5 s once a machine.
     """
-    kernel, kind = crop if out.ndim == 4 else crop_interleaved, kind_of(out)
-    if kind in (FLOATS, "float32[:, :, ::1]", BYTES):
-        return kernel
-    return variant(kernel, CROP.format(kind))
+    kind = kind_of(out)
+    return crop if kind == FLOATS else variant(crop if out.ndim == 4 else crop_interleaved, CROP.format(kind))
 
 
 def kind_of(out: Pixels) -> str:

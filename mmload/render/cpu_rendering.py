@@ -24,7 +24,6 @@ from mmload.render.framing import PADDING_MODES, Padding, Resampling
 from mmload.render.image_lines import ImageLines
 from mmload.render.needed_lines import needed_lines
 from mmload.render.plan import Plan
-from mmload.render.resized_windows import resize
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
 from mmload.render.torch_sampling import Window, chunks, windows
@@ -155,6 +154,8 @@ class CpuRendering:
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
             here = slice(samples.start + part.start, samples.start + part.stop)
             if by_kernel:
+                from mmload.render.resized_windows import resize  # compiled only by those who resize
+
                 resize(lines.memory, lines.places[part], *self._resized(here, how), full.numpy())
             else:
                 for k, target in enumerate(full):

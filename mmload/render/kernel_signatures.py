@@ -9,7 +9,7 @@ CROP = (
 """Of a crop into an output of a type: see :func:`mmload.render.cpu_kernels.crop`."""
 
 BYTES, FLOATS = "uint8[:, :, :, ::1]", "float32[:, :, :, ::1]"
-"""The types of contiguous outputs that are compiled with their modules."""
+"""The types of contiguous outputs."""
 
 KINDS = tuple(
     f"{name}[{axes}, ::1]" for name in ("float32", "uint8", "int16", "uint16") for axes in (":, :", ":, :, :")
