@@ -37,7 +37,7 @@ def test_info_where_verify_and_repair(built: tuple[Path, Path]) -> None:
     assert "stored     whole photographs, jpeg" in told
     assert "Shrink(size=24)" in told
     row = package.open(out)["train"].row_of("class1/2.jpg")
-    assert f"{row}" in mmload("where", out, source / "class1/2.jpg").stdout
+    assert f"{row}" in mmload("where", out, "--file", source / "class1/2.jpg").stdout
     assert "is whole" in mmload("verify", out, "--source", source).stdout
     assert mmload("repair", out, "--source", source).returncode == 0
 
