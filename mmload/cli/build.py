@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mmload.builder import recipe as recipes
 from mmload.builder.whole_layout import layout_of
 from mmload.cli import build_options as given
+from mmload.cli.build_advice import show_advice
 from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import DecodingThreads
@@ -49,6 +50,7 @@ def build(
     max_errors: given.MaxErrors = None,
     exclude: given.Exclude = None,
     overwrite: given.Overwrite = False,
+    advise: given.Advise = False,
 ) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
     named = {
@@ -61,9 +63,14 @@ def build(
         "download": download or None,
     }
     options = {key: value for key, value in named.items() if value is not None} | _settings(setting or [])
+    if advise and words and len(words) == 2:
+        words = [*words, "DATASET"]
     store = {"layout": layout, "encode": encode, "quality": quality, "raw_share": raw_share}
     recipe = _recipe(words or [], config, size, store, options)
     recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient, decode)
+    if advise:
+        show_advice(recipe, size, store, threads)
+        return
     from mmload.builder.pipeline import build as run
 
     with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:

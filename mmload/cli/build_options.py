@@ -64,6 +64,13 @@ Decode = Annotated[
 
 # How the build runs.
 
+Advise = Annotated[
+    bool,
+    typer.Option(
+        "--advise", help="Build nothing: try each layout with 64 images, and show what all images would cost here."
+    ),
+]
+
 Processes = Annotated[int | None, typer.Option(help="Processes over shards; one for every 8 cores by default.")]
 OnError = Annotated[str, typer.Option(help="A sample that cannot be read: fail, or skip it.")]
 MaxErrors = Annotated[str | None, typer.Option(help="With --on-error skip: the most to leave out, as 20 or 1%.")]

@@ -102,7 +102,8 @@ def test_a_jpeg_that_only_pillow_reads_is_encoded_again(pictures: Path, tmp_path
     """A row's bytes are decoded by libjpeg alone, and it refuses what has junk before its markers."""
     source = shutil.copytree(pictures, tmp_path / "photos")
     name = source / "class0/0.jpg"
-    Image.open(name).convert("CMYK").save(name, quality=90)
+    with Image.open(name) as picture:
+        picture.convert("CMYK").save(name, quality=90)
     split = built(source, tmp_path / "out", size=None, encode="source")
     row = split.row_of("class0/0.jpg")
     assert split.reader.whole("images").encoded(row).tobytes() != name.read_bytes()

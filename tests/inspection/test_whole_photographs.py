@@ -48,7 +48,8 @@ def test_rows_are_shown_in_their_own_sizes(built: tuple[Path, Path], tmp_path: P
         assert (cell.image == split[(0, 4, 3)[row]].images.numpy()).all()
     done = mmload("preview", built[1], "-o", tmp_path / "sheet.png", "--grid", "2x4")
     assert done.returncode == 0, done.stderr
-    assert Image.open(tmp_path / "sheet.png").size[0] > 100
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size[0] > 100
     assert "whole photographs" in complaint(
         mmload("preview", built[1], "-o", tmp_path / "drawn.png", "--augment", "RandomHorizontalFlip()"), 2
     )
@@ -101,7 +102,11 @@ def test_an_export_builds_to_the_same_rows(built: tuple[Path, Path], tmp_path: P
     done = mmload("export", masked, tmp_path / "voc", "--to", "voc")
     assert done.returncode == 0, done.stderr
     found = sorted((tmp_path / "voc").rglob("SegmentationClass/*.png"))
-    assert [np.asarray(Image.open(file)).shape for file in found] == [(30, 40), (7, 9)]
+    shapes = []
+    for file in found:
+        with Image.open(file) as mask:
+            shapes.append(np.asarray(mask).shape)
+    assert shapes == [(30, 40), (7, 9)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""What ``mmload build --advise`` finds of a source's layouts, and that it builds nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import complaint, contents, mmload
+from PIL import Image
+
+import mmload as package
+from mmload.bench import advice
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, usual
+from mmload.errors import SampleError
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """Six JPEGs, three of them twice as wide as high."""
+    for number in range(6):
+        folder = tmp_path / f"photos/class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        small = np.random.default_rng(number).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        Image.fromarray(small).resize((80, 40) if number < 3 else (40, 40)).save(folder / f"{number}.jpg")
+    return tmp_path / "photos"
+
+
+def test_layouts_cost_what_a_build_of_them_does(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(advice, "_EPOCH", 12)
+    recipe = BuildRecipe(kind="imagefolder", root=wide, out=tmp_path / "out")
+    found = advice.advise(recipe, 32, threads=1)
+    assert not (tmp_path / "out").exists()
+    assert [layout.never_seen for layout in found] == [0.25, 0, 0, 0, 0]
+    assert all(layout.images_per_second > 0 and layout.build_seconds > 0 for layout in found)
+    for layout, (size, whole) in zip(found, advice.layouts(32).values(), strict=True):
+        out = tmp_path / layout.options.replace(" ", "")
+        transforms = usual("imagefolder", size, {}, whole=whole is not None)
+        build(BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=transforms, whole=whole), threads=1)
+        assert layout.bytes == package.open(out)["train"].record.bytes
+
+
+def test_the_command_shows_them_and_builds_nothing(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(advice, "_EPOCH", 6)
+    before = contents(tmp_path)
+    done = mmload("build", "imagefolder", wide, "--advise", "--size", 16, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path) == before
+    lines = done.stdout.splitlines()
+    assert len(lines) == 7
+    assert lines[2].endswith("25.0%  --size 16")
+    assert lines[6].endswith("0.0%  --layout whole --size original --encode source")
+
+
+def test_a_sample_that_cannot_be_read_is_named(wide: Path, tmp_path: Path) -> None:
+    for file in wide.rglob("*.jpg"):
+        file.write_bytes(b"broken")
+    with pytest.raises(SampleError, match=r"\.jpg: not an image"):
+        advice.advise(BuildRecipe(kind="imagefolder", root=wide, out=tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layout", "whole"], "--advise compares all layouts, and --layout is given"),
+        (["--size", "original"], "--size is original"),
+        (["--size", 0], "size is 0"),
+    ],
+)
+def test_options_that_cannot_be(wide: Path, words: list[object], message: str) -> None:
+    assert message in complaint(mmload("build", "imagefolder", wide, "--advise", *words), 2)
