@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from mmload.builder.recipe import BuildRecipe
     from mmload.interop.torchvision import torchvision_equivalent
     from mmload.loader import Loader
-    from mmload.store.dataset import open
+    from mmload.remote.opening import open
 
 _HOMES = {
     "BuildRecipe": "mmload.builder.recipe",
     "build": "mmload.builder.pipeline",
-    "open": "mmload.store.dataset",
+    "open": "mmload.remote.opening",
     "Batch": "mmload.batch",
     "Collate": "mmload.augment.collate",
     "Loader": "mmload.loader.loader",

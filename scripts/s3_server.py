@@ -43,8 +43,8 @@ class Bucket:
         counts: requests by method, those that failed on purpose too; ``bytes`` of all GETs.
         fail_every: answers 503 to every n-th request; 0: to none.
         skewed: answers that the client's clock is wrong.
-        corrupt: the part of a key whose objects come with a flipped byte.
-        stall: the part of a key whose objects come only in half.
+        corrupt: the end of keys whose objects come with a flipped byte.
+        stall: the end of keys whose objects come only in half.
         delay_s: seconds before each answer.
     """
 
@@ -169,7 +169,7 @@ class Connection(socketserver.StreamRequestHandler):
                 return None
             with self.server.lock:
                 bucket.counts["bytes"] += count
-            if bucket.corrupt and bucket.corrupt in asked.key or bucket.stall and bucket.stall in asked.key:
+            if any(end and asked.key.endswith(end) for end in (bucket.corrupt, bucket.stall)):
                 self.spoiled(bucket, file.fileno(), first, count)
                 return None
             while count:

@@ -6,41 +6,20 @@ A recipe contains everything that the stored bytes depend on besides the source 
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from mmload.builder.whole_layout import WholeLayout, layout_of
 from mmload.errors import RecipeError, choices
+from mmload.runtime.byte_sizes import parse_bytes
 from mmload.runtime.regular_files import read_regular_text
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
 _DECODE_KEYS = {*_DECODE, "device"}
-_DIGITS = 40
-_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def parse_bytes(text: str | int) -> int:
-    """Bytes from ``"1GiB"``, ``"500 MB"`` or a number.
-
-    Raises:
-        RecipeError: if it is not a positive size.
-    """
-    if type(text) is int:
-        size = text
-    else:
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip()) if isinstance(text, str) else None
-        if not found or len(found[1]) > _DIGITS or found[2].upper() not in _UNITS:
-            raise RecipeError(f"size is {text!r}; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
-        size = int(Fraction(found[1]) * _UNITS[found[2].upper()])
-    if not 1 <= size < 2**62:
-        raise RecipeError("size has to be at least one byte and less than 4 EiB")
-    return size
 
 
 class _PathField:

@@ -19,6 +19,7 @@ from mmload.cli.interrupt import interruptible
 from mmload.cli.options import DecodingThreads
 from mmload.cli.terminal import progress_bar, show
 from mmload.errors import UsageError, counted
+from mmload.runtime.byte_sizes import parse_bytes
 
 if TYPE_CHECKING:
     from mmload.builder.pipeline import BuildReport
@@ -155,7 +156,7 @@ def _with_options(
 ) -> recipes.BuildRecipe:
     """The recipe with what the command line says on top."""
     if shard_size is not None:
-        recipe = replace(recipe, shard_bytes=recipes.parse_bytes(shard_size))
+        recipe = replace(recipe, shard_bytes=parse_bytes(shard_size))
     if shuffle_seed is not None:
         recipe = replace(recipe, shuffle_seed=shuffle_seed)
     if exif_orient:

@@ -17,8 +17,9 @@ from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices
 from mmload.loader.orders import ORDERS, Sampling
+from mmload.remote.opening import open as open_dataset
+from mmload.runtime.local_ranks import local_ranks
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 from mmload.store.split_views import Rows, View, view_of
 
 
@@ -154,6 +155,15 @@ def _distributed_ranks() -> tuple[int, int] | None:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return None
+
+
+def ranks_here(rank: int, world_size: int) -> list[int]:
+    """The ranks of this machine, this one first: as many as ``LOCAL_WORLD_SIZE`` says, numbered as torchrun does."""
+    count = local_ranks()
+    if count == 1 or world_size % count:
+        return [rank]
+    first = rank // count * count
+    return [rank, *(other for other in range(first, first + count) if other != rank)]
 
 
 def refuse_other_ranks(world_size: int) -> None:

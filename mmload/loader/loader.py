@@ -27,6 +27,7 @@ from mmload.loader.arguments import (
     fields_named,
     order_named,
     ranks_for,
+    ranks_here,
     refuse_collate,
     refuse_number,
     refuse_other_ranks,
@@ -50,7 +51,7 @@ from mmload.runtime.local_ranks import threads_of_rank
 from mmload.runtime.permutation import check_integer
 from mmload.runtime.splitmix import FACTORS
 from mmload.store.dataset import Dataset, Split
-from mmload.store.split_views import View
+from mmload.store.split_views import Following, FollowsEpochs, View
 
 __all__ = ["Collate", "Loader"]
 
@@ -74,6 +75,11 @@ def _listed_again(view: View) -> Tensor | None:
     """How often each row of a subset comes before in its list, int64 [N]; None if none comes twice."""
     found = None if view.chosen is None else occurrences_in(view.chosen.numpy(), len(view.rows))
     return None if found is None else torch.from_numpy(found)
+
+
+def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Any:
+    """The rows at positions of an epoch, int64 [B]."""
+    return view.ids(order.take(epoch, start, stop).rows).numpy()
 
 
 class Loader:
@@ -188,6 +194,8 @@ class Loader:
         self._announced: tuple[Position | None, int] = (None, 0)
         self._finished = (-1, 0)  # the epoch at whose end a state was taken, and its samples
         self._counts = Counts()
+        self._takes: list[Callable[[int, int, int], Any]] = []
+        self._following: Following | None = None
         if isinstance(self._order, Order) and isinstance(self._order.of, Blocks):
             warn_of_similar_samples(self._order, self._view, batch_size)
 
@@ -288,12 +296,32 @@ class Loader:
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
             self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
             self._position, self._announced = Position(epoch, offset), (None, 0)
+            self._follow(epoch, offset)
             ahead, returns = self.threads + self.prefetch, self._returns
             return EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the threads: a copy starts its own."""
-        return {**self.__dict__, "_pool": None, "_position": replace(self._position), "_counts": replace(self._counts)}
+        return {
+            **self.__dict__,
+            "_pool": None,
+            "_following": None,
+            "_position": replace(self._position),
+            "_counts": replace(self._counts),
+        }
+
+    def _follow(self, epoch: int, offset: int) -> None:
+        """Tell a reader that fetches rows from afar what the epoch is going to read."""
+        order, reader = self._order, self.split.reader
+        if not isinstance(order, Order) or not isinstance(reader, FollowsEpochs):
+            return
+        if not self._takes:
+            ranks = ranks_here(order.rank, order.world_size)
+            self._takes = [partial(_rows_at, replace(order, rank=rank), self._view) for rank in ranks]
+        if self._following is not None:
+            self._following.close()
+        margin = (self.threads - 1) * self.batch_size  # a thread may be behind all others
+        self._following = reader.follow(self._fields, self._takes, epoch, offset // order.world_size, margin)
 
     def _identity(self) -> OrderIdentity:
         order = self._order
@@ -344,6 +372,8 @@ class Loader:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
+        if self._following is not None:
+            self._following.close()
 
     def __enter__(self) -> Loader:
         return self

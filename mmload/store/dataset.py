@@ -7,11 +7,11 @@ without.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy.typing as npt
 
@@ -107,11 +107,13 @@ class Split:
         reader: where rows come from.
     """
 
+    reader_type: ClassVar[Callable[..., RowReader]] = RowReader
+
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.folder = folder
         self.name = name
         self.record = record
-        self.reader = RowReader(folder, name, record)
+        self.reader = self.reader_type(folder, name, record)
         self._samples = Samples(folder, name, record)
 
     @property

@@ -142,7 +142,7 @@ class RowReader:
     def _fill(self, name: str, rows: Numbers, out_rows: Numbers, memory: memoryview) -> None:
         most = max(1, _JOINED_BYTES // self._spec(name).row_bytes)
         requests = self._requests(name, rows, out_rows, memory, most)
-        for _ in served(requests.each):
+        for _ in self._served(name, rows, requests.each):
             pass
         check_files(requests.files)
 
@@ -158,12 +158,16 @@ class RowReader:
         most = len(scratch)
         requests = self._requests(name, rows.numpy(), np.arange(len(rows)) % most, memory_of(scratch), most)
         last, first = len(requests.each), 0
-        for number, _ in enumerate(served(requests.each), 1):
+        for number, _ in enumerate(self._served(name, rows.numpy(), requests.each), 1):
             end = requests.ends[number - 1]
             if end == most or number == last:
                 check_files({request.file for request in requests.each[first:number]})
                 first = number
                 yield end
+
+    def _served(self, name: str, rows: Numbers, requests: Sequence[Request]) -> Iterator[None]:
+        """Fill the requests of some rows in turn."""
+        return served(requests)
 
     def whole(self, name: str) -> WholeReader:
         """The rows of a field whose rows have their own sizes."""

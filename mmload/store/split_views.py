@@ -6,10 +6,10 @@ and seed the samples' random draws, so a row of a subset is augmented as it is w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,6 +38,24 @@ class Reader(Protocol):
 
     def whole(self, name: str) -> WholeReader:
         """The rows of a field whose rows have a size each."""
+
+
+@runtime_checkable
+class FollowsEpochs(Protocol):
+    """A reader that is faster if it knows what an epoch is going to read."""
+
+    def follow(
+        self, fields: Sequence[str], takes: Sequence[Callable[..., Any]], epoch: int, now: int, margin: int
+    ) -> Following:
+        """An epoch begins. See :class:`mmload.remote.cached_reader.CachedReader`."""
+
+
+class Following(Protocol):
+    """An epoch that a reader follows, until this is closed or collected."""
+
+    @property
+    def close(self) -> Callable[[], object]:
+        """Ends it."""
 
 
 class Rows(Protocol):

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.builder.recipe import BuildRecipe, from_mapping, load, parse_bytes, square
+from mmload.builder.recipe import BuildRecipe, from_mapping, load, square
 from mmload.errors import RecipeError
+from mmload.runtime.byte_sizes import parse_bytes
 
 SOURCE = {"source": {"kind": "imagefolder"}}
 

@@ -14,6 +14,7 @@ from conftest import complaint, contents, mmload
 from object_storage import Bucket
 
 from mmload.builder.verify import verify
+from mmload.cloud import client
 from mmload.errors import DamagedError, MmloadError, RemoteError, StoreError, UsageError
 from mmload.remote import pull as pulling
 from mmload.remote.pull import pull
@@ -108,7 +109,10 @@ def test_a_damaged_dataset_is_not_pushed(copy: Path, bucket: Bucket) -> None:
     assert not (bucket.folder / "dataset.json").exists()
 
 
-def test_a_busy_store_delays_and_changes_nothing(dataset: Dataset, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_busy_store_delays_and_changes_nothing(
+    dataset: Dataset, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "RETRIES", client.Retries(most=20, first_s=0.001, longest_s=0.002, within_s=30))
     bucket.faults(fail_every=3)
     push(dataset.path, bucket.url, parallel=3)
     pull(bucket.url, tmp_path / "back", parallel=3)
@@ -116,7 +120,7 @@ def test_a_busy_store_delays_and_changes_nothing(dataset: Dataset, bucket: Bucke
 
 
 def test_a_corrupt_object_is_named_and_does_not_arrive(pushed: str, bucket: Bucket, tmp_path: Path) -> None:
-    bucket.faults(corrupt="000001/images")
+    bucket.faults(corrupt="000001/images.memmap")
     with pytest.raises(DamagedError, match=rf"{pushed}/train/000001/images.memmap has the checksum .* remove that"):
         pull(pushed, tmp_path / "back")
     assert not (tmp_path / "back").exists()
@@ -135,7 +139,7 @@ def test_a_pull_goes_on_with_the_next_part(
     dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulling, "PART_BYTES", 4096)
-    bucket.faults(stall="000002/images")
+    bucket.faults(stall="000002/images.memmap")
     with pytest.raises(RemoteError, match="000002/images"):
         pull(pushed, tmp_path / "back", parallel=1)
     asked = bucket.counts["GET"]
@@ -152,7 +156,7 @@ def test_parts_that_a_crash_has_lost_come_again(
 ) -> None:
     """After a power failure the table may know of parts whose bytes never reached the disk."""
     monkeypatch.setattr(pulling, "PART_BYTES", 4096)
-    bucket.faults(stall="000001/images")
+    bucket.faults(stall="000001/images.memmap")
     with pytest.raises(RemoteError):
         pull(pushed, tmp_path / "back", parallel=1)
     partial = tmp_path / ".back.pulling" / "dataset" / "train" / "000001" / "images.memmap.partial"

@@ -1,0 +1,55 @@
+"""Runs ahead of an epoch in a thread, and asks for the blocks that it needs next, in its order."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+
+from mmload.errors import MmloadError
+from mmload.remote.epoch_plan import EpochPlan
+from mmload.remote.remote_blocks import RemoteBlocks
+
+AHEAD_BYTES = 256 * 2**20
+"""How far it is ahead at most."""
+
+_SHARE = 1 / 16  # of the limit: what comes early evicts what the same epoch may still need
+_POSITIONS = 256  # asked for at a time
+_WAIT_S = 0.002
+
+
+class ReadAhead:
+    """Fetches what an epoch needs; until it is closed or collected.
+
+    Args:
+        fields: the blocks of the fields that are read, each with its plan.
+        limit: of the cache, in bytes.
+        epoch: which epoch.
+    """
+
+    def __init__(self, fields: Sequence[RemoteBlocks], limit: int | None, epoch: int) -> None:
+        self._ended = threading.Event()
+        self.close = weakref.finalize(self, self._ended.set)
+        row_bytes = sum(blocks.grid.row_bytes for blocks in fields)
+        ahead = AHEAD_BYTES if limit is None else min(AHEAD_BYTES, int(_SHARE * limit))
+        positions = max(1, ahead // max(1, row_bytes))
+        plans = [(blocks, blocks.plan) for blocks in fields if blocks.plan is not None]
+        if plans:
+            arguments = plans, epoch, positions, self._ended
+            threading.Thread(target=_run, args=arguments, name="mmload-ahead", daemon=True).start()
+
+
+def _run(fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, ended: threading.Event) -> None:
+    plan = fields[0][1]
+    try:
+        for position, rows in plan.chunks(epoch, plan.now, min(_POSITIONS, most)):
+            while position + len(rows) - plan.now > most and position > plan.now and not ended.wait(_WAIT_S):
+                pass
+            if ended.is_set():
+                break
+            for blocks, _ in fields:
+                blocks.ahead(blocks.grid.of_rows(rows))
+    except MmloadError:
+        return  # the batch that needs those rows meets the same error, and raises it
+    for blocks, _ in fields if ended.is_set() else ():
+        blocks.forget_ahead()

@@ -1,0 +1,276 @@
+"""Datasets read from object storage through a cache: the same batches, within the limit, checked, by all processes."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import crop_collate
+from object_storage import Bucket
+from written_datasets import of_tensors
+
+import mmload
+from mmload.errors import DamagedError, RemoteError, StoreError, UsageError
+from mmload.remote import dataset_cache
+from mmload.remote.dataset_cache import DatasetCache
+from mmload.remote.push import push
+from mmload.store.dataset import Dataset
+
+ROWS = 96
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset whose rows have 76,800 bytes, so that each is a block."""
+    images = torch.randint(0, 256, (ROWS, 3, 160, 160), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    path = tmp_path_factory.mktemp("large") / "rows"
+    tensors = {"images": images, "targets": torch.arange(ROWS)}
+    return mmload.open(of_tensors(path, {"train": tensors, "val": {n: t[:8] for n, t in tensors.items()}}))
+
+
+@pytest.fixture
+def url(bucket: Bucket, large: Dataset) -> str:
+    push(large.path, bucket.url)
+    bucket.faults()
+    return bucket.url
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(dataset_cache, "_OPENED", {})
+    yield
+    end_all()
+
+
+def end_all() -> None:
+    """As if this process had ended: the next opening begins with what lies in the cache."""
+    for cache in dataset_cache._OPENED.values():
+        cache.close()
+    dataset_cache._OPENED.clear()
+
+
+def batches(dataset: Dataset | str, **options: object) -> list[torch.Tensor]:
+    with mmload.Loader(dataset, split="train", batch_size=8, threads=2, **options) as loader:  # type: ignore[arg-type]
+        return [torch.cat([batch.ids.float(), batch.images.flatten().float()]) for batch in loader]
+
+
+def cache_of(dataset: Dataset) -> DatasetCache:
+    folder = dataset["train"].folder
+    assert hasattr(folder, "cache")
+    return folder.cache
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+@pytest.mark.parametrize("limit", [None, 30 * 76800])
+def test_batches_are_those_of_the_local_dataset(
+    large: Dataset, url: str, tmp_path: Path, shuffle: bool | str, limit: int | None
+) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
+    for seed in range(2):
+        options = {"shuffle": shuffle, "seed": seed, "collate": crop_collate(), "tier": "disk"}
+        expected, got = batches(large, **options), batches(remote, **options)
+        assert len(got) == len(expected)
+        assert all(map(torch.equal, got, expected))
+
+
+def test_rows_targets_and_sources(large: Dataset, url: str, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    assert torch.equal(remote["train"][5].images, large["train"][5].images)
+    assert remote["train"].targets == large["train"].targets
+    assert remote["train"].source(7) == large["train"].source(7)
+    assert (remote["train"].rows([3, 3, 1]).images == large["train"].rows([3, 3, 1]).images).all()
+    with pytest.raises(UsageError, match="cannot be mapped into memory"):
+        _ = remote["train"].data
+
+
+def test_a_row_costs_its_own_bytes(url: str, bucket: Bucket, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    before = bucket.counts["bytes"]
+    remote["train"].reader.array("images", np.array([5, 30]))
+    lists = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*images*.crc32"))
+    assert bucket.counts["bytes"] - before == 2 * 76800 + lists
+
+
+def test_what_was_read_is_not_fetched_again(large: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+    for _ in range(2):
+        remote = mmload.open(url, cache=tmp_path / "cache")
+        batches(remote, shuffle=True, tier="disk")
+        count = cache_of(remote).blocks("train", "images").fetched_bytes
+        end_all()
+    assert count == 0
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    bucket.faults(fail_every=1)  # nothing is needed of the store any more
+    assert len(batches(remote, shuffle=True, tier="disk")) == 12
+
+
+@pytest.mark.parametrize("shuffle", [True, "block"])
+def test_half_of_the_data_in_cache(url: str, tmp_path: Path, shuffle: bool | str) -> None:
+    """Epochs after the first fetch at most 0.55 of the data, and never is more kept than the limit."""
+    limit = (ROWS // 2 + 1) * 76800  # one for the targets
+    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
+    cache = cache_of(remote)
+    blocks = cache.blocks("train", "images")
+    fetched, most = [0], 0
+    with mmload.Loader(remote["train"], batch_size=2, threads=1, prefetch=0, shuffle=shuffle, tier="disk") as loader:
+        for _ in range(4):
+            for _ in loader:
+                most = max(most, cache.folder.used)
+            fetched.append(blocks.fetched_bytes)
+    assert most <= limit
+    shares = np.diff(fetched) / (ROWS * 76800)
+    assert shares[0] == pytest.approx(1, abs=0.1)
+    assert shares[1:].max() <= 0.55, shares
+    assert cache.folder.used >= blocks.kept.bytes()
+
+
+def test_bytes_on_the_disk_stay_within_the_limit(url: str, tmp_path: Path) -> None:
+    limit = 20 * 76800
+    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
+    batches(remote, shuffle=True, tier="disk")
+    kept = sum(path.stat().st_blocks * 512 for path in (tmp_path / "cache").rglob("*.memmap"))
+    assert 0 < kept <= limit + 4096 * ROWS  # the blocks are no whole pages
+
+
+def test_a_corrupt_block_is_named_and_not_kept(url: str, bucket: Bucket, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    bucket.faults(corrupt="train/000000/images.memmap")
+    with pytest.raises(DamagedError, match=rf"{url}/train/000000/images.memmap is damaged at byte 384,000"):
+        remote["train"].rows([5])
+    bucket.faults()
+    assert remote["train"].rows([5]).images.shape == (1, 3, 160, 160)
+
+
+def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    bucket.faults(fail_every=1)
+    with pytest.raises(RemoteError, match=rf"cannot read {url}/train/000000/"):
+        batches(remote, shuffle=True, tier="disk")
+    bucket.faults(fail_every=3)
+    assert len(batches(remote, shuffle=True, tier="disk")) == 12
+
+
+def test_what_a_crash_of_the_machine_lost_is_fetched_again(large: Dataset, url: str, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    expected = large["train"].rows(range(8)).images  # type: ignore[arg-type]
+    assert torch.equal(remote["train"].rows(range(8)).images, expected)  # type: ignore[arg-type]
+    root = cache_of(remote).root
+    with open(root / "train" / "000000" / "images.memmap", "r+b") as file:
+        file.seek(3 * 76800)
+        file.write(bytes(76800))  # as a block whose bytes never reached the disk
+    (root / "boot").write_text("an earlier start")
+    end_all()
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    assert torch.equal(remote["train"].rows(range(8)).images, expected)  # type: ignore[arg-type]
+    assert cache_of(remote).blocks("train", "images").fetched_bytes == 76800
+
+
+def test_a_block_that_goes_while_it_is_read_is_read_again(large: Dataset, url: str, tmp_path: Path) -> None:
+    """Another thread evicts all the time: no batch may show the zeros of a hole."""
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    kept = cache_of(remote).blocks("train", "images").kept
+    ended = threading.Event()
+
+    def evict() -> None:
+        while not ended.wait(0.005):
+            with kept.cache.counting():
+                there = np.flatnonzero(kept.states & 3)
+                if len(there):
+                    kept.evict(there[:: max(2, len(there) // 3)])
+
+    thread = threading.Thread(target=evict)
+    thread.start()
+    try:
+        for _ in range(3):
+            assert all(map(torch.equal, batches(remote, tier="disk"), batches(large, tier="disk")))
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_block_that_came_and_went_meanwhile_is_not_taken_for_there(url: str, tmp_path: Path) -> None:
+    """Two processes fetch a block and one evicts it: whether the other's bytes are in the hole, nobody knows."""
+    blocks = cache_of(mmload.open(url, cache=tmp_path / "cache")).blocks("train", "images")
+    kept, run = blocks.kept, blocks.grid.runs(np.array([4]), 1)[0]
+    seen = kept.states[4:5].copy()
+    for _ in range(2):  # the other process: it keeps the block, and evicts it
+        kept.cache.count(run.length)
+    kept.keep(run, memoryview(bytes(run.length)), seen)
+    with kept.cache.counting():
+        kept.evict(np.array([4]))
+    kept.keep(run, memoryview(bytes(run.length)), seen)
+    assert not kept.are_there(np.array([4])).any()
+    assert kept.cache.used == 0
+
+
+def test_processes_share_a_cache(large: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+    code = f"""if True:
+        import mmload, sys
+        import numpy as np
+        remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit={20 * 76800})
+        total, read = 0, remote["train"].reader.array
+        for epoch in range(4):
+            for row in range({ROWS}):
+                total += int(read("images", np.arange(row, min({ROWS}, row + 4))).sum())
+        print(total)
+    """
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    totals = [int(process.communicate(timeout=100)[0]) for process in running]
+    read = large["train"].reader.array
+    expected = sum(int(read("images", np.arange(row, min(ROWS, row + 4))).sum()) for row in range(ROWS))
+    assert totals == [4 * expected] * 2
+
+
+def test_a_pickled_split_opens_the_url(large: Dataset, url: str, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    again = pickle.loads(pickle.dumps(remote["train"]))
+    assert torch.equal(again[3].images, large["train"][3].images)
+    assert again.key == remote["train"].key
+
+
+def test_the_memory_tier(large: Dataset, url: str, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=24 * 76800)
+    assert all(map(torch.equal, batches(remote, tier="memory", seed=1), batches(large, tier="disk", seed=1)))
+
+
+def test_datasets_that_nobody_reads_make_room(dataset: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+    other = f"{bucket.url}-other"
+    bucket.server.bucket(other.removeprefix("s3://"))
+    push(dataset.path, other)
+    opening = f"mmload.open({other!r}, cache={str(tmp_path / 'cache')!r})"
+    code = f"import mmload, numpy; {opening}['train'].reader.array('targets', numpy.arange(18))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    before = {path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()}
+    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=20 * 76800)
+    batches(remote, shuffle=True, tier="disk")
+    assert {path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()} == {cache_of(remote).root.name}
+    assert len(before) == 1
+
+
+def test_what_is_asked_wrongly(url: str, large: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give cache="):
+        mmload.open(url)
+    with pytest.raises(UsageError, match="needs no cache"):
+        mmload.open(large.path, cache=tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "x").touch()
+    with pytest.raises(UsageError, match="is not empty and no cache"):
+        mmload.open(url, cache=tmp_path / "mine")
+    with pytest.raises(UsageError, match="write bytes, or a number with"):
+        mmload.open(url, cache=tmp_path / "cache", cache_limit="lots")
+    with pytest.raises(StoreError, match="there is no dataset at"):
+        mmload.open(f"{url}/nothing", cache=tmp_path / "cache")
+    with pytest.raises(StoreError, match="no room"):
+        mmload.open(url, cache=tmp_path / "small", cache_limit=76800)["train"].rows(range(40))  # type: ignore[arg-type]
+
+
+def test_a_copy_without_checksums_of_blocks(url: str, bucket: Bucket, tmp_path: Path) -> None:
+    (bucket.folder / "train" / "000000" / "images.memmap.crc32").unlink()
+    with pytest.raises(StoreError, match="so a part of a file cannot be checked"):
+        mmload.open(url, cache=tmp_path / "cache")["train"].rows([1])
