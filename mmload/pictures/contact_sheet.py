@@ -13,7 +13,7 @@ from mmload.pictures.annotations import VOID, color_of, draw_boxes, draw_mask, n
 from mmload.pictures.pixels import Pixels, fitted, picture
 from mmload.pictures.text import cut, font, size_of
 
-_PAGE, _TEXT, _QUIET = (255, 255, 255), (34, 34, 34), (95, 95, 95)
+_PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11
 _GAP, _MARGIN, _LEGEND = 8, 12, 12
 _MOST_CLASSES = 60  # in the legend
@@ -117,7 +117,9 @@ def _draw_cell(
 ) -> None:
     x, y = corner
     image = annotated(cell, side, classes)
-    page.paste(image, (x + (side - image.width) // 2, y + (side - image.height) // 2))
+    left, top = x + (side - image.width) // 2, y + (side - image.height) // 2
+    draw.rectangle((left - 1, top - 1, left + image.width, top + image.height), outline=_EDGE)  # of white pictures, too
+    page.paste(image, (left, top))
     below = y + side
     if named:
         draw.text((x, below), cut(cell.name, font(_NAME), side), font=font(_NAME), fill=_TEXT)

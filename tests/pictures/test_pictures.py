@@ -150,6 +150,14 @@ def test_a_sheet_has_every_cell_in_its_place() -> None:
         contact_sheet([], 2)
 
 
+def test_a_white_picture_has_an_edge() -> None:
+    sheet = pixels(contact_sheet([Cell(image=np.full((3, 32, 64), 255, np.uint8))], columns=1))
+    assert {tuple(color) for color in sheet.reshape(-1, 3)} == {(255, 255, 255), (200, 200, 200)}
+    rows, columns = np.nonzero((sheet == 200).all(2))
+    factor = 32 / 64
+    assert (np.ptp(rows) - 1) == (np.ptp(columns) - 1) * factor
+
+
 def test_the_legend_names_what_masks_and_boxes_show() -> None:
     image = np.zeros((3, 64, 64), np.uint8)
     plain = contact_sheet([Cell(image=image)], 1)
