@@ -107,6 +107,19 @@ def _copy(lines: Bytes, start: tuple[int, int], step: int, out: Bytes, c: int, t
                 out[_U(c), _U(top) + y, _U(left) + x] = lines[_U(row) + y, _U(column) + _U(step) * x]
 
 
+@called
+def _copy_colors(lines: Bytes, start: tuple[int, int], out: Bytes, to: tuple[int, int, int, int]) -> None:
+    """:func:`_copy` of three interleaved channels at once, by a loop that is vectorized."""
+    row, column = start
+    top, left, bottom, right = to
+    for y in range(_U(bottom - top)):
+        line, target = _U(row) + y, _U(top) + y
+        for x in range(_U(right - left)):
+            out[0, target, _U(left) + x] = lines[line, _U(column) + _U(3) * x]
+            out[1, target, _U(left) + x] = lines[line, _U(column) + _U(3) * x + _U(1)]
+            out[2, target, _U(left) + x] = lines[line, _U(column) + _U(3) * x + _U(2)]
+
+
 @numba_compiled(RESIZE)
 def resize(
     memory: Bytes,
@@ -165,6 +178,9 @@ def resize(
                 if not whole:
                     _fill(canvas, fill, down + begin, down + end, right + before, right + after)
                 here = down + kept[0][0], right + kept[1][0], down + kept[0][1], right + kept[1][1]
+                if step == 3:
+                    _copy_colors(lines, (row + top + kept[0][0], step * (left + kept[1][0])), canvas, here)
+                    continue
                 for c in range(channels):
                     start = row + c * apart + top + kept[0][0], c * beside + step * (left + kept[1][0])
                     _copy(lines, start, step, canvas, c, here)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.transforms import v2
 
 from mmload.augment import (
     AlternatingHorizontalFlip,
@@ -225,3 +226,11 @@ def test_odd_rows_are_refused() -> None:
         collate(rows_of([first, second[:1]]))
     with pytest.raises(ValueError, match="with a pixel at least"):
         collate(rows_of([first, second[:, :0]]))
+
+
+def test_evaluation_is_torchvisions_of_each_photograph() -> None:
+    images = images_of([(256, 341), (400, 256), (300, 301), (500, 333), (120, 90)])
+    theirs = v2.Compose([v2.Resize(256), v2.CenterCrop(224)])
+    found = Collate(Resize(256), CenterCrop(224), dtype=torch.uint8)(rows_of(images)).images
+    for image, each in zip(images, found, strict=True):
+        torch.testing.assert_close(each, theirs(image), rtol=0, atol=0)
