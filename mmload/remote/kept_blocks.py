@@ -50,7 +50,8 @@ class KeptBlocks:
         with open(path, "ab") as file:
             if file.tell() < 4 * max(1, grid.blocks):
                 file.truncate(4 * max(1, grid.blocks))
-        self.states: States = np.memmap(path, np.uint32, "r+", shape=(max(1, grid.blocks),))
+        mapped = np.memmap(path, np.uint32, "r+", shape=(max(1, grid.blocks),))
+        self.states: States = mapped.view(np.ndarray)  # a slice of a memmap takes ten times as long
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
 
