@@ -32,6 +32,7 @@ def jpeg(size: tuple[int, int], channels: int = 3, **options: int | bool) -> np.
     kind=st.sampled_from([{}, {"progressive": True}, {"optimize": True}]),
 )
 @example(size=(300, 20), ends=(0.4, 0.5), subsampling=2, rows=1, kind={})
+@example(size=(90, 40), ends=(0.36, 0.53), subsampling=2, rows=1, kind={})  # from an edge of blocks to another
 @settings(max_examples=150, deadline=None)
 def test_lines_are_those_of_the_whole(
     size: tuple[int, int], ends: tuple[float, float], subsampling: int | None, rows: int, kind: dict[str, bool]
