@@ -16,9 +16,9 @@ from typing import Any
 
 from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
-from mmload.builder.pipeline import splits_of
 from mmload.builder.recipe import ORIGINAL, BuildRecipe, usual
 from mmload.builder.shard_job import ShardJob, ShardPlan, fields_of
+from mmload.builder.source_splits import splits_of
 from mmload.builder.transforms import TransformChain
 from mmload.builder.whole_layout import WholeLayout
 from mmload.builder.whole_sizes import probes

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmload.bench.cold import Coldness, files_below, make_cold
-from mmload.builder.pipeline import build, splits_of
+from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.source_splits import splits_of
 from mmload.errors import UsageError, counted
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.sources import SourceSplit

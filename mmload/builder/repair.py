@@ -14,7 +14,7 @@ from mmload.builder.destination import Moved, check_own_folders, put
 from mmload.builder.engines import LocalEngine
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardPlan
-from mmload.builder.staging import Staging, drop_leftovers
+from mmload.builder.staging import Staging, drop_leftovers, join_lists
 from mmload.builder.staging_files import remove_own
 from mmload.builder.verify import Fault, Progress, job_of, recipe_at, verify
 from mmload.errors import BuildError
@@ -118,7 +118,7 @@ def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging
     """Replace a damaged list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
     name, record = Path(fault.file).name, manifest.splits[fault.split]
     lines = staging.paths.samples_file if name == SAMPLES_NAME else staging.paths.skipped_file
-    if staging.join(lines, fault.split, range(len(record.shards)), name) != lists_of(record)[name]:
+    if join_lists(staging.paths, lines, fault.split, range(len(record.shards)), name) != lists_of(record)[name]:
         return False
     put(staging.paths.dataset / fault.file, path, fault.file, moved)
     return True

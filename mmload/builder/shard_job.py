@@ -17,6 +17,7 @@ from typing import BinaryIO
 import torch
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block
+from mmload.builder.private_shards import private_paths, publish
 from mmload.builder.sample_geometry import Pixels
 from mmload.builder.staging import attend
 from mmload.builder.transforms import TransformChain
@@ -61,6 +62,7 @@ class ShardJob:
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: skip unreadable samples instead of aborting the build.
         alone: the splits contain only the samples of one plan, in the order of its rows.
+        apart: write each shard in a folder of its own, then move it, as other processes may build the same one.
         whole: how images of their own sizes are stored; None: all rows have one size.
     """
 
@@ -71,6 +73,7 @@ class ShardJob:
     shuffle_seed: int | None = None
     skip: bool = False
     alone: bool = False
+    apart: bool = False
     whole: WholeLayout | None = None
 
     def common(self) -> ShardJob:
@@ -109,6 +112,11 @@ class ShardJob:
             RecipeError: if a sample's fields or shapes differ from those of the others.
             BuildError: if writing fails.
         """
+        if self.apart:
+            with private_paths(self.paths) as own:
+                summary = replace(self, paths=own, apart=False)(plan, pool, threads, on_progress)
+                publish(own, self.paths, plan.split, plan.index, summary)
+            return summary
         fields = self.fields[plan.split]
         writer = ShardWriter(self.paths, plan.split, plan.index, fields, plan.stop - plan.start)
         try:

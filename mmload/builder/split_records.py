@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from mmload.builder.mean_std import mean_std
-from mmload.builder.staging import Staging
+from mmload.builder.staging import join_lists
 from mmload.records import FieldSpec
 from mmload.sources import HasNotes, SourceSplit
 from mmload.store.losses import first_names, sentences, total_losses
@@ -21,7 +21,7 @@ def split_record(
     fields: dict[str, FieldSpec],
     shard_samples: int,
     summaries: Sequence[ShardSummary],
-    staging: Staging,
+    paths: BuildPaths,
 ) -> SplitRecord:
     """Create a split's manifest entry and write the split's lists of samples.
 
@@ -31,17 +31,17 @@ def split_record(
         fields: of a row.
         shard_samples: planned samples per shard.
         summaries: of all its shards, in order.
-        staging: the working folder with the shards and their lists.
+        paths: of the shards and their lists.
 
     Raises:
         BuildError: if writing fails.
     """
-    paths, numbers = staging.paths, range(len(summaries))
+    numbers = range(len(summaries))
     with_pixels = [summary for summary in summaries if summary.sums]
     sums, squares = (_columns(getattr(summary, key) for summary in with_pixels) for key in ("sums", "squares"))
     mean, std = mean_std(sums, squares, sum(summary.pixels for summary in with_pixels))
     skipped_count = sum(summary.skipped for summary in summaries)
-    skipped_file = staging.join(paths.skipped_file, name, numbers, SKIPPED_NAME) if skipped_count else None
+    skipped_file = join_lists(paths, paths.skipped_file, name, numbers, SKIPPED_NAME) if skipped_count else None
     return SplitRecord(
         rows=sum(summary.record.rows for summary in summaries),
         fields=fields,
@@ -52,7 +52,7 @@ def split_record(
         skipped_count=skipped_count,
         skipped=tuple(islice(_skipped(paths, name, numbers), SKIPPED_SHOWN)),
         skipped_file=skipped_file,
-        samples=staging.join(paths.samples_file, name, numbers, SAMPLES_NAME),
+        samples=join_lists(paths, paths.samples_file, name, numbers, SAMPLES_NAME),
         shard_samples=shard_samples,
         shards=tuple(summary.record for summary in summaries),
     )

@@ -9,6 +9,7 @@ dataset or the new one, and the build can resume from the finished shards.
       plan.json          recipe and source of the build, and how it was asked for
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
       dataset/           the new dataset
+      parts/             shards that are written by several processes at once, each in a folder of its own, then moved
       swap.json          identifies the new dataset, while the old one is exchanged for it
       replaced/          the old dataset, until its files are removed
 """
@@ -18,9 +19,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -28,21 +30,22 @@ from typing import Any, BinaryIO
 from mmload.builder.destination import remove_dataset, standing
 from mmload.builder.staging_files import (
     MARK,
+    PARTS,
     PLAN,
     SWAP,
     check_made_by_build,
     check_only_own,
-    is_leftover,
     remove_own,
+    remove_working_folder,
 )
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import (
+    TOKEN_BYTES,
     exchange,
     folder_lock,
     lock,
     open_lock,
     remove,
-    remove_partials,
     sync,
     sync_folder,
     write_atomically,
@@ -71,11 +74,12 @@ class Staging:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.paths = _build_paths(out)
+        self.paths = build_paths(out)
         self.left: Path | None = None
         try:
             self._lock = self._hold()
             self._recover()
+            remove(self.paths.folder / PARTS)  # of parts that were killed: the lock says that none is running
         except OSError as error:
             raise BuildError(f"cannot write beside {out} ({error.strerror}); choose another place") from error
 
@@ -89,7 +93,7 @@ class Staging:
 
     def plan(self) -> dict[str, Any] | None:
         """The plan of the build in this folder; None if the folder is new."""
-        return _plan(self.paths)
+        return plan_of(self.paths)
 
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Discard the build in the folder and start this plan."""
@@ -100,32 +104,11 @@ class Staging:
 
     def committed(self, plan: Mapping[str, Any]) -> bool:
         """Whether a build of this plan was killed after its commit, with only the cleanup remaining."""
-        return _is_of(self.plan(), plan) and not self.paths.dataset.exists()
+        return is_of(self.plan(), plan) and not self.paths.dataset.exists()
 
     def has_finished_shards(self) -> bool:
         """Whether the build in this folder has finished at least one shard."""
         return any((self.paths.folder / "notes").glob("*/*.json"))
-
-    def join(self, file: Callable[[str, int], Path], split: str, shards: Sequence[int], name: str) -> FileRecord:
-        """Concatenate the shards' lines into one file of the split.
-
-        Args:
-            file: ``BuildPaths.samples_file`` or ``BuildPaths.skipped_file``.
-            split: the split's name.
-            shards: the shards' numbers, in order.
-            name: the joined file's name.
-
-        Raises:
-            BuildError: if writing fails.
-        """
-        joined = self.paths.dataset / split / name
-        try:
-            joined.parent.mkdir(parents=True, exist_ok=True)
-            return _join([file(split, index) for index in shards], joined)
-        except OSError as error:
-            raise BuildError(
-                f"cannot write {joined} ({error.strerror}); what is sealed is kept: make room, then run the same again"
-            ) from error
 
     def commit(self, manifest: Manifest, *, replaces: str | None) -> None:
         """Write the manifest, move the dataset to its destination, remove the replaced dataset and the working folder.
@@ -139,8 +122,7 @@ class Staging:
             BuildError: if writing fails, or the destination contains something that may not be replaced.
         """
         try:
-            remove_partials(self.paths.dataset / FILE_NAME)  # leftovers of a build that was killed here
-            write_atomically(self.paths.dataset / FILE_NAME, manifest.dumps())
+            write_manifest(self.paths, manifest)
             there = standing(self.out)
             if there is None:
                 self.paths.dataset.rename(self.out)
@@ -157,16 +139,9 @@ class Staging:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
 
     def discard(self) -> None:
-        """Remove the folder; the plan late, because :meth:`committed` reads it, and the lock last."""
+        """Remove the folder."""
         self._drop_replaced()
-        leftovers = [path for path in self.paths.folder.iterdir() if is_leftover(path.name)]
-        for path in (*leftovers, self.paths.folder / "workers", self.paths.folder / SWAP):
-            remove(path)
-        remove_own(self.paths.folder)
-        for name in (PLAN, "lock"):
-            remove(self.paths.folder / name)
-        with suppress(OSError):  # another build may be waiting for its lock
-            self.paths.folder.rmdir()
+        remove_working_folder(self.paths.folder)
 
     @property
     def _replaced(self) -> Path:
@@ -203,7 +178,7 @@ class Staging:
             if not os.path.lexists(self.paths.folder):
                 self.paths.folder.mkdir(parents=True, exist_ok=True)
             try:
-                check_made_by_build(self.paths.folder, _has_plan(self.paths))
+                check_made_by_build(self.paths.folder, has_plan(self.paths))
                 file = open_lock(path)
             except FileNotFoundError:
                 continue
@@ -249,15 +224,76 @@ class Staging:
         self._drop_replaced()
 
 
+def join_lists(
+    paths: BuildPaths, file: Callable[[str, int], Path], split: str, shards: Sequence[int], name: str
+) -> FileRecord:
+    """Concatenate the shards' lines into one file of the split.
+
+    Args:
+        paths: of the build.
+        file: ``BuildPaths.samples_file`` or ``BuildPaths.skipped_file``.
+        split: the split's name.
+        shards: the shards' numbers, in order.
+        name: the joined file's name.
+
+    Raises:
+        BuildError: if writing fails.
+    """
+    joined = paths.dataset / split / name
+    crc = size = 0
+    try:
+        joined.parent.mkdir(parents=True, exist_ok=True)
+        with moved_into_place(paths, joined) as out:
+            for part in (file(split, index) for index in shards):
+                with open(part, "rb") as lines:
+                    while block := lines.read(1 << 20):
+                        out.write(block)
+                        crc = crc32(block, crc)
+                        size += len(block)
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {joined} ({error.strerror}); what is sealed is kept: make room, then run the same again"
+        ) from error
+    return FileRecord(bytes=size, crc32=f"{crc:08x}")
+
+
+@contextmanager
+def moved_into_place(paths: BuildPaths, place: Path) -> Iterator[BinaryIO]:
+    """A file that is written beside the dataset and then moved into it, durably.
+
+    So a dataset contains none that is unfinished, also if another process of the same build moves it away meanwhile.
+    """
+    partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
+    partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
+    try:
+        with open(partial, "xb") as file:
+            yield file
+            sync(file)
+        partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(place.parent)
+
+
+def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
+    """Write the manifest of the new dataset.
+
+    Raises:
+        OSError: if a file system operation fails.
+    """
+    with moved_into_place(paths, paths.dataset / FILE_NAME) as file:
+        file.write(manifest.dumps().encode("utf-8", "backslashreplace"))
+
+
 def killed_at_its_end(out: Path, plan: Mapping[str, Any]) -> bool:
     """Whether a kill in the last steps of this build, or of a repair, may have left the folder beside a destination.
 
     Then the destination may be complete, or temporarily missing, and the leftovers must be removed.
     """
-    paths = _build_paths(out)
-    begun = _plan(paths)
+    paths = build_paths(out)
+    begun = plan_of(paths)
     aside = any((paths.folder / name).exists() for name in ("replaced", SWAP))
-    return paths.folder.exists() and (aside or begun is None or _is_of(begun, plan))
+    return paths.folder.exists() and (aside or begun is None or is_of(begun, plan))
 
 
 def drop_leftovers(out: Path) -> None:
@@ -268,21 +304,24 @@ def drop_leftovers(out: Path) -> None:
                 staging.discard()
 
 
-def _is_of(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
+def is_of(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
     """Whether a build has this recipe and source, regardless of versions."""
     return begun is not None and all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
 
 
-def _build_paths(out: Path) -> BuildPaths:
+def build_paths(out: Path) -> BuildPaths:
+    """The paths in the working folder of a destination."""
     return BuildPaths(staging_folder(out))
 
 
-def _plan(paths: BuildPaths) -> dict[str, Any] | None:
+def plan_of(paths: BuildPaths) -> dict[str, Any] | None:
+    """The plan of the build in a working folder; None if there is none that can be read."""
     return _json(paths.folder / PLAN)
 
 
-def _has_plan(paths: BuildPaths) -> bool:
-    return {"recipe", "fingerprint"} <= (_plan(paths) or {}).keys()
+def has_plan(paths: BuildPaths) -> bool:
+    """Whether a working folder contains the plan of a build."""
+    return {"recipe", "fingerprint"} <= (plan_of(paths) or {}).keys()
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -296,19 +335,6 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _digest(dataset: Path) -> str:
     """The SHA-256 of a dataset's manifest."""
     return hashlib.sha256(read_regular(dataset / FILE_NAME)).hexdigest()
-
-
-def _join(parts: Sequence[Path], joined: Path) -> FileRecord:
-    crc = size = 0
-    with open(joined, "wb") as out:
-        for part in parts:
-            with open(part, "rb") as lines:
-                while block := lines.read(1 << 20):
-                    out.write(block)
-                    crc = crc32(block, crc)
-                    size += len(block)
-        sync(out)
-    return FileRecord(bytes=size, crc32=f"{crc:08x}")
 
 
 def attend(paths: BuildPaths) -> BinaryIO:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mmload.builder.destination import listed
 from mmload.errors import BuildError
-from mmload.runtime.durable_files import is_partial
+from mmload.runtime.durable_files import is_partial, remove
 from mmload.store.unfinished import PLAN_NAME
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
@@ -19,19 +19,24 @@ MARK = b"mmload build: this folder is removed when the build beside it is done\n
 
 PLAN, SWAP = PLAN_NAME, "swap.json"
 _FILES = ("lock", "workers", PLAN, SWAP)
-_FOLDERS = ("notes", "dataset", "replaced")
+PARTS = "parts"
+_BUILT = ("notes", "dataset", PARTS)
+_FOLDERS = (*_BUILT, "replaced")
 _ADVICE = "a build works there: rename it, or remove it"
 _SHOWN = 4
 
 _NAME, _SHARD, _PARTIAL = "[A-Za-z0-9][A-Za-z0-9_-]*", "[0-9]{6,}", r"((\.[0-9a-f]{16})?\.partial)?"
+_LISTS = r"(samples|skipped)\.jsonl"
 _PART = r"(\.(bytes|offsets|sizes|encodings))?"  # of a field whose rows have their own sizes
 _OWN = re.compile(
+    rf"({PARTS}/[0-9a-f]{{16}}/)?("
     rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|samples\.jsonl|skipped\.jsonl)"
+    rf"|notes/({_LISTS}|dataset\.json){_PARTIAL}"
     rf"|dataset/{_NAME}/{_SHARD}(\.partial)?/({_NAME}{_PART}\.memmap|meta\.json{_PARTIAL})"
-    r"|dataset/" + _NAME + r"/(samples|skipped)\.jsonl"
-    rf"|dataset/dataset\.json{_PARTIAL}"
+    rf"|dataset/{_NAME}/{_LISTS}"
+    rf"|dataset/dataset\.json{_PARTIAL})"
 )
-"""Pattern of all file names that a build writes in ``notes`` and ``dataset``."""
+"""Pattern of all file names that a build writes in ``notes``, ``dataset`` and ``parts``."""
 
 
 def check_made_by_build(folder: Path, has_plan: bool) -> None:
@@ -63,7 +68,7 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
 
 
 def check_only_own(folder: Path) -> None:
-    """Refuse files in ``notes`` and ``dataset`` that no build wrote. The caller holds the folder's lock.
+    """Refuse files in the folders of a build that no build wrote. The caller holds the folder's lock.
 
     Raises:
         BuildError: naming them.
@@ -82,10 +87,26 @@ def remove_own(folder: Path) -> None:
     for name, own in _files(folder):
         if own:
             (folder / name).unlink(missing_ok=True)
-    for top in ("notes", "dataset"):
+    for top in _BUILT:
         for path, _, _ in os.walk(folder / top, topdown=False):
             with suppress(OSError):  # it contains other files
                 os.rmdir(path)
+
+
+def remove_working_folder(folder: Path) -> None:
+    """Remove a build's own files and the folder; the plan late, as it tells whose they are, and the lock last.
+
+    Raises:
+        OSError: if a file system operation fails.
+    """
+    leftovers = [path for path in folder.iterdir() if is_leftover(path.name)]
+    for path in (*leftovers, folder / "workers", folder / SWAP):
+        remove(path)
+    remove_own(folder)
+    for name in (PLAN, "lock"):
+        remove(folder / name)
+    with suppress(OSError):  # another build may be waiting for its lock
+        folder.rmdir()
 
 
 def is_leftover(name: str) -> bool:
@@ -95,12 +116,12 @@ def is_leftover(name: str) -> bool:
 
 def _files(folder: Path) -> Iterator[tuple[str, bool]]:
     """Every file and link in ``notes`` and ``dataset``, relative to the folder, and whether it belongs to a build."""
-    for top in ("notes", "dataset"):
+    for top in _BUILT:
         waiting = [top] if os.path.lexists(folder / top) else []
         while waiting:
-            with os.scandir(folder / waiting[-1]) as entries:
+            parent, found = waiting.pop(), list[os.DirEntry[str]]()
+            with suppress(FileNotFoundError), os.scandir(folder / parent) as entries:  # a part may be removing its own
                 found = sorted(entries, key=lambda entry: entry.name)
-            parent = waiting.pop()
             for entry in found:
                 name = f"{parent}/{entry.name}"
                 if entry.is_dir(follow_symlinks=False):

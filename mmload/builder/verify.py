@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.pipeline import splits_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob, ShardPlan, most_samples, plan_shards
+from mmload.builder.source_splits import splits_of
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import recipe_of
 from mmload.errors import BuildError, DamagedError, StoreError, counted

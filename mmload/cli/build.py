@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmload.builder import recipe as recipes
 from mmload.builder.whole_layout import layout_of
@@ -52,6 +52,8 @@ def build(
     exclude: given.Exclude = None,
     overwrite: given.Overwrite = False,
     advise: given.Advise = False,
+    part: given.Part = None,
+    commit: given.Commit = False,
 ) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
     named = {
@@ -72,21 +74,42 @@ def build(
     if advise:
         show_advice(recipe, size, store, threads)
         return
-    from mmload.builder.pipeline import build as run
-
+    _check_parts(part, commit, overwrite)
+    how: dict[str, Any] = {
+        "on_error": on_error,
+        "max_errors": max_errors,
+        "exclude": exclude,
+        "threads": threads,
+        "processes": processes,
+        "command": sys.argv[1:],
+    }
     with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
-        report = run(
-            recipe,
-            overwrite=overwrite,
-            on_error=on_error,
-            max_errors=max_errors,
-            exclude=exclude,
-            threads=threads,
-            processes=processes,
-            progress=progress,
-            command=sys.argv[1:],
+        if part is not None or commit:
+            from mmload.builder.parts import build_part
+
+            built_part = build_part(recipe, part, progress=progress, **how)
+        else:
+            from mmload.builder.pipeline import build as run
+
+            report = run(recipe, overwrite=overwrite, progress=progress, **how)
+    if part is not None or commit:
+        from mmload.cli import summary
+
+        show(summary.of_part(built_part))
+        if built_part.manifest is not None:
+            show_splits(built_part.out)
+    else:
+        _show_build(report, recipe)
+
+
+def _check_parts(part: str | None, commit: bool, overwrite: bool) -> None:
+    """Refuse options that exclude each other."""
+    if part is not None and commit:
+        raise UsageError("--part builds and --commit does not; give one of them")
+    if overwrite and (part is not None or commit):
+        raise UsageError(
+            "--overwrite with --part or --commit would remove what other parts have built; remove OUT first, once"
         )
-    _show_build(report, recipe)
 
 
 def _recipe(

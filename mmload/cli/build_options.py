@@ -72,6 +72,14 @@ Advise = Annotated[
 ]
 
 Processes = Annotated[int | None, typer.Option(help="Processes over shards; one for every 8 cores by default.")]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K/N",
+        help="Build only the Kth of N parts of the shards. They may run at once, on one file system; the last commits.",
+    ),
+]
+Commit = Annotated[bool, typer.Option("--commit", help="Build nothing: commit what parts have built.")]
 OnError = Annotated[str, typer.Option(help="A sample that cannot be read: fail, or skip it.")]
 MaxErrors = Annotated[str | None, typer.Option(help="With --on-error skip: the most to leave out, as 20 or 1%.")]
 Exclude = Annotated[

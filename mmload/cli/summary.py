@@ -13,6 +13,7 @@ from mmload.store.manifest import SKIPPED_NAME, Manifest
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mmload.builder.parts import PartReport
     from mmload.builder.pipeline import BuildReport
 
 MOST_LEFT_OUT = 0.1
@@ -34,6 +35,15 @@ def of_build(report: BuildReport) -> str:
     )
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
     return f"built {report.out}: {rate}{left_out}" + (f", {earlier:,} from an earlier run" if earlier else "")
+
+
+def of_part(report: PartReport) -> str:
+    """What a part of a build did, and whether the dataset is there."""
+    left_out = f", {report.skipped:,} left out" if report.skipped else ""
+    built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{left_out}"
+    if report.manifest is not None:
+        return f"{built}; {report.out} is complete, of {counted(report.shards, 'shard')}"
+    return f"{built}; {report.sealed:,} of {counted(report.shards, 'shard')} are finished, the other parts follow"
 
 
 def of_dataset(facts: Mapping[str, Any]) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
-from mmload.builder.pipeline import splits_of
 from mmload.builder.recipe import BuildRecipe
+from mmload.builder.source_splits import splits_of
 from mmload.builder.trust import recipe_of
 from mmload.errors import SourceError, UsageError, choices
 from mmload.parity.aggregate import WORST

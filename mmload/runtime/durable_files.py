@@ -21,7 +21,7 @@ from mmload.runtime.regular_files import open_regular
 
 _AT_FDCWD = -100
 _SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
-_TOKEN_BYTES = 8
+TOKEN_BYTES = 8
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: if a file system operation fails.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}.partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
     try:
         with open(partial, "xb") as file:
             file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
@@ -45,7 +45,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def is_partial(name: str, of: str) -> bool:
     """Whether this is the name of a temporary file that a killed :func:`write_atomically` of ``of`` left."""
-    return re.fullmatch(rf"{re.escape(of)}(\.[0-9a-f]{{{2 * _TOKEN_BYTES}}})?\.partial", name) is not None
+    return re.fullmatch(rf"{re.escape(of)}(\.[0-9a-f]{{{2 * TOKEN_BYTES}}})?\.partial", name) is not None
 
 
 def remove_partials(path: Path) -> None:

@@ -8,11 +8,13 @@ import pytest
 from building import recipe
 from conftest import contents
 
-from mmload.builder.pipeline import build, fingerprint, made_by
+from mmload.builder.pipeline import build
+from mmload.builder.planned_build import made_by
+from mmload.builder.source_splits import fingerprint
 from mmload.builder.staging import Staging
 from mmload.builder.staging_files import MARK, remove_own
 from mmload.errors import BuildError, MmloadError
-from mmload.runtime.durable_files import remove, write_atomically
+from mmload.runtime.durable_files import remove
 from mmload.store.manifest import read
 from mmload.store.shard_writer import BuildPaths
 
@@ -89,7 +91,7 @@ def test_a_build_does_not_go_on_with_other_decoders(source, tmp_path, monkeypatc
     now = made_by()
     assert {"mmload", "torch", "torchvision", "pillow", "simplejpeg", "numba"} <= now.keys()
     with monkeypatch.context() as patch:
-        patch.setattr("mmload.builder.pipeline.made_by", lambda: now | {"simplejpeg": "99"})
+        patch.setattr("mmload.builder.planned_build.made_by", lambda: now | {"simplejpeg": "99"})
         with pytest.raises(BuildError, match=f"by simplejpeg {now['simplejpeg']}, and here is simplejpeg 99"):
             build(recipe(source, tmp_path / "out"))
     plan = tmp_path / ".out.building" / "plan.json"
@@ -145,8 +147,8 @@ def test_overwrite_again_after_a_kill_in_its_last_steps_does_nothing(source, tmp
         remove_own(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mmload.builder.staging.remove", killed)
-        patch.setattr("mmload.builder.staging.remove_own", killed_before_the_files)
+        patch.setattr("mmload.builder.staging_files.remove", killed)
+        patch.setattr("mmload.builder.staging_files.remove_own", killed_before_the_files)
         with pytest.raises(KeyboardInterrupt):
             build(recipe(source, out, shard_bytes=9000), overwrite=True)
     assert build(recipe(source, out, shard_bytes=9000), overwrite=True).built == 0
@@ -158,14 +160,12 @@ def test_overwrite_again_after_a_kill_in_its_last_steps_does_nothing(source, tmp
 def test_a_build_killed_while_it_wrote_its_manifest_leaves_no_half_of_it_in_the_dataset(source, tmp_path, monkeypatch):
     build(recipe(source, tmp_path / "whole"))
 
-    def killed(path, text):
-        if path.name != "dataset.json":
-            return write_atomically(path, text)
-        path.with_name("dataset.json.0123456789abcdef.partial").write_text(text[:100])
+    def killed(paths, manifest):
+        (paths.folder / "notes" / "dataset.json.0123456789abcdef.partial").write_text(manifest.dumps()[:100])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mmload.builder.staging.write_atomically", killed)
+        patch.setattr("mmload.builder.staging.write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             build(recipe(source, tmp_path / "out"))
     assert build(recipe(source, tmp_path / "out")).built == 0

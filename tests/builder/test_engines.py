@@ -25,13 +25,13 @@ from mmload.records import Sample
 SLOW = """
 import os, time
 import mmload.sources.imagefolder as imagefolder
-fast = imagefolder.read_image
+fast = imagefolder.read_image_and_jpeg
 def slow(*args):
     time.sleep(0.1)
     if "READS" in os.environ:
         with open(os.environ["READS"], "a") as reads: reads.write(".")
     return fast(*args)
-imagefolder.read_image = slow
+imagefolder.read_image_and_jpeg = slow
 from mmload.cli.app import main
 main()
 """
@@ -82,7 +82,7 @@ class Deadly:
 def test_a_killed_worker_leaves_no_other_behind_and_the_next_build_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mmload.builder.pipeline._whole_splits", lambda recipe: {"train": Deadly(tmp_path)})
+    monkeypatch.setattr("mmload.builder.source_splits._whole_splits", lambda recipe: {"train": Deadly(tmp_path)})
 
     def made(name: str) -> BuildRecipe:
         return BuildRecipe(kind="imagefolder", root=tmp_path / "source", out=tmp_path / name, shard_bytes=4)

@@ -16,8 +16,9 @@ from conftest import complaint, contents, make_folder, mmload
 from devkit import Devkit, thing
 from python_datasets import MADE
 
-from mmload.builder.pipeline import build, splits_of
+from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, from_mapping
+from mmload.builder.source_splits import splits_of
 from mmload.errors import RecipeError
 from mmload.store.dataset import open as open_dataset
 

@@ -14,9 +14,10 @@ from conftest import contents
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.builder.pipeline import build, splits_of
+from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob, ShardPlan, chunk_rows, fields_of, plan_shards, samples_per_shard
+from mmload.builder.source_splits import splits_of
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError
 from mmload.records import DTYPES, FieldSpec, Sample
@@ -134,7 +135,9 @@ class Tiny:
 def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = []
     for count in (9000, 9000, 18000):  # the first fills what is kept for good
-        monkeypatch.setattr("mmload.builder.pipeline._whole_splits", lambda recipe, count=count: {"train": Tiny(count)})
+        monkeypatch.setattr(
+            "mmload.builder.source_splits._whole_splits", lambda recipe, count=count: {"train": Tiny(count)}
+        )
         made = BuildRecipe(
             kind="imagefolder", root=tmp_path / "source", out=tmp_path / f"{count}{len(peaks)}", shard_bytes=60 * count
         )

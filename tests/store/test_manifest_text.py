@@ -121,7 +121,7 @@ def test_a_dataset_of_version_1_is_read_verified_repaired_and_recorded(tmp_path:
     body = json.loads((out / "dataset.json").read_text(encoding="utf-8"))["splits"]["train"]
     assert (body["shard_samples"], [shard["rows"] for shard in body["shards"]]) == (8, [8, 7])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmload.builder.pipeline.samples_per_shard", lambda samples, fields, shard_bytes: 9)
+        patch.setattr("mmload.builder.planned_build.samples_per_shard", lambda samples, fields, shard_bytes: 9)
         build(wide, overwrite=True)
     as_version_1(out)
     whole = contents(out)
