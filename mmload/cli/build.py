@@ -199,7 +199,9 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     show("next:")
     first = next(iter(report.manifest.splits))
     if recipe.whole is not None:
-        show(f'  mmload.open("{report.out}")["{first}"][0].images  # uint8 [C, H, W] of its own size')
+        show("  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch")
+        loader = f'mmload.Loader("{report.out}", split="{first}", batch_size=64, shuffle=True, collate=collate)'
+        show(f"  for batch in {loader}: ...")
         return
     if recipe.kind == "imagefolder":
         show(f"  mmload bench {report.out} --source {recipe.root}")

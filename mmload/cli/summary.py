@@ -92,7 +92,7 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
         shape = ", ".join("*" if size is None else str(size) for size in spec["shape"])
-        mean = f", {bytes_text(spec['row_bytes'])} a row" if "encoding" in spec else ""
+        mean = f", {spec['row_bytes'] / 1024:,.1f} KiB a row" if "encoding" in spec else ""
         yield f"    {field:<10} {spec['dtype']} [{shape}]{mean}"
     yield f"    stored     {split['layout']}, {split['encoding']}"
     if split["mean"]:
