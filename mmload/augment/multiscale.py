@@ -17,7 +17,7 @@ from torch import Tensor
 from mmload.augment.arguments import LONGEST_SIDE, elements, flag, integer, pair, per_channel, refusal, span
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import mode_of, resampling_to
-from mmload.augment.sides import exactly, least, smallest
+from mmload.augment.sides import exactly, least, over, smallest
 from mmload.augment.step import Step
 from mmload.render.device_constants import constant
 from mmload.render.framing import Placement
@@ -93,10 +93,16 @@ class ScaleJitter(_Placed):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Two numbers per sample: the factor, and the place of the crop."""
         least, greatest = self.scale_range
-        height, width = (exactly(side) for side in plan.frame)
-        fitting = torch.minimum(self.target_size[1] / height, self.target_size[0] / width)
-        shorter = torch.minimum(height, width) * fitting * least
-        if shorter.numel() and shorter.min() < 1:
+        height, width = plan.frame
+        fitting: Tensor | float
+        if isinstance(height, int) and isinstance(width, int):
+            fitting = min(self.target_size[1] / height, self.target_size[0] / width)
+            shorter = min(height, width) * fitting * least
+        else:
+            height, width = exactly(height), exactly(width)
+            fitting = torch.minimum(over(self.target_size[1], height), over(self.target_size[0], width))
+            shorter = min((torch.minimum(height, width) * fitting * least).tolist(), default=1)
+        if shorter < 1:
             images = f"images of {smallest(*plan.frame)}"
             raise ValueError(f"scale_range {self.scale_range} leaves no pixel of {images}: make it larger")
         uniform = draws.uniform(2)
@@ -159,7 +165,7 @@ class RandomShortestSize(_Placed):
         high, wide = exactly(height), exactly(width)
         factor = constant(self.min_size, torch.float64, plan.device)[chosen] / torch.minimum(high, wide)
         if self.max_size is not None:
-            factor = (self.max_size / torch.maximum(high, wide)).minimum(factor)
+            factor = over(self.max_size, torch.maximum(high, wide)).minimum(factor)
         rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
         if plan.is_ragged and min(least(rows), least(cols)) < 1:
             raise ValueError(f"max_size {self.max_size} leaves no pixel of an image of {smallest(height, width)}")

@@ -30,6 +30,14 @@ def exactly(side: Side) -> Tensor:
     return torch.as_tensor(side, dtype=torch.float64)
 
 
+def over(number: int, side: Tensor) -> Tensor:
+    """A number over each side, float64, rounded as Python rounds it.
+
+    Torch makes ``number / side`` the product with the reciprocal: another number for a quarter of all sizes.
+    """
+    return torch.full_like(side, number).div(side)
+
+
 def smallest(height: Side, width: Side) -> str:
     """A size to name in a message: that of all, or of the sample with the shortest side."""
     if isinstance(height, int) or isinstance(width, int):

@@ -66,8 +66,13 @@ def test_pillows_own_resize_is_told_from_torchvisions(
 
 
 def test_swapped_channels_are_caught_and_named(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = Decoder.__call__
-    monkeypatch.setattr(Decoder, "__call__", lambda self, data: decode(self, data).flip(0))
+    decode = Decoder.with_origin
+
+    def swapped(self: Decoder, data: bytes) -> tuple[Tensor, bool]:
+        pixels, is_own = decode(self, data)
+        return pixels.flip(0), is_own
+
+    monkeypatch.setattr(Decoder, "with_origin", swapped)
     report = check(built(photos, tmp_path / "out"), photos)
     assert "channels swapped (BGR)" in failed(report)["pixels of jpeg, tensor"]
     assert "channels swapped (BGR)" in failed(report)["pixels of png, Pillow"]
