@@ -29,7 +29,7 @@ def picture(image: Pixels) -> Image.Image:
         board = np.where((rows + columns) % 2 == 0, _LIGHT, _DARK)
         alpha = image[-1].astype(np.float32) / 255
         rgb = np.round(rgb * alpha + board * (1 - alpha)).astype(np.uint8)
-    return Image.fromarray(np.ascontiguousarray(rgb.transpose(1, 2, 0)))
+    return Image.merge("RGB", [Image.fromarray(np.ascontiguousarray(levels)) for levels in rgb])
 
 
 def levels(images: npt.NDArray[np.generic], mean: tuple[float, ...] = (), std: tuple[float, ...] = ()) -> Pixels:
@@ -70,4 +70,4 @@ def fitted(image: Image.Image, side: int) -> tuple[Image.Image, float]:
         factor = float(int(factor))
         return image.resize((image.width * int(factor), image.height * int(factor)), Image.Resampling.NEAREST), factor
     size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
-    return image.resize(size, Image.Resampling.LANCZOS), factor
+    return image.resize(size, Image.Resampling.HAMMING), factor

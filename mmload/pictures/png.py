@@ -34,7 +34,7 @@ def png(pixels: npt.NDArray[Any]) -> bytes:
     np.subtract(pixels[:, 1:], pixels[:, :-1], out=body[:, 1:])
     head = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", compress(lines.data, _LEVEL)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
+    return b"".join([b"\x89PNG\r\n\x1a\n", *(part for name, data in chunks for part in _chunk(name, data))])
 
 
 def encoded(image: Image.Image, form: str) -> bytes:
@@ -44,11 +44,11 @@ def encoded(image: Image.Image, form: str) -> bytes:
         ValueError: if the format has no room for so large a picture.
     """
     if form == "PNG":
-        return png(np.asarray(image.convert("RGB")))
+        return png(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
     file = io.BytesIO()
     image.save(file, form)
     return file.getvalue()
 
 
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", crc32(data, crc32(name)))
+def _chunk(name: bytes, data: bytes) -> tuple[bytes, ...]:
+    return struct.pack(">I", len(data)), name, data, struct.pack(">I", crc32(data, crc32(name)))

@@ -35,13 +35,16 @@ def size_of(text: str, letters: Font) -> tuple[int, int]:
 def cut(text: str, letters: Font, width: int) -> str:
     """A text in one line of at most ``width`` pixels; its end is replaced by dots where it is longer."""
     text = one_line(text)
-    if letters.getlength(text) <= width:
+    whole = letters.getlength(text)
+    if whole <= width:
         return text
-    low, high = 0, len(text)
-    while low < high:  # the most letters that fit: a name may be very long
-        middle = (low + high + 1) // 2
-        if letters.getlength(f"{text[:middle].rstrip()}...") <= width:
-            low = middle
-        else:
-            high = middle - 1
-    return f"{text[:low].rstrip()}..."
+
+    def fits(count: int) -> bool:
+        return letters.getlength(f"{text[:count].rstrip()}...") <= width
+
+    count = min(int(len(text) * width / whole), len(text) - 1)  # near the most that fit: names may be very long
+    while count > 0 and not fits(count):
+        count -= 1
+    while count + 1 < len(text) and fits(count + 1):
+        count += 1
+    return f"{text[:count].rstrip()}..."
