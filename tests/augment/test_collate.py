@@ -240,6 +240,7 @@ class Whole(nn.Module):
         return self.model(self.collate(images))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler calls its own deprecated functions
 @pytest.mark.parametrize("how", ["the model alone", "a module that calls both"])
 def test_a_model_behind_a_collate_is_compiled(how: str) -> None:

@@ -108,6 +108,7 @@ def test_each_is_rendered_as_it_is_alone(name: str, layout: int) -> None:
         torch.testing.assert_close(made.images[k], alone.images[0], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_mixed_samples_and_other_dtypes_are_those_of_squares() -> None:
     images = images_of([(40, 52)] * 3) + images_of([(52, 40)])
     for dtype in (torch.float64, torch.float16):

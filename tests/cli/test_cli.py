@@ -285,6 +285,7 @@ def test_bench_refuses_another_source_and_a_crop_that_does_not_fit(dataset: Data
     assert "--crop is 64" in complaint(mmload("bench", dataset.path, "--source", other, "--crop", 64), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_bench")
 def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path) -> None:
     from mmload.cli.demo import _claim, run

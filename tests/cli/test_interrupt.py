@@ -55,6 +55,7 @@ def test_an_interrupt_while_it_imports(where: str, made_of_it: str, tmp_path: Pa
     assert run(interrupted(where, made_of_it, words), tmp_path) == (130, "", "mmload: interrupted\n")
 
 
+@pytest.mark.slow
 def test_interrupts_that_the_shell_has_it_ignore_are_ignored(tmp_path: Path) -> None:
     text = interrupted("mmload.builder.verify", "raise", ["verify", "nowhere"])
     code, _, said = run(text, tmp_path, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")

@@ -162,6 +162,7 @@ def timm_arguments(photos: Path, **arguments: Any) -> Namespace:
     return Namespace(**published | {"vflip": 0.0, "color_jitter": 0} | arguments)
 
 
+@pytest.mark.slow
 def test_timm_train(photos: Path) -> None:
     config = {"input_size": (3, 24, 24), "mean": (0.5,) * 3, "std": (0.2,) * 3, "interpolation": "bicubic"}
     given = {"device": torch.device("cpu"), "data_config": config | {"crop_pct": 0.9}, "train_interpolation": "random"}

@@ -22,9 +22,10 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> None:
     loading_rows.STORES.update(build_stores(tmp_path_factory.mktemp("stores")))
 
 
-def test_whatever_a_user_does_is_the_plain_answer() -> None:
+@pytest.mark.parametrize("sequences", [4, pytest.param(16, marks=pytest.mark.slow)])
+def test_whatever_a_user_does_is_the_plain_answer(sequences: int) -> None:
     how = settings(
-        max_examples=12,
+        max_examples=sequences,
         stateful_step_count=40,
         derandomize=True,
         deadline=None,

@@ -191,6 +191,7 @@ def test_a_data_loader_collates_views(dataset: Dataset, workers: int) -> None:
     assert len(sizes) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_trains_on_views(source: Path, tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")

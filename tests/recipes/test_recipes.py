@@ -206,6 +206,7 @@ def test_airbench_on_cifar(real_data: Path, tmp_path: Path) -> None:
     assert holes.unique().tolist() == [144]
 
 
+@pytest.mark.slow
 def test_ffcv_on_real_rows(rows: Split) -> None:
     recipe = recipes.ffcv_rn50(dtype=torch.float16, memory_format=torch.channels_last)
     with Loader(rows.subset(range(3)), collate=recipe) as loader:

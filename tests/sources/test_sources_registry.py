@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-import subprocess
-import sys
 import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -82,19 +80,6 @@ def test_unknown_options_are_named_with_the_known() -> None:
     for kind in SOURCES:
         with pytest.raises(RecipeError, match=rf"source {kind}: .*its options are \w+"):
             make_source(kind, Path("."), Decoder(), {"no_such_option": 1})
-
-
-def test_each_kind_imports_only_its_own() -> None:
-    """Neither pandas nor XML for an ImageFolder; no torchvision.datasets for any source that reads files itself."""
-    code = (
-        "import sys, torch, torchvision.transforms.v2, tensordict; theirs = set(sys.modules)\n"
-        "from pathlib import Path; from mmload.sources.decode import Decoder; from mmload.sources import make_source\n"
-        "make_source('imagefolder', Path('.'), Decoder(), {})\n"
-        "unwanted = {'pandas', 'pyexpat', 'defusedxml', 'csv', 'pickletools', 'torchvision.datasets'}\n"
-        "print('mmload.sources.imagefolder' in sys.modules, unwanted & (set(sys.modules) - theirs))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True set()\n"
 
 
 def picture(path: Path, seed: int, size: tuple[int, int] = (30, 40)) -> None:
