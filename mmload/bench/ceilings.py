@@ -25,6 +25,7 @@ from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.memory_pool import past_caches
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import single_op_pool
+from mmload.store.field_files import BYTES
 
 FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"
 
@@ -76,7 +77,7 @@ class Copy:
     """Copies a batch of stored rows in memory, with the same number of threads."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
-        rows = _row_shape(task)
+        rows = task.batch_size, max(1, round(task.row_bytes))
         source = torch.ones(rows, dtype=torch.uint8)
         self._work = _Threads(task, partial(torch.empty, rows, dtype=torch.uint8), lambda buffer: buffer.copy_(source))
 
@@ -122,15 +123,15 @@ class Disk:
 
     def __init__(self, task: Task, scratch: Path) -> None:
         rows = task.rows
-        row_bytes = rows.fields["images"].row_bytes
-        block = max(1, _DISK_BLOCK // row_bytes) * row_bytes
-        self._row_bytes = row_bytes
+        self._row_bytes = max(1, round(task.row_bytes))
+        block = max(1, _DISK_BLOCK // self._row_bytes) * self._row_bytes
+        name = f"images.{BYTES}" if task.whole else "images"
         self._blocks: list[tuple[Path, int, int]] = []
         self._lengths: dict[Path, int] = {}
         room = max(block, _DISK_BYTES)
         for number, shard in enumerate(rows.record.shards):
-            size = min(shard.rows, room // row_bytes) * row_bytes
-            path = Path(rows.reader.path("images", number))
+            size = min(shard.files[name].bytes, room // self._row_bytes * self._row_bytes)
+            path = Path(rows.reader.path(name, number))
             self._blocks += [(path, at, min(block, size - at)) for at in range(0, size, block)]
             self._lengths |= {path: size} if size else {}
             room -= size
@@ -153,7 +154,7 @@ class Disk:
         under_way = [self._pool.submit(self._read, *block) for block in self._blocks]
         try:
             for future in under_way:
-                rows = torch.empty(future.result() // self._row_bytes)
+                rows = torch.empty(-(-future.result() // self._row_bytes))
                 yield rows, rows
         finally:
             for future in under_way:  # a block that is not read here would be cold for the next contender

@@ -11,8 +11,8 @@ from mmload.bench.task import AUGMENTS, Task
 from mmload.bench.training_recipes import check_name, task_of_recipe
 from mmload.errors import UsageError
 from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads
+from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
-from mmload.store.field_files import need_one_size
 
 DEVICES = ("cpu", "cuda")
 
@@ -142,9 +142,8 @@ class Options:
         """
         opened = open_dataset(dataset)
         split = self.split or next(iter(opened))
-        need_one_size(opened[split].fields, f"split {split!r} of {dataset}", "mmload bench")
         spec = opened[split].fields.get("images")
-        side = min(spec.shape[1:]) if spec is not None else 1
+        side = 1 if spec is None else _usual_side(opened[split]) if spec.own_sizes else min(spec.shape[1:])
         if not len(opened[split]):
             raise UsageError(f"split {split!r} of {dataset} has no rows; there is nothing to measure")
         made: dict[str, Any] = {
@@ -153,7 +152,8 @@ class Options:
             "padding": self.padding,
         }
         if self.recipe is not None and spec is not None:
-            made |= task_of_recipe(self.recipe, self.crop, (spec.shape[0], spec.shape[1], spec.shape[2]))
+            stored = (spec.shape[0], side, side) if spec.own_sizes else (spec.shape[0], spec.shape[1], spec.shape[2])
+            made |= task_of_recipe(self.recipe, self.crop, stored)
         return Task(
             dataset=dataset,
             split=split,
@@ -163,18 +163,31 @@ class Options:
             images=self.epoch_images(),
             threads=self.threads or available_cores(),
             workers=tuple(dict.fromkeys(self.workers)),
-            device=self.chosen_device(),
+            device=self.chosen_device(whole=spec is not None and spec.own_sizes),
         )
 
-    def chosen_device(self) -> str:
+    def chosen_device(self, whole: bool = False) -> str:
         """The requested device, else the available one.
+
+        Args:
+            whole: of whole photographs, whose batches are made on the CPU.
 
         Raises:
             UsageError: if CUDA is requested and not available.
         """
         import torch
 
+        if whole:
+            if self.device == "cuda":
+                raise UsageError("--device is cuda, and whole photographs are rendered on the CPU; leave it out")
+            return "cpu"
         there = torch.cuda.is_available()
         if self.device == "cuda" and not there:
             raise UsageError("--device is cuda, and torch finds no CUDA device here; leave it out for the CPU")
         return self.device or ("cuda" if there else "cpu")
+
+
+def _usual_side(split: Split) -> int:
+    """The short side of most whole photographs of a split."""
+    sides = split.reader.whole("images").index.sizes.min(1)
+    return int(sorted(sides.tolist())[len(sides) // 2]) if len(sides) else 1

@@ -26,7 +26,8 @@ def table(record: Record) -> str:
 def rates(record: Record) -> list[str]:
     """Images per second: median, lowest and highest epoch, ratio to the best stock loader, share of the limit."""
     stock = best(record.rows, "stock")
-    lines = [f"{'':<{_NAME}}{'images/s':>8}{'lowest..highest':>16}{'x stock':>8}{'of limit':>9}"]
+    layout = one_line(str(record.settings.get("layout", "")))[: _NAME - 1]
+    lines = [f"{layout:<{_NAME}}{'images/s':>8}{'lowest..highest':>16}{'x stock':>8}{'of limit':>9}"]
     for row in record.rows:
         if row.rate:
             ratio = _ratio(row.rate / stock.rate) if stock else "-"

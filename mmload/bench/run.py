@@ -22,6 +22,7 @@ from mmload.bench.task import Task
 from mmload.bench.train import check_model
 from mmload.bench.verdict import verdict
 from mmload.errors import counted
+from mmload.records import OWN
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.thread_pools import available_cores
 
@@ -121,7 +122,9 @@ def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
     return {
         "split": task.split,
         "rows": len(task.rows),
-        "stored": list(task.rows.fields["images"].shape),
+        "layout": task.layout,
+        "stored": [None if size == OWN else size for size in task.rows.fields["images"].shape],
+        "row_bytes": round(task.row_bytes),
         "augment": task.augment,
         "recipe": task.training_recipe or None,
         "views": [list(size) for size in task.views] or None,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from mmload.builder.trust import checked_recipe
@@ -90,15 +92,22 @@ class Task:
         spec = self.rows.fields.get("images")
         if spec is None:
             raise UsageError(f"split {self.split!r} of {self.dataset} stores no images; there is nothing to measure")
-        side = min(spec.shape[1:])
-        if self.augment != "none" and not self.views and not 1 <= self.crop <= side:
-            raise UsageError(
-                f"--crop is {self.crop}, the stored images are {spec.shape[1]} x {spec.shape[2]}; use 1 to {side}"
-            )
+        height, width = self.least_size
+        side = min(height, width)
+        stored = (
+            f"the smallest photograph is {height} x {width}"
+            if self.whole
+            else f"the stored images are {height} x {width}"
+        )
+        if self.whole and self.augment == "none":
+            raise UsageError("--augment is none, and whole photographs have a size each; use crop or resized-crop")
+        least = 1 if self.whole and self.augment == "resized-crop" else self.crop  # any window is resized
+        if self.augment != "none" and not self.views and not (self.crop >= 1 and least <= side):
+            other = ", or --augment resized-crop" if self.whole else ""
+            raise UsageError(f"--crop is {self.crop}, {stored}; use 1 to {side}{other}")
         if self.padding > side:
             raise UsageError(
-                f"--padding is {self.padding}, the stored images are {spec.shape[1]} x {spec.shape[2]}; "
-                f"use 0 to {side}, as beyond most crops would be all padding"
+                f"--padding is {self.padding}, {stored}; use 0 to {side}, as beyond most crops would be all padding"
             )
         self._check_memory()
 
@@ -126,6 +135,53 @@ class Task:
     def recipe(self) -> dict[str, Any]:
         """The recipe of the store, as in its manifest."""
         return checked_recipe(self.opened.manifest.recipe, self.dataset).resolved()
+
+    @property
+    def whole(self) -> bool:
+        """Whether each row has a size of its own."""
+        return self.rows.fields["images"].own_sizes
+
+    @property
+    def least_size(self) -> tuple[int, int]:
+        """Height and width of the rows; of whole photographs, of the one with the shortest side."""
+        if not self.whole:
+            height, width = self.rows.fields["images"].shape[1:]
+            return height, width
+        sizes = self._sizes
+        height, width = sizes[sizes.min(1).argmin()].tolist() if len(sizes) else (1, 1)
+        return height, width
+
+    @property
+    def longest_side(self) -> int:
+        """Pixels of the longest side of a row."""
+        return int(self._sizes.max()) if self.whole else max(self.rows.fields["images"].shape[1:])
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a stored image; of whole photographs, on average."""
+        if not self.whole:
+            return self.rows.fields["images"].row_bytes
+        return float(self.rows.reader.whole("images").index.offsets[-1]) / max(1, len(self.rows))
+
+    @property
+    def pixel_bytes(self) -> float:
+        """Bytes of the pixels of a stored image; of whole photographs, on average."""
+        if not self.whole:
+            return self.rows.fields["images"].row_bytes
+        return float(self._sizes.prod(1).mean()) * self.rows.fields["images"].channels
+
+    @property
+    def _sizes(self) -> npt.NDArray[np.int64]:
+        """Height and width of each row."""
+        return self.rows.reader.whole("images").index.sizes.astype(np.int64)
+
+    @property
+    def layout(self) -> str:
+        """The layout of the rows, for the table."""
+        spec = self.rows.fields["images"]
+        if not self.whole:
+            return "rows of " + " x ".join(map(str, spec.shape))
+        return f"--layout whole, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB a row"
 
     @property
     def repeats(self) -> int:

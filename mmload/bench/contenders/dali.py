@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from mmload.bench.contenders.entry import Entry, not_installed, one_view, without
-from mmload.bench.contenders.source import no_source, source_dataset
+from mmload.bench.contenders.source import no_source, recipe_specs, shrinks, source_dataset
 from mmload.bench.task import Task
 from mmload.errors import UsageError, counted
 
@@ -75,12 +75,18 @@ def dali_entries(task: Task) -> list[Entry]:
         Entry(
             name=f"NVIDIA DALI, {task.device.upper().replace('CUDA', 'GPU')}, {counted(task.threads, 'thread')}",
             group="peer",
-            differs="; ".join(filter(None, [_DIFFERS, without(task)])),
+            differs="; ".join(filter(None, [_DIFFERS, shrinks(task), without(task)])),
             need=2,
-            missing=one_view(task) or not_installed("nvidia.dali", advice) or no_source(task),
+            missing=one_view(task) or not_installed("nvidia.dali", advice) or no_source(task) or _no_crops(task),
             make=Dali,
         )
     ]
+
+
+def _no_crops(task: Task) -> str:
+    if task.whole and task.augment == "crop":
+        return "its random crops are written here for rows of one size"
+    return ""
 
 
 def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
@@ -88,7 +94,7 @@ def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]
     from nvidia.dali import fn, types
 
     images, labels = inputs()
-    for spec in task.recipe["transforms"]:
+    for spec in recipe_specs(task):
         images = _step(images, spec)
     if task.augment == "none":
         return fn.transpose(images, perm=[2, 0, 1]), labels

@@ -123,6 +123,11 @@ def not_color(task: Task) -> str:
     return "" if channels == 3 else f"it stores color images only, the rows have {counted(channels, 'channel')}"
 
 
+def one_size(task: Task) -> str:
+    """Why a peer that stores rows of one size cannot store whole photographs, "" if they have one."""
+    return "whole photographs have a size each, and its rows have one" if task.whole else ""
+
+
 def all_cores(task: Task) -> str:
     """How many threads a peer has that takes all cores, if that is not the task's number; else ""."""
     cores = available_cores()
@@ -136,7 +141,7 @@ def unlabeled(task: Task) -> str:
 
 def no_room(task: Task) -> str:
     """Why the task's rows cannot be stored again in a peer's format, "" if they can."""
-    need = task.rows.fields["images"].row_bytes * task.epoch_images
+    need = round(task.pixel_bytes * task.epoch_images)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if need <= ROOM_SHARE * free:
         return ""

@@ -69,8 +69,12 @@ class Ffcv:
 
 
 def ffcv_entries(task: Task) -> list[Entry]:
-    """Raw pixels, and JPEGs of the stored rows."""
+    """Raw pixels, and JPEGs of the stored rows; of whole photographs also its mode that chooses by their size."""
     missing = one_view(task) or not_installed("ffcv", _INSTALL) or unlabeled(task) or not_color(task) or no_room(task)
+    missing = missing or _no_crop(task)
+    ways = [("raw", "raw", ""), ("JPEG", "jpg", f"JPEGs of quality {QUALITY} of the rows")]
+    if task.whole:
+        ways.append(("smart", "smart", f"JPEGs of quality {QUALITY} of the rows above the mean of their bytes"))
     return [
         Entry(
             name=f"FFCV {name}, {counted(task.threads, 'thread')}",
@@ -80,16 +84,22 @@ def ffcv_entries(task: Task) -> list[Entry]:
             missing=missing,
             make=partial(Ffcv, mode=mode),
         )
-        for name, mode, loss in (("raw", "raw", ""), ("JPEG", "jpg", f"JPEGs of quality {QUALITY} of the rows"))
+        for name, mode, loss in ways
     ]
 
 
 def write_rows(task: Task, mode: str, folder: Path) -> None:
-    """Write the stored rows to FFCV's file."""
+    """Write the stored rows to FFCV's file, in the size that they have."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
-    fields = {"image": RGBImageField(write_mode=mode, jpeg_quality=QUALITY), "label": IntField()}
+    image = RGBImageField(
+        write_mode=mode,
+        max_resolution=task.longest_side,
+        smart_threshold=round(task.pixel_bytes),
+        jpeg_quality=QUALITY,
+    )
+    fields = {"image": image, "label": IntField()}
     DatasetWriter(str(folder / _FILE), fields, num_workers=task.threads).from_indexed_dataset(_Rows(task))
 
 
@@ -149,20 +159,22 @@ def _decoder(task: Task) -> Any:
     size = (task.crop, task.crop)
     if task.augment == "resized-crop":
         return rgb_image.RandomResizedCropRGBImageDecoder(size, scale=task.scale)
-    return rgb_image.CenterCropRGBImageDecoder(size, task.crop / _side(task))
+    return rgb_image.CenterCropRGBImageDecoder(size, task.crop / min(task.least_size))
 
 
 def _translates(task: Task) -> bool:
     """Whether FFCV's RandomTranslate is equivalent to the padded crop: only if the size stays the same."""
-    height, width = task.rows.fields["images"].shape[1:]
-    return task.augment == "crop" and task.padding > 0 and task.crop == height == width
+    height, width = task.least_size
+    return not task.whole and task.augment == "crop" and task.padding > 0 and task.crop == height == width
+
+
+def _no_crop(task: Task) -> str:
+    if task.whole and task.augment == "crop":
+        return "it has no random crop, and its center crop is a share of each photograph's short side"
+    return ""
 
 
 def _crop_differs(task: Task) -> str:
     if task.augment == "resized-crop":
         return f"resized by area, not {task.interpolation}"
     return "center crop: it has no random one" if task.augment == "crop" and not _translates(task) else ""
-
-
-def _side(task: Task) -> int:
-    return min(task.rows.fields["images"].shape[1:])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
-from mmload.bench.contenders.entry import Batches, Entry, all_cores, not_installed, unlabeled
+from mmload.bench.contenders.entry import Batches, Entry, all_cores, not_installed, one_size, unlabeled
 from mmload.bench.contenders.ours import pair_of, stored_batches
 from mmload.bench.task import Task
 from mmload.bench.training_recipes import collate_of_recipe, published_steps
@@ -96,7 +96,7 @@ def kornia_entries(task: Task) -> list[Entry]:
             group="peer",
             differs="; ".join(dict.fromkeys(filter(None, told))),
             need=2,
-            missing=missing or not_installed("kornia", "pip install kornia") or unlabeled(task),
+            missing=missing or one_size(task) or not_installed("kornia", "pip install kornia") or unlabeled(task),
             make=partial(Kornia, views=views, mixes=mixes),
         )
     ]

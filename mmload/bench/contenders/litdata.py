@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, no_recipe, no_room, not_installed, unlabeled
+from mmload.bench.contenders.entry import (
+    Batches,
+    Entry,
+    converted,
+    no_recipe,
+    no_room,
+    not_installed,
+    one_size,
+    unlabeled,
+)
 from mmload.bench.contenders.source import composed, float_steps, random_steps
 from mmload.bench.task import Task
 from mmload.errors import counted
@@ -55,6 +64,7 @@ def litdata_entries(task: Task) -> list[Entry]:
             differs="shuffled by chunks and within them; each worker's last batch is smaller",
             need=2,
             missing=no_recipe(task)
+            or one_size(task)
             or not_installed("litdata", "pip install litdata")
             or unlabeled(task)
             or no_room(task),

@@ -78,7 +78,10 @@ def own_entries(task: Task) -> list[Entry]:
         )
         for tier in tiers
     ]
-    return [Entry(name="DataLoader + mmload dataset, 0 workers", group="mmload", need=2, make=MapStyle), *loaders]
+    under = Entry(
+        name="DataLoader + mmload dataset, 0 workers", group="mmload", need=2, missing=_no_batch(task), make=MapStyle
+    )
+    return [under, *loaders]
 
 
 def stored_batches(task: Task, collate: Callable[[Any], Any]) -> DataLoader[Any]:
@@ -122,9 +125,14 @@ def labels_of(batch: Batch) -> Tensor:
     return batch.targets if batch.targets is not None else torch.as_tensor(batch.ids)
 
 
+def _no_batch(task: Task) -> str:
+    """Why a DataLoader cannot make a batch of rows, "" if it can."""
+    return "whole photographs have a size each, and a batch has one; the Loader cuts them" if task.whole else ""
+
+
 def _too_large(task: Task) -> str:
     """Why the rows cannot be held in memory, "" if they can."""
-    need, free = task.rows.fields["images"].row_bytes * len(task.rows), free_memory()
+    need, free = round(task.row_bytes * len(task.rows)), free_memory()
     return f"needs {bytes_text(need)} of memory, {bytes_text(free)} are free" if need > free else ""
 
 

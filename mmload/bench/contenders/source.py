@@ -21,7 +21,10 @@ from mmload.runtime.regular_files import check_regular, open_regular, read_regul
 from mmload.sources.pickles import read_plain_pickle
 from mmload.store.manifest import SAMPLES_NAME
 
-_STEPS = ("Resize", "CenterCrop", "Pad")
+_STEPS = ("Resize", "CenterCrop", "Pad", "Shrink")
+
+FROM_PHOTOGRAPHS = "crops the photographs before they are resized"
+"""How what makes resized crops of the source's images deviates where whole photographs are stored smaller."""
 
 
 def no_source(task: Task) -> str:
@@ -36,7 +39,7 @@ def no_source(task: Task) -> str:
         return "torchvision's CIFAR100 has fine labels only"
     if recipe["decode"]["mode"] != "RGB" or recipe["decode"]["exif_orient"]:
         return "torchvision's ImageFolder reads RGB and does not turn images"
-    for spec in recipe["transforms"]:
+    for spec in recipe_specs(task):
         if spec["step"] not in _STEPS:
             return f"torchvision has no equivalent of the recipe's step {spec['step']}"
     if task.source is None:
@@ -92,16 +95,41 @@ def sample_ids(task: Task) -> list[str]:
         return [json.loads(line)["id"] for line in lines]
 
 
+def recipe_specs(task: Task) -> list[dict[str, Any]]:
+    """The recipe's deterministic transforms; none before resized crops of whole photographs, which need none."""
+    if task.whole and task.augment == "resized-crop":
+        return []
+    specs: list[dict[str, Any]] = task.recipe["transforms"]
+    return specs
+
+
+def shrinks(task: Task) -> str:
+    """How crops of the source's images deviate from those of the rows, "" if they do not."""
+    return FROM_PHOTOGRAPHS if task.whole and not recipe_specs(task) and task.recipe["transforms"] else ""
+
+
+class Shrink(torch.nn.Module):
+    """Resizes the short side to a number of pixels where it is longer."""
+
+    def __init__(self, size: int, interpolation: InterpolationMode = InterpolationMode.BILINEAR) -> None:
+        super().__init__()
+        self._size, self._resize = size, v2.Resize(size, interpolation)
+
+    def forward(self, image: Any) -> Any:
+        """A PIL image or a tensor [C, H, W]."""
+        return image if min(v2.functional.get_size(image)) <= self._size else self._resize(image)
+
+
 def recipe_steps(task: Task) -> list[Any]:
     """The recipe's deterministic transforms as torchvision v2's, for PIL images and for tensors."""
     made: list[Any] = []
-    for spec in task.recipe["transforms"]:
+    for spec in recipe_specs(task):
         arguments = {key: value for key, value in spec.items() if key != "step"}
         if "interpolation" in arguments:
             arguments["interpolation"] = InterpolationMode(arguments["interpolation"])
         if spec["step"] == "CenterCrop":
             arguments.pop("fill", None)
-        made.append(getattr(v2, spec["step"])(**arguments))
+        made.append((Shrink if spec["step"] == "Shrink" else getattr(v2, spec["step"]))(**arguments))
     return made
 
 

@@ -18,7 +18,15 @@ from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
 
 from mmload.bench.contenders.entry import Batches, Entry
-from mmload.bench.contenders.source import composed, float_steps, no_source, random_steps, recipe_steps, source_dataset
+from mmload.bench.contenders.source import (
+    composed,
+    float_steps,
+    no_source,
+    random_steps,
+    recipe_steps,
+    shrinks,
+    source_dataset,
+)
 from mmload.bench.task import Task
 from mmload.bench.training_recipes import Collated, OneByOne, collate_of_recipe, published_steps
 from mmload.errors import counted
@@ -91,8 +99,9 @@ def _published(task: Task) -> Any:
 
 
 def _differs(task: Task) -> str:
-    """How torchvision's steps deviate from the training recipe."""
-    return "flips are random, not alternating" if task.training_recipe == "airbench" else ""
+    """How torchvision's steps deviate from the task."""
+    flips = "flips are random, not alternating" if task.training_recipe == "airbench" else ""
+    return "; ".join(filter(None, [shrinks(task), flips]))
 
 
 def data_loader(

@@ -6,6 +6,7 @@ here by the indices that it returns. It has no random crop, but a resized crop o
 
 from __future__ import annotations
 
+import io
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -24,11 +25,12 @@ from mmload.bench.contenders.entry import (
     no_room,
     not_color,
     not_installed,
+    one_size,
     one_view,
     unlabeled,
     without,
 )
-from mmload.bench.contenders.source import no_source, source_dataset
+from mmload.bench.contenders.source import FROM_PHOTOGRAPHS, no_source, source_dataset
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, counted
 
@@ -97,10 +99,20 @@ def raw_rows(task: Task, scratch: Path) -> Labeled:
 
 
 def tar_of_jpegs(task: Task, scratch: Path) -> Labeled:
-    """Its loader of a tar, which decodes what it crops."""
+    """Its loader of a tar of the photographs, which decodes what it crops."""
+    folder = converted(task, scratch, "turboloader-tar", partial(write_tar, task))
+    return _from_tar(task, folder, source_dataset(task).targets)
+
+
+def tar_of_rows(task: Task, scratch: Path) -> Labeled:
+    """The same loader of a tar of the stored JPEGs."""
+    folder = converted(task, scratch, "turboloader-rows", partial(write_tar_of_rows, task))
+    return _from_tar(task, folder, task.targets)
+
+
+def _from_tar(task: Task, folder: Path, targets: Sequence[int]) -> Labeled:
     import turboloader
 
-    folder = converted(task, scratch, "turboloader-tar", partial(write_tar, task))
     loader = turboloader.DataLoader(
         str(folder / _TAR),
         batch_size=task.batch_size,
@@ -114,16 +126,20 @@ def tar_of_jpegs(task: Task, scratch: Path) -> Labeled:
         train_aug=True,
         antialias=True,
     )
-    return Labeled(loader, source_dataset(task).targets * task.repeats, task.device)
+    return Labeled(loader, [*targets] * task.repeats, task.device)
 
 
 def turboloader_entries(task: Task) -> list[Entry]:
-    """Its raw file and its tar."""
+    """Its raw file and its tar, of whole photographs that are JPEGs also one of the rows."""
     less, absent = [all_cores(task), without(task)], one_view(task) or not_installed("turboloader", _INSTALL)
-    ways = (
-        ("raw .tbl", raw_rows, _resize_differs(task), _no_floats(task) or not_color(task) or unlabeled(task)),
-        ("tar of JPEGs", tar_of_jpegs, _tar_differs(task), _no_tar(task)),
-    )
+    not_raw = one_size(task) or _no_floats(task) or not_color(task) or unlabeled(task)
+    ways = [
+        ("raw .tbl", raw_rows, _resize_differs(task), not_raw),
+        ("tar of JPEGs", tar_of_jpegs, _tar_differs(task, of_rows=False), _no_tar(task)),
+    ]
+    if task.rows.fields["images"].encoding == "jpeg":
+        not_rows = _no_other_crop(task) or not_color(task) or unlabeled(task)
+        ways.append(("tar of the stored JPEGs", tar_of_rows, _tar_differs(task, of_rows=True), not_rows))
     return [
         Entry(
             name=f"TurboLoader, {name}",
@@ -159,16 +175,30 @@ def write_tar(task: Task, folder: Path) -> None:
             tar.add(path, f"{number:09d}.jpg")
 
 
+def write_tar_of_rows(task: Task, folder: Path) -> None:
+    """Write the task's repeats of the stored JPEGs."""
+    reader = task.rows.reader.whole("images")
+    with tarfile.open(folder / _TAR, "w") as tar:
+        for number in range(task.epoch_images):
+            data = reader.encoded(number % len(task.rows)).tobytes()
+            about = tarfile.TarInfo(f"{number:09d}.jpg")
+            about.size = len(data)
+            tar.addfile(about, io.BytesIO(data))
+
+
 def _no_floats(task: Task) -> str:
     return "it gives floats, the task is uint8 rows" if task.augment == "none" else ""
 
 
 def _no_tar(task: Task) -> str:
     """Why its tar cannot take the place of the task's source, "" if it can."""
-    if task.augment != "resized-crop":
-        return "of the photographs in a tar it makes resized crops only"
     cifar = task.recipe["source"]["kind"] != "imagefolder"
-    return no_source(task) or ("it reads tars of JPEGs, the source has rows of pixels" if cifar else "")
+    rows = "it reads tars of JPEGs, the source has rows of pixels" if cifar else ""
+    return _no_other_crop(task) or no_source(task) or rows
+
+
+def _no_other_crop(task: Task) -> str:
+    return "" if task.augment == "resized-crop" else "of the photographs in a tar it makes resized crops only"
 
 
 def _resize_differs(task: Task) -> str:
@@ -177,9 +207,10 @@ def _resize_differs(task: Task) -> str:
     return "not antialiased" if task.interpolation == "bilinear" else f"bilinear, not {task.interpolation} antialiased"
 
 
-def _tar_differs(task: Task) -> str:
+def _tar_differs(task: Task, *, of_rows: bool) -> str:
     """What its crops from a tar are."""
     kind = "" if task.interpolation == "bilinear" else f"bilinear, not {task.interpolation}"
     scale = "" if task.scale == _SCALE else f"of 0.08 to 1 of the area, not {task.scale[0]:g} to {task.scale[1]:g}"
-    whole = "crops the photographs before they are resized, decoded at a fraction of their size"
+    fraction = "decoded at a fraction of their size"
+    whole = fraction if of_rows else f"{FROM_PHOTOGRAPHS}, {fraction}"
     return "; ".join(filter(None, [whole, kind, scale]))

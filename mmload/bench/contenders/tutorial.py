@@ -16,7 +16,7 @@ from tensordict import MemoryMappedTensor, tensorclass
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, no_recipe, no_room, unlabeled
+from mmload.bench.contenders.entry import Batches, Entry, converted, no_recipe, no_room, one_size, unlabeled
 from mmload.bench.task import Task
 
 _AT_ONCE = 256
@@ -108,7 +108,7 @@ def tutorial_entries(task: Task) -> list[Entry]:
             group="peer",
             differs=differs,
             need=1,
-            missing=no_recipe(task) or _cannot(task) or unlabeled(task) or no_room(task),
+            missing=no_recipe(task) or one_size(task) or _cannot(task) or unlabeled(task) or no_room(task),
             make=Tutorial,
         )
     ]

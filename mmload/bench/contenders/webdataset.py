@@ -16,7 +16,15 @@ from torch.utils.data import default_collate
 from torchvision.transforms import v2
 
 from mmload.bench.contenders.entry import Batches, Entry, converted, no_recipe, no_room, not_installed
-from mmload.bench.contenders.source import composed, float_steps, no_source, random_steps, recipe_steps, source_dataset
+from mmload.bench.contenders.source import (
+    composed,
+    float_steps,
+    no_source,
+    random_steps,
+    recipe_steps,
+    shrinks,
+    source_dataset,
+)
 from mmload.bench.task import Task
 from mmload.errors import counted
 from mmload.runtime.regular_files import read_regular
@@ -26,6 +34,7 @@ BUFFER = 1000
 SHARD_BYTES = 64 * 2**20
 _SHARDS_A_WORKER = 4
 _IMAGE = "jpg"  # any extension that WebDataset accepts for an image; Pillow detects the format from the bytes
+_DIFFERS = f"shuffled by shards and in a buffer of {BUFFER:,}; each worker's last batch is smaller"
 
 
 class Tars(Batches):
@@ -57,7 +66,7 @@ def webdataset_entries(task: Task) -> list[Entry]:
         Entry(
             name=f"WebDataset, tars, {counted(task.threads, 'worker')}",
             group="peer",
-            differs=f"shuffled by shards and in a buffer of {BUFFER:,}; each worker's last batch is smaller",
+            differs="; ".join(filter(None, [_DIFFERS, shrinks(task)])),
             need=3,
             missing=no_recipe(task)
             or not_installed("webdataset", "pip install webdataset")

@@ -1,0 +1,152 @@
+"""A bench over whole photographs: which contenders there are, what they give, and what the record says of the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from mmload.bench import Options, Record, table
+from mmload.bench.ceilings import COPY, DISK, ceiling_entries
+from mmload.bench.contenders import entries
+from mmload.bench.contenders.source import recipe_steps
+from mmload.bench.run import settings_of
+from mmload.bench.task import Task
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.whole_layout import WholeLayout
+from mmload.errors import UsageError
+
+SHORT, CROP = 32, 24
+DONE = (  # of the stored rows, and of the photographs themselves
+    "DataLoader + torchvision, 0 workers",
+    "DataLoader + v2 on tensors, 0 workers",
+    "FFCV raw, 2 threads",
+    "FFCV JPEG, 2 threads",
+    "FFCV smart, 2 threads",
+    "TurboLoader, tar of JPEGs",
+    "TurboLoader, tar of the stored JPEGs",
+    "mmload.Loader, disk, 2 threads",
+    "mmload.Loader, memory, 2 threads",
+)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """16 smooth JPEGs in two classes, wide and high ones; red grows from left to right."""
+    root = tmp_path_factory.mktemp("photographs") / "photos"
+    rng = np.random.default_rng(0)
+    for number in range(16):
+        folder = root / ("ant", "bee")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        few = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+        few[..., 0] = [0, 80, 170, 255]
+        size = ((90, 48), (48, 90))[number // 2 % 2]
+        Image.fromarray(few).resize(size, Image.Resampling.BICUBIC).save(folder / f"{number}.jpg", quality=95)
+    return root
+
+
+@pytest.fixture(scope="module", params=["raw", "jpeg"])
+def task(photos: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Task:
+    out = tmp_path_factory.mktemp("whole") / request.param
+    recipe = BuildRecipe(
+        kind="imagefolder",
+        root=photos,
+        out=out,
+        transforms=({"step": "Shrink", "size": SHORT},),
+        whole=WholeLayout(encode=request.param),
+    )
+    build(recipe, threads=1)
+    return options(batch_size=5, images=32).task(out, photos)
+
+
+def options(**more: object) -> Options:
+    return Options(**({"augment": "resized-crop", "crop": CROP, "workers": (0,), "threads": 2} | more))  # type: ignore[arg-type]
+
+
+def left_red(images: torch.Tensor) -> float:
+    """How much redder the right half is than the left, either way round."""
+    return float((images[:, 0, :, CROP // 2 :].mean((1, 2)) - images[:, 0, :, : CROP // 2].mean((1, 2))).abs().mean())
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_a_contender_gives_resized_crops_of_the_photographs(task: Task, name: str, tmp_path: Path) -> None:
+    entry = next((entry for entry in entries(task) if entry.name == name), None)
+    if entry is None or "is not installed" in entry.missing:
+        assert entry is not None or "stored JPEGs" in name
+        return
+    assert not entry.missing
+    contender = entry.make(task, tmp_path)
+    try:
+        batches = [(images.clone(), labels.clone()) for images, labels in contender.epoch()]
+    finally:
+        contender.close()
+    images, labels = (torch.cat(each) for each in zip(*batches, strict=True))
+    assert images.shape == (32, 3, CROP, CROP)
+    assert labels.sum() == 16
+    crop = v2.Compose([v2.RandomResizedCrop(CROP), v2.ToDtype(torch.float32, scale=True)])
+    rows = [task.rows[row].images for row in range(16)]
+    torch.manual_seed(0)
+    expected = v2.functional.normalize(torch.stack([crop(row) for row in rows * 8]), task.mean, task.std)
+    assert images.mean().item() == pytest.approx(expected.mean().item(), abs=0.2)
+    assert left_red(images) == pytest.approx(left_red(expected), abs=0.2)  # neither turned nor mixed up
+
+
+def test_the_others_say_why_they_are_missing(task: Task) -> None:
+    told = {entry.name: entry.missing for entry in entries(task)}
+    for name in ("tensordict tutorial", "TurboLoader, raw .tbl", "DataLoader + mmload dataset, 0 workers"):
+        assert "a size each" in told[name]
+    assert ("TurboLoader, tar of the stored JPEGs" in told) == (task.rows.fields["images"].encoding == "jpeg")
+
+
+def test_crops_without_a_resize_are_of_photographs_as_large_as_the_rows(task: Task) -> None:
+    crop = options(augment="crop").task(task.dataset, task.source)
+    (shrink,) = recipe_steps(crop)
+    assert min(v2.functional.get_size(shrink(Image.new("RGB", (90, 48))))) == SHORT
+    assert shrink(Image.new("RGB", (20, 28))).size == (20, 28)
+    told = {entry.name: entry.missing for entry in entries(crop)}
+    assert told["mmload.Loader, disk, 2 threads"] == ""
+    assert "no random crop" in told["FFCV smart, 2 threads"] or "not installed" in told["FFCV smart, 2 threads"]
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"augment": "none", "crop": None}, "--augment is none"),
+        ({"augment": "crop", "crop": SHORT + 1}, "the smallest photograph is .*32.*; use 1 to 32, or --augment"),
+        ({"device": "cuda"}, "--device is cuda, and whole photographs are rendered on the CPU"),
+    ],
+)
+def test_what_cannot_be_done_to_whole_photographs_is_refused(task: Task, more: dict[str, object], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        options(**more).task(task.dataset, task.source)
+
+
+def test_a_resized_crop_may_be_larger_than_the_photographs(task: Task) -> None:
+    assert options(crop=48).task(task.dataset, task.source).shape == (64, 3, 48, 48)
+    assert options(crop=None).task(task.dataset, task.source).crop == SHORT * 7 // 8
+
+
+def test_the_ceilings_are_of_the_stored_bytes(task: Task, tmp_path: Path) -> None:
+    ceilings = ceiling_entries(task)
+    (stored,) = (task.dataset / "train").rglob("images.bytes.memmap")
+    assert task.row_bytes == stored.stat().st_size / 16
+    disk = ceilings[DISK].make(task, tmp_path)
+    assert sum(len(labels) for _, labels in disk.epoch()) == pytest.approx(16, abs=1)
+    disk.close()
+    copy = ceilings[COPY].make(task, tmp_path)
+    assert next(iter(copy.epoch()))[0].shape == (5, round(task.row_bytes))
+    copy.close()
+
+
+def test_table_and_record_say_the_layout(task: Task) -> None:
+    settings = settings_of(task, options().plan())
+    record = Record(settings=settings, machine={}, versions={}, rows=[])
+    encoding = task.rows.fields["images"].encoding
+    assert record.settings["layout"] == f"--layout whole, {encoding}, {task.row_bytes / 1000:.1f} kB a row"
+    assert record.settings["stored"] == [3, None, None]
+    assert table(record).startswith(record.settings["layout"])
