@@ -61,6 +61,15 @@ def path(tmp_path: Path) -> Path:
 
 
 @shares
+def test_room_for_a_shared_copy_is_counted_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its segment, which other processes count, too."""
+    monkeypatch.setattr(shared_segment, "unfilled_bytes", lambda: 1000)
+    before, split = kept_rows.unfilled_bytes(), mmload.open(path)["train"]
+    copy = kept_rows.kept_rows(split)
+    assert (copy.why_private, kept_rows.unfilled_bytes()) == ("", before)
+
+
+@shares
 def test_processes_read_each_row_once_and_see_who_shares_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with OtherProcess() as first, OtherProcess() as second:
         first.do(start, path)
