@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -198,11 +200,11 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     show_splits(report.out)
     show("next:")
     first = next(iter(report.manifest.splits))
+    loaded = f'{json.dumps(str(report.out), ensure_ascii=False)}, split="{first}"'
     if recipe.whole is not None:
         show("  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch")
-        loader = f'mmload.Loader("{report.out}", split="{first}", batch_size=64, shuffle=True, collate=collate)'
-        show(f"  for batch in {loader}: ...")
+        show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ...")
         return
     if recipe.kind == "imagefolder":
-        show(f"  mmload bench {report.out} --source {recipe.root}")
-    show(f'  for batch in mmload.Loader("{report.out}", split="{first}", batch_size=64, shuffle=True): ...')
+        show(f"  {shlex.join(['mmload', 'bench', str(report.out), '--source', str(recipe.root)])}")
+    show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True): ...")

@@ -11,7 +11,11 @@ import typer
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KIND ROOT OUT", help="As in: imagefolder photos photos-256; [ROOT] [OUT] with --config."),
+    typer.Argument(
+        metavar="KIND ROOT OUT",
+        help="As in: imagefolder photos photos-256. KIND is imagefolder, voc, cifar10, cifar100, manifest (a list of "
+        "files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
+    ),
 ]
 Config = Annotated[Path | None, typer.Option(help="A recipe, such as configs/imagefolder_256.toml.")]
 Size = Annotated[

@@ -30,9 +30,9 @@ def of_build(report: BuildReport) -> str:
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.splits.values()) - report.stored
-    rate = (
-        f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({report.built / report.seconds:,.0f} images/s)"
-    )
+    speed = report.built / report.seconds
+    shown = f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
+    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s)"
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
     return f"built {report.out}: {rate}{left_out}" + (f", {earlier:,} from an earlier run" if earlier else "")
 

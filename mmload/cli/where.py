@@ -35,5 +35,5 @@ def where(
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
-        raise UsageError(f"row is {text!r}; give integers from 0")
+        raise UsageError(f"row is {text!r}; give integers from 0, or the name of a file as --file {text!r}")
     return int(text)

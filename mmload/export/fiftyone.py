@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,7 +75,7 @@ def to_fiftyone(
         raise
     left = sorted({field for split, _ in chosen for field in split.fields} - _USED)
     notes = (f"FiftyOne got no {', '.join(left)}: left out",) if left else ()
-    next_ = (f"fiftyone app launch {made.name}",)
+    next_ = (shlex.join(["fiftyone", "app", "launch", made.name]),)
     return Exported(out=Path(out), rows=len(made), notes=notes, next=next_)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -119,7 +120,8 @@ def save_huggingface(
     finally:
         if shown:
             enable_progress_bar()
-    return Exported(out=Path(out), rows=rows, next=(f'datasets.load_from_disk("{out}")',))
+    quoted = json.dumps(str(out), ensure_ascii=False)
+    return Exported(out=Path(out), rows=rows, next=(f"datasets.load_from_disk({quoted})",))
 
 
 def check_installed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def to_imagefolder(
         if again is not None:
             (folder / RECIPE).write_text(again, encoding="utf-8")
     notes = tuple(_notes(chosen, classes, folders, again is not None))
-    next_ = (f"mmload build --config {place / RECIPE} {place} NEW",) if again is not None else ()
+    build_again = shlex.join(["mmload", "build", "--config", str(place / RECIPE), str(place), "NEW"])
+    next_ = (build_again,) if again is not None else ()
     return Exported(out=Path(out), rows=len(lines), notes=notes, next=next_)
 
 

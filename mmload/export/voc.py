@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,9 @@ def to_voc(
         for task, text in recipes.items():
             (folder / f"{task}.toml").write_text(text, encoding="utf-8")
     notes = tuple(_notes(chosen, tasks, names, recipes))
-    next_ = tuple(f"mmload build --config {place / task}.toml {place} NEW" for task in recipes)
+    next_ = tuple(
+        shlex.join(["mmload", "build", "--config", f"{place / task}.toml", str(place), "NEW"]) for task in recipes
+    )
     return Exported(out=Path(out), rows=sum(map(len, stems.values())), notes=notes, next=next_)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mmload.errors import RecipeError, SourceError, choices, counted
+from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import Sample
 from mmload.sources.columns import Arrays
 from mmload.sources.decode import Decoder
@@ -209,6 +209,9 @@ class ManifestSplit:
             SampleError: if the file is missing or cannot be read.
         """
         item = self.items[index]
+        if item.revision == "missing":
+            where = "paths are relative to the list's folder, or to the folder that option folder names"
+            raise SampleError(item.name, f"no such file: {item.file} ({where})")
         jpeg = None
         if item.file.lower().endswith(".pt"):
             tensor = read_tensor(self.root, item.file, item.name)

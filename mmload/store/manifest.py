@@ -176,7 +176,9 @@ def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
             raise StoreError(
                 f"no such dataset: {folder}; build it with: mmload build imagefolder ROOT {folder}"
             ) from error
-        raise StoreError(f"{folder} is not a finished dataset: it has no {FILE_NAME}; build it again") from error
+        raise StoreError(
+            f"{folder} is not a finished dataset: it has no {FILE_NAME}; give a folder that mmload build made as OUT"
+        ) from error
     except UnicodeDecodeError as error:
         raise DamagedError(f"{file} is not UTF-8 text; rebuild the dataset") from error
     except OSError as error:

@@ -53,7 +53,8 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     assert "mmload.store.opening" in imported
     assert not imported & {"torch", "tensordict", "torchvision", "numba", "PIL"}
     said = "".join(line for line in lines if not line.startswith("import time:"))
-    assert said == f"mmload: {tmp_path} is not a finished dataset: it has no dataset.json; build it again\n"
+    advice = "it has no dataset.json; give a folder that mmload build made as OUT"
+    assert said == f"mmload: {tmp_path} is not a finished dataset: {advice}\n"
     assert mmload("--version").stdout.strip() == f"mmload {__version__}"
 
 

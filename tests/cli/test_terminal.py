@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +155,18 @@ def test_a_finished_build_shows_what_the_output_can_encode(tmp_path: Path) -> No
     done = run_program(MMLOAD, *words, place={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert "b 1, na\\xefve 1" in done.stdout
+
+
+def test_what_a_build_says_to_do_next_can_be_pasted(tmp_path: Path) -> None:
+    """Into a shell and into Python, whatever is in the names."""
+    photos = make_folder(tmp_path / "Meine Fotos; $1", per_class=1, classes=("a", "b"))
+    out = tmp_path / 'of "size" 16'
+    said = mmload("build", "imagefolder", photos, out, "--size", 16).stdout
+    shell, python = said.partition("next:\n")[2].splitlines()
+    assert shlex.split(shell) == ["mmload", "bench", str(out), "--source", str(photos)]
+    loader = ast.parse(python.strip()).body[0]
+    assert isinstance(loader, ast.For)
+    assert ast.literal_eval(loader.iter.args[0]) == str(out)  # type: ignore[attr-defined]
 
 
 def test_names_cannot_forge_lines(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def test_what_is_not_there_is_one_line(two_splits: Path, dataset: Dataset) -> No
     assert "was made of 'photos/none.png'; its files are named as in 'train/ant/00.png'" in nothing
     left_out = complaint(mmload("where", two_splits, "--file", "photos/val/bee/01.png"), 2)
     assert "val/bee/01.png was left out of split val: not an image" in left_out
-    assert "row is 'x'; give integers from 0" in complaint(mmload("where", dataset.path, "x"), 2)
+    assert "row is 'x'; give integers from 0, or the name of a file as --file 'x'" in complaint(
+        mmload("where", dataset.path, "x"), 2
+    )
 
 
 def test_a_damaged_list_of_what_was_left_out_is_one_line(two_splits: Path) -> None:
