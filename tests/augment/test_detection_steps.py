@@ -281,6 +281,17 @@ def test_a_device_makes_the_pixels_of_the_cpu(steps: list[Step], monkeypatch: py
     assert (by_operations.int() - expected.int()).abs().max() <= 1
 
 
+def test_iou_crop_sees_no_boxes_beyond_the_count() -> None:
+    """Whatever stands there; a batch of one's own need not be padded by zeros."""
+    batch, collate = batch_of(24), Collate(RandomIoUCrop(trials=8), Resize((32, 32)))
+    beyond = torch.arange(MOST) >= batch.counts[:, None]
+    middle = torch.tensor([10.0, 10.0, 40.0, 30.0]).expand_as(batch.boxes)
+    other = batch.replace(boxes=torch.where(beyond[:, :, None], middle, batch.boxes))
+    got, expected = collate(other), collate(batch)
+    assert torch.equal(got.images, expected.images)
+    assert torch.equal(got.counts, expected.counts)
+
+
 def test_iou_crop_leaves_samples_without_boxes_and_those_that_nothing_fits() -> None:
     batch = batch_of(12)
     none = batch.replace(counts=torch.zeros(12, dtype=torch.int64))
