@@ -161,6 +161,13 @@ def test_of_thousands_of_alike_rows_a_part_is_told_and_first_what_is_in_two_spli
     assert (found.pairs[:, 1] == 499).sum() == 499
 
 
+def test_all_pairs_of_a_tile_are_told_however_many_there_are() -> None:
+    grays = one_picture(400)
+    found = copies(grays)
+    assert (found.pairs == np.stack(np.triu_indices(400, 1), 1)).all()
+    assert found.complete
+
+
 def test_equal_rows_are_told_once_each_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "_MOST_PAIRS", 1000)
     grays = np.concatenate([one_picture(500), np.full((3, SIDE, SIDE), 7, np.float32), one_picture(1) / 2])
