@@ -42,8 +42,8 @@ h1, h2, h3 { line-height: 1.25 }
 nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0 }
 a { color: var(--bar) } a:focus-visible, [tabindex]:focus-visible { outline: 2px solid var(--bar) }
 table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem .15rem 0; vertical-align: top }
-th { font-weight: 600; overflow-wrap: normal } td.number { text-align: right;
-white-space: nowrap } img { max-width: 100%; height: auto }
+th { font-weight: 600; overflow-wrap: normal } .wide table:not(.bars) td { overflow-wrap: break-word }
+td.number { text-align: right; white-space: nowrap } img { max-width: 100%; height: auto }
 figure { margin: 1rem 0 }
 figcaption, .quiet { color: var(--quiet) } .bar { display: inline-block; height: .8em; background: var(--bar) }
 .wide { overflow-x: auto } pre { background: var(--code); padding: .8rem; overflow-x: auto }

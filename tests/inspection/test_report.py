@@ -21,7 +21,8 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.augmentations import training_of
 from mmload.inspection.class_rows import class_rows
-from mmload.inspection.report import report
+from mmload.inspection.duplicates import Copies
+from mmload.inspection.report import _copied, report
 from mmload.runtime import durable_files
 from mmload.store.card import write_card
 from mmload.store.dataset import Dataset
@@ -265,3 +266,13 @@ def test_a_page_is_written_whole_or_not_at_all(
     assert mmload("report", dataset.path, "-o", link).returncode == 0
     assert link.is_symlink()
     assert out.read_text().startswith("<!doctype html>")
+
+
+def test_a_picture_in_several_rows_of_two_splits_is_counted_once() -> None:
+    pairs = np.array([[0, 1], [0, 2], [1, 2], [3, 4]])
+    correlation, equal = np.array([0.99, 0.98, 0.97, 1], np.float32), np.array([False, False, False, True])
+    found = Copies(pairs=pairs, correlation=correlation, equal=equal, complete=True)
+    copied = _copied(found, ["train", "val"], np.array([0, 2, 5]))
+    assert (copied.count, copied.across, copied.rows) == (2, 1, 5)
+    assert copied.first[0].rows == [("train", 0), ("val", 0), ("train", 1)]
+    assert copied.first[1].rows == [("val", 1), ("val", 2)]
