@@ -27,6 +27,7 @@ from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
 from mmload.interop.canvas import scale_jitter, shortest_size
+from mmload.interop.shrink import Shrink
 from mmload.sources.voc_tasks import VOID
 
 
@@ -212,6 +213,7 @@ _RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
     "CenterCrop": _center_crop,
     "Pad": _pad,
     "Letterbox": _letterbox,
+    "Shrink": Shrink,
     "Grayscale": v2.Grayscale,
     "RGB": v2.RGB,
 }

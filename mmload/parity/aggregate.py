@@ -18,6 +18,7 @@ from mmload.parity.known_faults import looks_like, swapped_rows
 from mmload.parity.pixel_differences import EXACT, NVJPEG, PILLOW, PILLOW_BICUBIC, Difference, Limits, difference_text
 from mmload.parity.reference import Reference, ReferenceMaker
 from mmload.parity.verdict import Verdict, WorstRow
+from mmload.parity.whole_rows import loss_verdicts
 from mmload.store.dataset import Split
 
 WORST = 8
@@ -39,6 +40,7 @@ class RowComparison:
         reason: why it cannot be compared; empty if it can.
         tensor: the pixel difference from torchvision's tensor result; None without an image of that shape.
         pillow: the pixel difference from Pillow's result.
+        loss: PSNR in dB of a row that is a JPEG against the pixels before; None: it is none.
         signatures: of the stored and of the expected image.
         faults: every other field, and its largest difference.
     """
@@ -50,6 +52,7 @@ class RowComparison:
     reason: str = ""
     tensor: Difference | None = None
     pillow: Difference | None = None
+    loss: float | None = None
     signatures: tuple[Tensor, Tensor] | None = None
     faults: tuple[tuple[str, float], ...] = ()
 
@@ -71,12 +74,16 @@ class RowAggregate:
     Attributes:
         split: the split of the rows.
         references: creates the references.
+        quality: of rows that are JPEGs; None: there are none.
     """
 
     split: Split
     references: ReferenceMaker
+    quality: int | None = None
     tensor: dict[str, Difference] = field(default_factory=lambda: defaultdict(Difference))
+    encoded: dict[str, Difference] = field(default_factory=lambda: defaultdict(Difference))
     pillow: dict[str, Difference] = field(default_factory=lambda: defaultdict(Difference))
+    losses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     fields: dict[str, _Counted] = field(default_factory=lambda: defaultdict(_Counted))
     differs: Counter[str] = field(default_factory=Counter)
     unread: list[str] = field(default_factory=list)
@@ -100,7 +107,11 @@ class RowAggregate:
             self.pillow[reference.kind] += seen.pillow
         if seen.tensor is None:
             return
-        self.tensor[reference.kind] += seen.tensor
+        if seen.loss is None:
+            self.tensor[reference.kind] += seen.tensor
+        else:
+            self.encoded[reference.kind] += seen.tensor
+            self.losses[reference.kind].append(seen.loss)
         if seen.signatures is not None:
             self.signatures.append((seen.row, *seen.signatures))
         entry = (seen.tensor.total, seen.pillow.mean if seen.pillow else 0.0, -seen.row, seen)
@@ -151,9 +162,14 @@ class RowAggregate:
         diagnosis = _most_common_diagnosis([row.diagnosis for row in worst if row.greatest])
         lines = [
             self._pixels(kind, name, differences, self._limits(kind, limits), diagnosis)
-            for name, found, limits in (("tensor", self.tensor, EXACT), ("Pillow", self.pillow, self._near()))
+            for name, found, limits in (
+                ("tensor", self.tensor, EXACT),
+                ("as JPEGs", self.encoded, EXACT),
+                ("Pillow", self.pillow, self._near()),
+            )
             for kind, differences in sorted(found.items())
         ]
+        lines += loss_verdicts(self.split.name, self.quality or 0, self.losses)
         lines += [self._field(name, seen) for name, seen in sorted(self.fields.items())]
         for name, reasons in (("shapes", self.shapes), ("reading", self.unread)):
             if reasons:

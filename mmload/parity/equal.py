@@ -7,6 +7,7 @@ passed to torchvision's own transforms, step by step; verdicts cover images, lab
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from mmload.loader import Loader
 from mmload.parity.fixed_draws import Drawn, drawn, followable, results
 from mmload.parity.level_reference import Allowance, Items, frame_after
 from mmload.parity.verdict import Verdict
+from mmload.parity.whole_rows import shape_of
 from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
 
@@ -44,11 +46,13 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
         rows: lower bound on the rows; a smaller split is repeated for several epochs.
         seed: the seed of the run; it also selects the rows.
     """
-    channels, height, width = split.fields["images"].shape
-    steps, left_out = followable(collate, (channels, height, width))
+    whole = split.fields["images"].own_sizes
+    steps, left_out = followable(collate, shape_of(split), alone=whole)
     followed = Collate(*steps, dtype=collate.dtype, memory_format=collate.memory_format, box_rule=collate.box_rule)
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))[:rows]
-    loader = Loader(split, batch_size=_BATCH, sampler=order.tolist(), collate=followed, seed=seed, device="cpu")
+    fields = [field for field, spec in split.fields.items() if field == "images" or not spec.own_sizes]
+    options: dict[str, Any] = {"sampler": order.tolist(), "collate": followed, "seed": seed, "device": "cpu"}
+    loader = Loader(split, batch_size=_BATCH, fields=fields, **options)
     seen = _Seen(_levels(steps, collate.dtype))
     try:
         while seen.rows < rows:
@@ -133,6 +137,25 @@ def _compare(batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Co
     if batch.ids is None or batch.seeds is None:
         raise ValueError("the batch has no ids and seeds")
     stored = split.rows(batch.ids)
+    if split.fields["images"].own_sizes:  # one by one, each in its own size
+        for number in range(len(batch)):
+            _compare_rows(batch[number : number + 1], _alone(stored[number]), steps, collate, seen, epoch)
+    else:
+        _compare_rows(batch, stored, steps, collate, seen, epoch)
+
+
+def _alone(row: Batch) -> Batch:
+    """A row as a batch of one."""
+    alone: Batch = row.unsqueeze(0)
+    return alone
+
+
+def _compare_rows(
+    batch: Batch, stored: Batch, steps: Sequence[nn.Module], collate: Collate, seen: _Seen, epoch: int
+) -> None:
+    """Compare some rows of one size."""
+    if batch.ids is None or batch.seeds is None:
+        raise ValueError("the batch has no ids and seeds")
     draws = drawn(steps, stored, batch.seeds, epoch, batch.ids)
     for k, (items, allowance) in enumerate(results(steps, draws, stored, collate.dtype)):
         seen.image(batch.images[k], items["images"], allowance)

@@ -48,14 +48,20 @@ class Drawn(NamedTuple):
     sizes: list[tuple[int, int]]
 
 
-def followable(collate: Collate, shape: Shape) -> tuple[list[nn.Module], str]:
-    """The steps before the first that cannot be replayed for images of ``shape``, and the name of that step and why."""
+def followable(collate: Collate, shape: Shape, *, alone: bool = False) -> tuple[list[nn.Module], str]:
+    """The steps before the first that cannot be replayed for images of ``shape``, and the name of that step and why.
+
+    Args:
+        collate: the steps.
+        shape: (C, H, W).
+        alone: samples are replayed one by one, so none that mixes them is.
+    """
     steps: list[nn.Module] = []
     nothing = torch.zeros(1, dtype=torch.int64)
     plan = _blank(1, shape)
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
-        if noise or not isinstance(step, Step):
+        if noise or not isinstance(step, Step) or (alone and isinstance(step, MixStep)):
             return steps, f"{type(step).__name__}, {_ALONE}"
         plan = plan if plan.is_ragged else _blank(1, (shape[0], plan.height, plan.width))
         plan = step.describe(plan, Draws(nothing, 0, epoch=0, ids=nothing, boxes=boxes_for(shape, 1)))

@@ -12,10 +12,12 @@ from torch import nn
 
 from mmload.augment import (
     AlternatingHorizontalFlip,
+    CenterCrop,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    Resize,
 )
 from mmload.augment.collate import Collate
 from mmload.augment.mix import MixStep
@@ -23,6 +25,7 @@ from mmload.augment.step import Step
 from mmload.parity.draws import Property, Shape, properties, run_seeds, shape_after
 from mmload.parity.statistics import Test, chi_square, kolmogorov_smirnov
 from mmload.parity.verdict import Verdict
+from mmload.parity.whole_rows import shape_of
 from mmload.store.dataset import Split
 
 ALPHA = 1e-4
@@ -37,17 +40,31 @@ _NEXT = 4_000  # number of draws that are compared with those of the next epoch
 
 def usual_collates(split: Split) -> dict[str, Collate]:
     """The steps of common training recipes, for the size of a split's images."""
-    channels, height, width = split.fields["images"].shape
+    channels, height, width = shape_of(split)
+    if split.fields["images"].own_sizes:
+        return _of_whole_photographs(split, channels, min(height, width))
     size = max(1, height * 7 // 8), max(1, width * 7 // 8)
     margin = [max(1, width // 8), max(1, height // 8)]
-    mean, std = split.mean or (0.5,) * channels, split.std or (0.25,) * channels
     crops = {
         "crop": RandomCrop(size),
         "padded crop": RandomCrop((height, width), margin),
         "resized crop": RandomResizedCrop(size),
     }
-    normalize = mean, [value or 1.0 for value in std]
-    return {name: Collate(crop, RandomHorizontalFlip(), Normalize(*normalize)) for name, crop in crops.items()}
+    return {name: Collate(crop, RandomHorizontalFlip(), _normalize(split, channels)) for name, crop in crops.items()}
+
+
+def _of_whole_photographs(split: Split, channels: int, short: int) -> dict[str, Collate]:
+    size = max(1, min(224, short * 7 // 8))
+    normalize = _normalize(split, channels)
+    return {
+        "resized crop": Collate(RandomResizedCrop(size), RandomHorizontalFlip(), normalize),
+        "evaluation": Collate(Resize(short), CenterCrop(size), normalize),
+    }
+
+
+def _normalize(split: Split, channels: int) -> Normalize:
+    mean, std = split.mean or (0.5,) * channels, split.std or (0.25,) * channels
+    return Normalize(mean, [value or 1.0 for value in std])
 
 
 def check_draws(
@@ -65,8 +82,7 @@ def check_draws(
     found: list[tuple[str, Property, list[Test]]] = []
     notes: list[Verdict] = []
     for name, collate in collates.items():
-        channels, height, width = split.fields["images"].shape
-        shape = channels, height, width
+        shape = shape_of(split)
         for step_index, each_epochs in enumerate(collate.steps):
             step = each_epochs.at_epoch(0) if isinstance(each_epochs, Step) else each_epochs
             text = _not_compared(each_epochs, step)

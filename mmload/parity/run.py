@@ -22,11 +22,11 @@ from mmload.parity.equal import ROWS, check_equal
 from mmload.parity.load import ALPHA, DRAWS, check_draws, usual_collates
 from mmload.parity.store import Progress, check_store
 from mmload.parity.verdict import Report, Verdict, WorstRow
+from mmload.parity.whole_rows import check_photographs
 from mmload.runtime.thread_pools import check_threads
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
-from mmload.store.field_files import need_one_size
 
 DEFAULT_ROWS = 256
 """Default number of rows of each split to decode again."""
@@ -75,14 +75,12 @@ def run(
             raise UsageError(f"{name} is {value!r}; use an integer from 1")
     check_threads(threads)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    for each in opened.values():
-        need_one_size(each.fields, f"split {each.name!r} of {each.path}", "mmload parity")
     chosen = [opened[split]] if split is not None else list(opened.values())
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
     verdicts, worst = _store_side(
         chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
     )
-    verdicts += _load_side(chosen, collate, seed=seed, draws=draws, alpha=alpha)
+    verdicts += _load_side(chosen, collate, recipe.resolved(), seed=seed, draws=draws, alpha=alpha)
     settings: dict[str, Any] = {
         "dataset": opened.path.name,
         "splits": [each.name for each in chosen],
@@ -126,7 +124,13 @@ def _store_side(
 
 
 def _load_side(
-    splits: list[Split], collate: Collate | Views | None, *, seed: int, draws: int, alpha: float
+    splits: list[Split],
+    collate: Collate | Views | None,
+    recipe: Mapping[str, Any],
+    *,
+    seed: int,
+    draws: int,
+    alpha: float,
 ) -> list[Verdict]:
     """Check draws and batches, for the first split that has images."""
     split = next((each for each in splits if len(each) and _has_pictures(each)), None)
@@ -134,6 +138,8 @@ def _load_side(
         return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]
     collates = usual_collates(split) if collate is None else _named(collate)
     verdicts = check_draws(collates, split, seed=seed, draws=draws, alpha=alpha)
+    if split.fields["images"].own_sizes:
+        verdicts += check_photographs(collates, split, recipe, seed=seed, draws=draws, alpha=alpha)
     for name, each in collates.items():
         verdicts += check_equal(name, each, split, rows=ROWS, seed=seed)
     return verdicts

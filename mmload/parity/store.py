@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -22,6 +23,7 @@ from mmload.parity.labels import classes_verdict, labels_verdict, rows_verdict
 from mmload.parity.pixel_differences import Difference
 from mmload.parity.reference import Reference, ReferenceMaker
 from mmload.parity.verdict import Verdict, WorstRow
+from mmload.parity.whole_rows import jpeg_expected, stored_row
 from mmload.runtime.thread_pools import available_cores, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Split
@@ -65,9 +67,9 @@ def check_store(
     references = ReferenceMaker(source, recipe)
     size = threads or available_cores()
     pool = single_op_pool(size, "mmload-parity")
-    rows_seen = RowAggregate(split, references)
+    rows_seen = RowAggregate(split, references, recipe["store"].get("quality"))
     try:
-        for done, compared in enumerate(_compared(pool, size, split, references, chosen, found), 1):
+        for done, compared in enumerate(_compared(pool, size, split, references, chosen, found, recipe), 1):
             rows_seen.add(compared)
             if progress is not None:
                 progress(done, len(chosen))
@@ -98,16 +100,19 @@ def _compared(
     references: ReferenceMaker,
     chosen: Sequence[int],
     found: Sequence[int],
+    recipe: Mapping[str, Any],
 ) -> Iterator[RowComparison]:
     """Compare rows in the pool, a few ahead, and yield the comparisons in order."""
     for start in range(0, len(chosen), 4 * size):
         part = chosen[start : start + 4 * size]
-        yield from pool.map(lambda row: _compare_row(split, references, row, found[row]), part)
+        yield from pool.map(lambda row: _compare_row(split, references, row, found[row], recipe), part)
 
 
-def _compare_row(split: Split, references: ReferenceMaker, row: int, index: int) -> RowComparison:
+def _compare_row(
+    split: Split, references: ReferenceMaker, row: int, index: int, recipe: Mapping[str, Any]
+) -> RowComparison:
     """Compare one row with its reference."""
-    stored = {name: split.reader.gather(name, torch.tensor([row]))[0] for name in split.fields}
+    stored = stored_row(split, row)
     sample = references.split.id(index)
     try:
         reference = references.of(index)
@@ -120,14 +125,18 @@ def _compare_row(split: Split, references: ReferenceMaker, row: int, index: int)
     if mine.shape != right.shape:
         reason = f"{sample}: stored as {list(mine.shape)}, the recipe gives {list(right.shape)}"
         return RowComparison(row=row, sample=sample, stored=stored, reference=reference, reason=reason, faults=faults)
+    jpeg = jpeg_expected(split, row, reference, recipe["store"])
+    pillow = reference.pillow if jpeg is None else None  # which a JPEG's loss would hide
+    expected = right if jpeg is None else jpeg
     return RowComparison(
         row=row,
         sample=sample,
         stored=stored,
-        reference=reference,
-        tensor=Difference.of(mine, right),
-        pillow=None if reference.pillow is None else Difference.of(mine, reference.pillow),
-        signatures=(signature(mine), signature(right)),
+        reference=replace(reference, images=expected),
+        tensor=Difference.of(mine, expected),
+        pillow=None if pillow is None else Difference.of(mine, pillow),
+        loss=None if jpeg is None else Difference.of(mine, right).psnr,
+        signatures=(signature(mine), signature(expected)),
         faults=faults,
     )
 

@@ -111,7 +111,7 @@ def test_an_export_builds_to_the_same_rows(built: tuple[Path, Path], tmp_path: P
 
 @pytest.mark.parametrize(
     "words",
-    [("parity", "--source"), ("browse", "--no-open", "--source")],
+    [("browse", "--no-open", "--source")],
     ids=lambda words: words[0],
 )
 def test_what_needs_rows_of_one_size_says_so(built: tuple[Path, Path], words: tuple[str, ...]) -> None:

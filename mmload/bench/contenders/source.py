@@ -17,6 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 from mmload.bench.contenders.entry import unlabeled
 from mmload.bench.task import Task
 from mmload.errors import SourceError, counted
+from mmload.interop.shrink import Shrink
 from mmload.runtime.regular_files import check_regular, open_regular, read_regular
 from mmload.sources.pickles import read_plain_pickle
 from mmload.store.manifest import SAMPLES_NAME
@@ -108,28 +109,19 @@ def shrinks(task: Task) -> str:
     return FROM_PHOTOGRAPHS if task.whole and not recipe_specs(task) and task.recipe["transforms"] else ""
 
 
-class Shrink(torch.nn.Module):
-    """Resizes the short side to a number of pixels where it is longer."""
-
-    def __init__(self, size: int, interpolation: InterpolationMode = InterpolationMode.BILINEAR) -> None:
-        super().__init__()
-        self._size, self._resize = size, v2.Resize(size, interpolation)
-
-    def forward(self, image: Any) -> Any:
-        """A PIL image or a tensor [C, H, W]."""
-        return image if min(v2.functional.get_size(image)) <= self._size else self._resize(image)
-
-
 def recipe_steps(task: Task) -> list[Any]:
     """The recipe's deterministic transforms as torchvision v2's, for PIL images and for tensors."""
     made: list[Any] = []
     for spec in recipe_specs(task):
         arguments = {key: value for key, value in spec.items() if key != "step"}
+        if spec["step"] == "Shrink":
+            made.append(Shrink(**arguments))
+            continue
         if "interpolation" in arguments:
             arguments["interpolation"] = InterpolationMode(arguments["interpolation"])
         if spec["step"] == "CenterCrop":
             arguments.pop("fill", None)
-        made.append((Shrink if spec["step"] == "Shrink" else getattr(v2, spec["step"]))(**arguments))
+        made.append(getattr(v2, spec["step"])(**arguments))
     return made
 
 

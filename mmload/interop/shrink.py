@@ -1,0 +1,34 @@
+"""The build's ``Shrink`` as a torchvision transform: the short side is resized where it is longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import PIL.Image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
+
+
+class Shrink(v2.Transform):  # type: ignore[misc]  # torchvision is untyped here
+    """Resizes the short side to ``size`` where it is longer; smaller images, boxes and masks stay as they are.
+
+    Args:
+        size: pixels of the short side at most.
+        interpolation: of images; masks take the nearest pixel.
+    """
+
+    def __init__(self, size: int, interpolation: str = "bilinear") -> None:
+        super().__init__()
+        self.size, self.interpolation = size, InterpolationMode(interpolation)
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """Whether the image is resized."""
+        sizes = [F.get_size(one) for one in flat_inputs if isinstance(one, Tensor | PIL.Image.Image)]
+        return {"resized": min(sizes[0]) > self.size}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """An image, boxes or a mask."""
+        if not params["resized"]:
+            return inpt
+        return F.resize(inpt, [self.size], interpolation=self.interpolation, antialias=True)

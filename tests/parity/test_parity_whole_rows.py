@@ -1,0 +1,126 @@
+"""Parity of whole photographs: right stores pass and say what their JPEGs lose, wrong ones fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from parity_stores import failed
+from PIL import Image
+
+from mmload import parity
+from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop
+from mmload.augment.collate import Collate
+from mmload.builder import row_encoding
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.whole_layout import WholeLayout
+from mmload.parity import whole_rows
+from mmload.render.plan import Plan
+
+SHORT = 32
+COLLATE = Collate(RandomResizedCrop(16), RandomHorizontalFlip())
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten photographs, most of them twice as wide as high, JPEG and PNG; one is smaller than rows are."""
+    root, rng = tmp_path_factory.mktemp("wide") / "photos", np.random.default_rng(3)
+    for number, size in enumerate([(100, 50)] * 8 + [(48, 96), (40, 20)]):
+        folder = root / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        few = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize(size)
+        grain = np.asarray(few).astype(np.int64) + rng.integers(-12, 13, (size[1], size[0], 3))
+        picture = Image.fromarray(grain.clip(0, 255).astype(np.uint8))
+        picture.save(folder / f"{number}.{('jpg', 'png')[number == 3]}", quality=92)
+    return root
+
+
+def built(source: Path, out: Path, size: int | None = SHORT, **layout: object) -> Path:
+    transforms = () if size is None else ({"step": "Shrink", "size": size},)
+    whole = WholeLayout(**layout)  # type: ignore[arg-type]  # its own fields
+    build(BuildRecipe(kind="imagefolder", root=source, out=out, transforms=transforms, whole=whole), threads=1)
+    return out
+
+
+def check(out: Path, source: Path, collate: Collate | None = COLLATE) -> parity.Report:
+    return parity.run(out, source, draws=1500, threads=2, collate=collate)
+
+
+def found(report: parity.Report) -> dict[str, parity.Verdict]:
+    return {verdict.name: verdict for verdict in report.verdicts}
+
+
+def test_rows_of_pixels_equal_the_resized_photograph_and_crops_are_torchvisions_of_it(
+    wide: Path, tmp_path: Path
+) -> None:
+    report = check(built(wide, tmp_path / "out"), wide, collate=None)
+    assert report.passed, parity.table(report)
+    lines = found(report)
+    assert (
+        lines["pixels of jpeg, tensor"].numbers["greatest"] == lines["pixels of png, tensor"].numbers["greatest"] == 0
+    )
+    assert not [name for name in lines if "loss" in name]
+    for measure in ("share of the area", "center across"):
+        numbers = lines[f"resized crop of the photograph, {measure}"].numbers
+        assert numbers["distance"] <= numbers["limit"] < numbers["distance_in_squares"]
+    for name in ("resized crop", "evaluation"):
+        assert lines[f"{name}, equal draws"].numbers["far"] == 0
+
+
+def test_jpegs_are_of_the_right_pixels_and_their_loss_is_told(wide: Path, tmp_path: Path) -> None:
+    report = check(built(wide, tmp_path / "out", encode="mixed", raw_share=0.5), wide)
+    assert report.passed, parity.table(report)
+    lines = found(report)
+    assert lines["pixels of jpeg, as JPEGs"].numbers["greatest"] == 0
+    assert lines["pixels of jpeg, tensor"].numbers["greatest"] == 0
+    numbers = lines["loss of jpeg"].numbers
+    assert 20 < float(numbers["psnr_least"]) < float(numbers["psnr_mean"]) < 60
+
+
+def test_a_sources_own_jpegs_lose_nothing(wide: Path, tmp_path: Path) -> None:
+    report = check(built(wide, tmp_path / "out", None, encode="source"), wide)
+    assert report.passed, parity.table(report)
+    assert found(report)["loss of jpeg"].text == "all 9 rows are the source's own JPEGs"
+    assert "psnr_mean" in found(report)["loss of png"].numbers
+
+
+def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_encoding, "_SUBSAMPLING_420", 0)
+    wrong = failed(check(built(wide, tmp_path / "out", encode="jpeg"), wide, Collate()))
+    assert {name for name in wrong if "pixels" in name} == {"pixels of jpeg, as JPEGs", "pixels of png, as JPEGs"}
+
+
+def test_crops_that_miss_the_ends_of_photographs_fail(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows that are drawn in a square at the left or the top, whatever the size of the row."""
+
+    class Squares(Plan):
+        @classmethod
+        def of_sizes(cls, sizes: torch.Tensor, channels: int) -> Plan:
+            return Plan.of_sizes(sizes.min(1).values[:, None].expand(-1, 2).contiguous(), channels)
+
+    monkeypatch.setattr(whole_rows, "Plan", Squares)
+    report = check(built(wide, tmp_path / "out"), wide)
+    assert {"collate of the photograph, share of the area", "collate of the photograph, center across"} <= set(
+        failed(report)
+    )
+
+
+def test_rows_that_a_recipe_cuts_are_not_held_to_the_photographs(wide: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    steps = ({"step": "Shrink", "size": SHORT}, {"step": "CenterCrop", "size": [16, 24]})
+    build(BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, whole=WholeLayout()), threads=1)
+    report = check(out, wide)
+    assert report.passed, parity.table(report)
+    assert not [name for name in found(report) if "photograph" in name]
+
+
+def test_mixed_samples_are_compared_up_to_the_step_that_mixes(wide: Path, tmp_path: Path) -> None:
+    report = check(built(wide, tmp_path / "out"), wide, Collate(RandomResizedCrop(16), MixUp(num_classes=2)))
+    assert report.passed, parity.table(report)
+    notes = [verdict.text for verdict in report.verdicts if verdict.state == "note"]
+    assert any("compared up to MixUp" in note for note in notes)
