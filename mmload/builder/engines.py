@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Protocol
+from pathlib import Path
+from typing import ClassVar, Protocol
 
 from mmload.builder.shard_job import OnProgress, ShardPlan
 from mmload.errors import BuildError, MmloadError, UsageError
@@ -42,6 +43,12 @@ class Job(Protocol):
     def attend(self) -> object:
         """Called once in each worker process; the returned object is kept alive as long as the worker."""
 
+    def folders(self) -> tuple[Path, ...]:
+        """The folders that must be there on every machine that builds a shard."""
+
+    def rehearse(self, plan: ShardPlan) -> int:
+        """A checksum of what a shard of this plan would store; machines that differ in it must not build together."""
+
     def __call__(
         self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
     ) -> ShardSummary:
@@ -49,7 +56,16 @@ class Job(Protocol):
 
 
 class Engine(Protocol):
-    """Runs shards. Duties: run every plan once, in any order and place; leave nothing running on return."""
+    """Runs shards. Duties: run every plan once, in any order and place; leave nothing running on return.
+
+    Attributes:
+        apart: whether a shard may be begun again while a worker that was given up still writes it; see
+            :class:`mmload.builder.shard_job.ShardJob`.
+    """
+
+    @property
+    def apart(self) -> bool:
+        """See above."""
 
     def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Build the shards.
@@ -78,6 +94,7 @@ class LocalEngine:
 
     threads: int | None = None
     processes: int | None = None
+    apart: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -124,7 +141,7 @@ class _WorkerPool:
 
     def run(self) -> list[ShardSummary]:
         try:
-            common = _pickled(self.job.common())
+            common = pickled(self.job.common())
             for _ in range(self.size):
                 self._start_worker()
             self._send_job(common)
@@ -152,7 +169,7 @@ class _WorkerPool:
         """Send a worker its next plan, if any, with its samples: those of all plans of a million would be 80 MB."""
         if self.waiting:
             plan = self.plans[self.waiting[-1]]
-            task = _pickled((plan, self.job.samples(plan)))
+            task = pickled((plan, self.job.samples(plan)))
             self.busy[pipe] = self.waiting.pop()
             try:
                 pipe.send_bytes(task)
@@ -189,7 +206,12 @@ class _WorkerPool:
             pipe.close()
 
 
-def _pickled(message: object) -> bytes:
+def pickled(message: object) -> bytes:
+    """A message to a worker.
+
+    Raises:
+        BuildError: if it holds something that cannot be sent.
+    """
     try:
         return pickle.dumps(message)
     except (pickle.PicklingError, TypeError, AttributeError) as error:

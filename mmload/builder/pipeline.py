@@ -7,9 +7,10 @@ prints.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress, asked, difference
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.staging import Staging, killed_at_its_end
-from mmload.errors import BuildError
+from mmload.errors import BuildError, UsageError
 from mmload.sources import decode_cuda
 from mmload.sources.decode import Decoder
 from mmload.store.manifest import Manifest
@@ -60,6 +61,7 @@ def build(
     exclude: str | Path | None = None,
     threads: int | None = None,
     processes: int | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
     command: Sequence[str] = (),
 ) -> BuildReport:
@@ -76,6 +78,8 @@ def build(
         threads: decoding threads of each process; None divides the available cores, or takes 64 where a CUDA device
             decodes: it decodes the samples of all waiting threads in one batch.
         processes: processes over shards; None starts one per 8 cores.
+        engine: runs the shards, in place of threads and processes of this machine; such as
+            :class:`mmload.builder.ray_engine.RayEngine`.
         progress: called with (samples done, samples in all).
         command: the words after ``mmload`` on the command line that asks for this: messages about the unfinished build
             show it.
@@ -86,7 +90,10 @@ def build(
         BuildError: if the destination is taken, or cannot be written.
     """
     began = time.perf_counter()
-    engine = local_engine(recipe, threads, processes)
+    if engine is None:
+        engine = local_engine(recipe, threads, processes)
+    else:
+        recipe = _elsewhere(recipe, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
     manifest, left = _built_at(work.out.resolve(), work, engine, overwrite)
     seconds = time.perf_counter() - began
@@ -105,6 +112,19 @@ def local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None
     if on_cuda:
         decode_cuda.check()
     return LocalEngine(threads=decode_cuda.BATCH if on_cuda and threads is None else threads, processes=processes)
+
+
+def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) -> BuildRecipe:
+    """The recipe of a build by a given engine; its root is absolute, as processes elsewhere work in other folders.
+
+    Raises:
+        UsageError: if the numbers of this machine's threads are given, too, or a CUDA device is to decode.
+    """
+    if threads is not None or processes is not None:
+        raise UsageError("threads and processes are of this machine, and an engine is given; give them to the engine")
+    if Decoder(**recipe.decode).device == "cuda":
+        raise UsageError("decode on cuda is for one machine; leave out the engine, or decode on the cpu")
+    return recipe if recipe.root is None else replace(recipe, root=Path(os.path.abspath(recipe.root)))
 
 
 def _built_at(out: Path, work: PlannedBuild, engine: Engine, overwrite: bool) -> tuple[Manifest, Path | None]:
@@ -133,6 +153,7 @@ def _run(work: PlannedBuild, staging: Staging, engine: Engine, replaces: str | N
     layout = work.layout()
     finished = work.build_shards(layout, layout.all_plans, staging.paths, engine)
     manifest = work.manifest(layout, finished, staging.paths)
+    staging.await_workers()
     staging.commit(manifest, replaces=replaces)
     return manifest
 

@@ -140,8 +140,9 @@ class PlannedBuild:
             paths=paths,
             shuffle_seed=self.recipe.shuffle_seed,
             skip=self.errors.skip,
-            apart=apart,
+            apart=apart or engine.apart,
             whole=self.recipe.whole,
+            root=self.recipe.root,
         )
         with _advised():
             for plan, summary in zip(missing, engine.run(job, missing, self._on_progress), strict=True):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import BinaryIO
 
 import torch
@@ -25,6 +27,7 @@ from mmload.builder.whole_layout import WholeLayout
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec, Sample, dtype_name
 from mmload.runtime.permutation import permute
+from mmload.runtime.thread_pools import single_op_pool
 from mmload.sources import ReadsBlocks, SourceSplit, Splittable
 from mmload.store.losses import with_box_losses
 from mmload.store.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
@@ -64,6 +67,7 @@ class ShardJob:
         alone: the splits contain only the samples of one plan, in the order of its rows.
         apart: write each shard in a folder of its own, then move it, as other processes may build the same one.
         whole: how images of their own sizes are stored; None: all rows have one size.
+        root: the source's folder.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -75,6 +79,7 @@ class ShardJob:
     alone: bool = False
     apart: bool = False
     whole: WholeLayout | None = None
+    root: Path | None = None
 
     def common(self) -> ShardJob:
         """The job without the samples that :meth:`samples` returns; every worker process receives it once."""
@@ -91,6 +96,25 @@ class ShardJob:
     def of(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
         """The job for this plan alone, over the samples that :meth:`samples` returned for it."""
         return replace(self, splits={plan.split: samples}, alone=True)
+
+    def folders(self) -> tuple[Path, ...]:
+        """The folders that must be there on every machine that builds a shard."""
+        return (self.paths.folder,) if self.root is None else (self.root, self.paths.folder)
+
+    def rehearse(self, plan: ShardPlan) -> int:
+        """The CRC-32 of what :meth:`chunks` gives of a plan; machines that get the same make the same shards.
+
+        Raises:
+            MmloadError: as when a shard is built.
+        """
+        crc = 0
+        with single_op_pool(1, "mmload-build") as pool:
+            for chunk in self.chunks(plan, pool, 1):
+                crc = zlib.crc32(repr((chunk.samples, [name for name, _ in chunk.skipped])).encode(), crc)
+                for name, rows in sorted(chunk.fields.items()):
+                    crc = zlib.crc32((rows.numpy() if isinstance(rows, torch.Tensor) else rows.bytes).tobytes(), crc)
+                    crc = zlib.crc32(name.encode(), crc)
+        return crc
 
     def attend(self) -> BinaryIO:
         """A lock that a worker process holds while it is alive. See :func:`mmload.builder.staging.attend`."""

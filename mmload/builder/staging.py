@@ -189,7 +189,7 @@ class Staging:
                 try:
                     check_only_own(self.paths.folder)
                     self._mark(file)
-                    self._await_workers()
+                    self.await_workers()
                 except BaseException:
                     file.close()
                     raise
@@ -202,8 +202,12 @@ class Staging:
             file.write(MARK)
             sync(file)
 
-    def _await_workers(self) -> None:
-        """Wait until no worker of a killed build can still be writing."""
+    def await_workers(self) -> None:
+        """Wait until no worker of a killed build, or one that was given up, can still be writing.
+
+        Raises:
+            BuildError: if that takes long.
+        """
         until = time.monotonic() + _WAIT_FOR_WORKERS
         with open_lock(self.paths.folder / "workers") as file:
             while not lock(file):

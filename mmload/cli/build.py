@@ -54,6 +54,8 @@ def build(
     exclude: given.Exclude = None,
     overwrite: given.Overwrite = False,
     advise: given.Advise = False,
+    engine: given.Engine = "local",
+    address: given.Address = None,
     part: given.Part = None,
     commit: given.Commit = False,
 ) -> None:
@@ -81,9 +83,8 @@ def build(
         "on_error": on_error,
         "max_errors": max_errors,
         "exclude": exclude,
-        "threads": threads,
-        "processes": processes,
         "command": sys.argv[1:],
+        **_where(engine, address, threads, processes, in_parts=part is not None or commit),
     }
     with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
         if part is not None or commit:
@@ -112,6 +113,24 @@ def _check_parts(part: str | None, commit: bool, overwrite: bool) -> None:
         raise UsageError(
             "--overwrite with --part or --commit would remove what other parts have built; remove OUT first, once"
         )
+
+
+def _where(
+    engine: str, address: str | None, threads: int | None, processes: int | None, *, in_parts: bool
+) -> dict[str, Any]:
+    """The arguments that say where shards are built."""
+    if engine == "local":
+        if address is not None:
+            raise UsageError("--address is of a Ray cluster; add --engine ray, or leave it out")
+        return {"threads": threads, "processes": processes}
+    if engine != "ray":
+        raise UsageError(f"--engine is {engine!r}; use local or ray")
+    if in_parts or processes is not None:
+        other = "--part and --commit build" if in_parts else "--processes builds"
+        raise UsageError(f"{other} without a cluster; leave it out with --engine ray, which divides the shards itself")
+    from mmload.builder.ray_engine import RayEngine
+
+    return {"engine": RayEngine(address=address or "auto", threads=1 if threads is None else threads)}
 
 
 def _recipe(

@@ -76,6 +76,13 @@ Advise = Annotated[
 ]
 
 Processes = Annotated[int | None, typer.Option(help="Processes over shards; one for every 8 cores by default.")]
+Engine = Annotated[
+    str,
+    typer.Option(help="Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md."),
+]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="With --engine ray: the cluster; by default this machine's.")
+]
 Part = Annotated[
     str | None,
     typer.Option(

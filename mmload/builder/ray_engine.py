@@ -1,0 +1,294 @@
+"""Runs the jobs that build shards as tasks of a Ray cluster: ``mmload build --engine ray``.
+
+Takes a job and plans, as every engine, and returns the summaries. A shard is a pure function of its plan and is moved
+into place when it is complete, so a task whose machine dies is begun again elsewhere. Needs ray: the extra ``ray``.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from queue import SimpleQueue
+from typing import Any, ClassVar
+
+from mmload.builder.engines import Job, pickled
+from mmload.builder.private_shards import private_paths
+from mmload.builder.ray_nodes import Rehearsal, check_nodes, last_line, rehearsal, usable
+from mmload.builder.shard_job import OnProgress, ShardPlan
+from mmload.errors import BuildError, MmloadError, UsageError
+from mmload.runtime.thread_pools import check_threads, single_op_pool
+from mmload.sources import SourceSplit
+from mmload.store.shard_writer import BuildPaths, ShardSummary
+
+EXTRA = "--engine ray needs ray; install it with: pip install 'mmload[ray]'"
+_GO_ON = "run the same again to go on from the sealed shards"
+_TRIES = 5  # of one shard: whatever kills its worker so often is in the shard, not in the cluster
+_AHEAD = 16  # tasks that wait for a CPU, so that none is idle and an autoscaler sees that more are wanted
+_REPORTS = 100  # a second, of all tasks together
+_LEAST_PAUSE = 0.3
+_ALONE_SECONDS = 60.0  # without any machine that could run a task
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayEngine:
+    """Runs shards on the machines of a Ray cluster, as many at once as its CPUs allow.
+
+    The source and the destination must be on a file system that all machines see at the same paths.
+
+    Attributes:
+        address: of the cluster, as HOST:PORT; "auto": the one that this machine is part of, or of ``RAY_ADDRESS``.
+        threads: decoding threads of a task, which takes as many CPUs.
+
+    Raises:
+        UsageError: if ray is not installed, or an argument is invalid.
+    """
+
+    address: str = "auto"
+    threads: int = 1
+    apart: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+        if find_spec("ray") is None:
+            raise UsageError(EXTRA)
+        if "://" in self.address:
+            raise UsageError(
+                f"address is {self.address!r}; give HOST:PORT, and run this on a machine of the cluster, "
+                "not through a Ray Client: it writes the dataset"
+            )
+
+    def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+        """Build the shards; see :class:`mmload.builder.engines.Engine`.
+
+        Raises:
+            BuildError: if the cluster cannot be reached, one of its machines lacks what the build needs, or a shard
+                was begun several times in vain.
+            MmloadError: any error of the job.
+        """
+        if not plans:
+            return []
+        paths = BuildPaths(job.folders()[-1])
+        with private_paths(paths) as own, connected(self.address) as ray:
+            common, expected = pickled(job.common()), rehearsal(job, plans[0], own.folder)
+            check_nodes(ray, job, common, expected, self.threads)
+            return _Tasks(ray, job, plans, on_progress, self.threads).run(common, expected)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """The ray module, connected to a cluster; disconnects at the end, if it was not connected before.
+
+    Raises:
+        BuildError: if there is no such cluster.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    _check_reachable(address)
+    before = signal.getsignal(signal.SIGTERM)  # ray replaces it
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        which = "no Ray cluster is running here" if address == "auto" else f"no Ray cluster can be used at {address}"
+        raise BuildError(
+            f"{which} ({last_line(error)}); start one with ray start --head, or give --address HOST:PORT"
+        ) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Fail within seconds where nothing listens: ray tries for a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise BuildError(
+            f"no Ray cluster answers at {address} ({error}); look which address ray start --head has shown"
+        ) from error
+
+
+class _Tasks:
+    """The tasks of a build, and the plans that wait."""
+
+    def __init__(self, ray: Any, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> None:
+        self.ray, self.job, self.plans, self.on_progress, self.threads = ray, job, plans, on_progress, threads
+        self.waiting = list(reversed(range(len(plans))))
+        self.busy: dict[Any, int] = {}
+        self.summaries: dict[int, ShardSummary] = {}
+        self.tries = Counter[int]()
+        self.now: dict[int, tuple[int, int]] = {}
+        self.told: dict[int, tuple[int, int]] = {}
+        self.slots, self.seen_at = 1, time.monotonic()
+        self.looked_at = 0.0
+
+    def run(self, common: bytes, expected: Rehearsal) -> list[ShardSummary]:
+        """Build all shards; ends every task if it fails."""
+        start = self.ray.remote(
+            num_cpus=self.threads, num_returns="streaming", max_retries=0, scheduling_strategy="SPREAD"
+        )(build_shard)
+        whole = self.ray.put((common, expected))
+        name = whole.hex()
+        try:
+            while len(self.summaries) < len(self.plans):
+                self._look_at_cluster()
+                while self.waiting and len(self.busy) < self.slots + _AHEAD:
+                    number = self.waiting.pop()
+                    plan, pause = self.plans[number], max(_LEAST_PAUSE, self.slots / _REPORTS)
+                    samples = pickled(self.job.samples(plan))
+                    self.busy[start.remote([whole], name, plan, samples, self.threads, pause)] = number
+                for task in self.ray.wait(list(self.busy), num_returns=1, timeout=1.0)[0]:
+                    self._receive(task)
+        finally:
+            self._end()
+        return [self.summaries[number] for number in range(len(self.plans))]
+
+    def _look_at_cluster(self) -> None:
+        """Every few seconds: how many tasks can run at once; an error if none can for a minute."""
+        now = time.monotonic()
+        if now < self.looked_at + 2:
+            return
+        self.looked_at = now
+        self.slots = sum(int(node["Resources"]["CPU"] // self.threads) for node in usable(self.ray, self.threads))
+        if self.slots:
+            self.seen_at = now
+        elif now > self.seen_at + _ALONE_SECONDS:
+            raise BuildError(f"no node of the Ray cluster is left that could build; {_GO_ON}")
+
+    def _receive(self, task: Any) -> None:
+        """Take the next message of a task."""
+        number = self.busy[task]
+        try:
+            kind, body = self.ray.get(next(task))
+        except StopIteration:
+            self._begin_again(task, "its messages ended")
+        except self.ray.exceptions.RayTaskError as error:
+            raise BuildError(f"a build worker failed ({last_line(error)})") from error
+        except self.ray.exceptions.RayError as error:
+            self._begin_again(task, type(error).__name__)
+        else:
+            if kind == "progress":
+                self._report(number, body)
+            elif kind == "failed":
+                raise body
+            else:
+                del self.busy[task]
+                skipped = body.skipped
+                plan = self.plans[number]
+                self._report(number, (plan.stop - plan.start, skipped))
+                self.summaries[number] = body
+
+    def _begin_again(self, task: Any, cause: str) -> None:
+        """A task's machine or worker has died: its shard is built by another one."""
+        number = self.busy.pop(task)
+        self.tries[number] += 1
+        if self.tries[number] == _TRIES:
+            plan = self.plans[number]
+            raise BuildError(
+                f"shard {plan.index} of {plan.split} was begun {_TRIES} times, and its worker died each time "
+                f"({cause}); look whether memory runs out there, or {_GO_ON}"
+            )
+        self.waiting.append(number)
+
+    def _report(self, number: int, reached: tuple[int, int]) -> None:
+        """Pass on how much further than ever before a shard is: a task that is begun again counts from zero."""
+        samples, skipped = self.told.get(number, (0, 0))
+        if reached[0] > samples:
+            self.told[number] = reached
+            self.on_progress(reached[0] - samples, reached[1] - skipped)
+
+    def _end(self) -> None:
+        """End the tasks that still run: unfinished shards are built again anyway."""
+        for task in self.busy:
+            with suppress(self.ray.exceptions.RayError, ValueError):
+                self.ray.cancel(task, force=True)
+
+
+_jobs: dict[str, tuple[Job, str]] = {}
+"""In a worker process: the job that it works on, and why it may not, by the job's name. One entry."""
+
+
+def build_shard(
+    whole: Sequence[Any], name: str, plan: ShardPlan, samples: bytes, threads: int, pause: float
+) -> Iterator[tuple[str, Any]]:
+    """A task: builds one shard on a machine of the cluster.
+
+    Args:
+        whole: a reference to the pickled common job and what this machine must get before it may build, in a list:
+            only the first task of a process fetches them.
+        name: of the job.
+        plan: the shard.
+        samples: pickled, as :meth:`Job.samples` returns them.
+        threads: decoding threads.
+        pause: seconds between messages.
+
+    Yields:
+        ("progress", (samples, skipped) so far), then ("finished", the summary) or ("failed", the error).
+    """
+    if name not in _jobs:
+        import ray
+
+        common, expected = ray.get(whole[0])
+        job: Job = pickle.loads(common)
+        _jobs.clear()
+        _jobs[name] = job, expected.fault(job)
+    job, fault = _jobs[name]
+    if fault:
+        yield "failed", BuildError(f"Ray node {socket.gethostname()} {fault}")
+        return
+    part: SourceSplit | None = pickle.loads(samples)
+    messages = SimpleQueue[tuple[str, Any]]()
+    work = (job if part is None else job.of(plan, part), plan, threads, messages)
+    threading.Thread(target=_work, args=work, daemon=True).start()
+    yield from _spaced(messages, pause)
+
+
+def _spaced(messages: SimpleQueue[tuple[str, Any]], pause: float) -> Iterator[tuple[str, Any]]:
+    """The messages up to the last one; of those on progress, at most one every ``pause`` seconds."""
+    due = time.monotonic() + pause
+    while True:
+        message = messages.get()
+        while message[0] == "progress" and not messages.empty():
+            message = messages.get()
+        if message[0] != "progress":
+            yield message
+            return
+        if time.monotonic() >= due:
+            yield message
+            due = time.monotonic() + pause
+
+
+def _work(job: Job, plan: ShardPlan, threads: int, messages: SimpleQueue[tuple[str, Any]]) -> None:
+    """Build a shard in a thread, and say what happens."""
+    done = [0, 0]
+
+    def count(samples: int, skipped: int) -> None:
+        done[0] += samples
+        done[1] += skipped
+        messages.put(("progress", tuple(done)))
+
+    try:
+        attending = job.attend()  # noqa: F841  # held until the shard is done
+        with single_op_pool(threads, "mmload-build") as pool:
+            messages.put(("finished", job(plan, pool, threads, count)))
+    except MmloadError as error:
+        messages.put(("failed", error))
+    except BaseException as error:
+        messages.put(("failed", BuildError(f"a build worker failed ({type(error).__name__}: {error})")))

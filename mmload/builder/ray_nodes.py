@@ -1,0 +1,188 @@
+"""Checks the machines of a Ray cluster before they build: each must see the same folders and make the same pixels.
+
+Takes the job of a build; raises if a machine lacks something. What runs on a machine whose mmload may be another one,
+or missing, is sent as code; the rest is called by name.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mmload.builder.engines import Job, pickled
+from mmload.builder.planned_build import made_by
+from mmload.builder.shard_job import ShardPlan
+from mmload.errors import BuildError, MmloadError, counted
+from mmload.sources import SourceSplit
+
+_ROWS = 2  # that each machine decodes for comparison
+_SHOWN = 3
+_SECONDS = 180.0  # a worker imports torch first, on a network file system perhaps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What a machine must get before it may build. Picklable.
+
+    Attributes:
+        plan: the first rows of a shard.
+        samples: as :meth:`Job.samples` returns them, pickled: a machine may lack their code.
+        crc: of these rows, as :meth:`Job.rehearse` returns it.
+        versions: of the packages that the pixels depend on.
+        folder: a new folder in the build's working folder, which all machines must see.
+    """
+
+    plan: ShardPlan
+    samples: bytes
+    crc: int
+    versions: Mapping[str, str]
+    folder: Path
+
+    def fault(self, job: Job) -> str:
+        """What keeps this machine from building shards of the job, "" if nothing does."""
+        if lacking := _faults(self.versions, look(self.versions, (*job.folders(), self.folder))):
+            return lacking
+        try:
+            crc = _rehearsed(job, self.plan, pickle.loads(self.samples))
+        except MmloadError as error:
+            return f"cannot read what can be read here: {error}"
+        return (
+            ""
+            if crc == self.crc
+            else (
+                f"gets other pixels from the first samples of {self.plan.split}: the source there is another one, or a "
+                "library that decodes is; make both equal"
+            )
+        )
+
+
+def rehearsal(job: Job, plan: ShardPlan, folder: Path) -> Rehearsal:
+    """What this machine gets from the first rows of a shard.
+
+    Raises:
+        MmloadError: as when the shard is built.
+    """
+    few = replace(plan, stop=min(plan.stop, plan.start + _ROWS))
+    samples = job.samples(few)
+    crc = _rehearsed(job, few, samples)
+    return Rehearsal(plan=few, samples=pickled(samples), crc=crc, versions=made_by(), folder=folder)
+
+
+def _rehearsed(job: Job, plan: ShardPlan, samples: SourceSplit | None) -> int:
+    return (job if samples is None else job.of(plan, samples)).rehearse(plan)
+
+
+def look(packages: Sequence[str] | Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
+    """The versions of these packages on this machine, and those of the folders that it does not see."""
+    return _looker()(list(packages), [str(folder) for folder in folders])
+
+
+def _looker() -> Callable[[list[str], list[str]], tuple[dict[str, str], list[str]]]:
+    """A function that is pickled with its code, as it is local: it runs where mmload is not installed, too."""
+
+    def look_here(packages: list[str], folders: list[str]) -> tuple[dict[str, str], list[str]]:
+        import os
+        from contextlib import suppress
+        from importlib import import_module, metadata
+
+        versions = {}
+        for name in packages:
+            with suppress(ImportError):  # of which PackageNotFoundError is one
+                versions[name] = import_module(name).__version__ if name == "mmload" else metadata.version(name)
+        return versions, [folder for folder in folders if not os.path.exists(folder)]
+
+    return look_here
+
+
+def _rehearse(common: bytes, expected: Rehearsal) -> str:
+    """On a machine of the cluster: what keeps it from building, "" if nothing does."""
+    try:
+        job: Job = pickle.loads(common)
+    except Exception as error:  # whatever an import of the source's own code raises
+        return f"cannot load the source ({type(error).__name__}: {error}); install its code there"
+    return expected.fault(job)
+
+
+def check_nodes(ray: Any, job: Job, common: bytes, expected: Rehearsal, threads: int) -> None:
+    """Ask every machine of the cluster that has CPUs for a task.
+
+    Raises:
+        BuildError: if there is none, or one lacks something; names it.
+    """
+    nodes = list(usable(ray, threads))
+    if not nodes:
+        raise BuildError(
+            f"no node of the Ray cluster has {counted(threads, 'CPU')} for a task; start nodes with "
+            f"ray start --address, or lower --threads"
+        )
+    folders = [str(folder) for folder in (*job.folders(), expected.folder)]
+    seen = _everywhere(ray, nodes, _looker(), [list(expected.versions), folders])
+    _refuse({name: _faults(expected.versions, found) for name, found in seen.items()})
+    _refuse(_everywhere(ray, nodes, _rehearse, [common, expected]))
+
+
+def usable(ray: Any, threads: int) -> Iterator[Mapping[str, Any]]:
+    """The machines that are alive and large enough for a task."""
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU", 0) >= threads:
+            yield node
+
+
+def _everywhere(
+    ray: Any, nodes: Sequence[Mapping[str, Any]], call: Callable[..., Any], words: list[Any]
+) -> dict[str, Any]:
+    """Name of a machine -> what the function returns there; without those that die meanwhile."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    remote = ray.remote(num_cpus=0, max_retries=0)(call)
+    asked = {}
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        asked[remote.options(scheduling_strategy=there).remote(*words)] = _name(node)
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_SECONDS)
+    if late:
+        names = ", ".join(asked[reference] for reference in late[:_SHOWN])
+        raise BuildError(f"no answer within {_SECONDS:.0f} s from Ray node {names}; look there, or remove it")
+    answers = {}
+    for reference in ready:
+        try:
+            answers[asked[reference]] = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise BuildError(f"Ray node {asked[reference]} cannot run mmload: {last_line(error)}") from error
+        except ray.exceptions.RayError:  # it has died; the cluster goes on without it
+            continue
+    return answers
+
+
+def _faults(expected: Mapping[str, str], found: tuple[Mapping[str, str], Sequence[str]]) -> str:
+    """How a machine differs from this one; "" if it does not."""
+    versions, missing = found
+    unlike = [name for name in expected if versions.get(name) != expected[name]]
+    if unlike:
+        there = ", ".join(f"{name} {versions[name]}" if name in versions else f"no {name}" for name in unlike)
+        here = ", ".join(f"{name} {expected[name]}" for name in unlike)
+        return f"has {there}, and here is {here}; install the same there"
+    if missing:
+        return f"does not see {missing[0]}; mount the same file system there, at the same path"
+    return ""
+
+
+def _refuse(faults: Mapping[str, str]) -> None:
+    """Raise for the machines that lack something."""
+    bad = [(name, fault) for name, fault in sorted(faults.items()) if fault]
+    if bad:
+        more = f" (and {counted(len(bad) - 1, 'other node')})" if len(bad) > 1 else ""
+        raise BuildError(f"Ray node {bad[0][0]}{more} {bad[0][1]}")
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    """How a machine is named in messages; the number tells apart several nodes of one machine."""
+    return f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']}, {node['NodeID'][:8]})"
+
+
+def last_line(error: Exception) -> str:
+    """The last line of an error's text: of a traceback of another machine, the error itself."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -1,0 +1,225 @@
+"""Builds on a Ray cluster: the bytes of a local build, whatever dies; and what a node lacks is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from conftest import contents, make_folder, mmload
+from PIL import Image
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+from ray_cluster import add_node, builders, ray_cluster
+
+from mmload.builder import ray_engine, ray_nodes
+from mmload.builder.pipeline import build
+from mmload.builder.ray_engine import RayEngine
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.shard_job import ShardJob
+from mmload.errors import BuildError, SampleError, UsageError
+
+_ROWS = 4
+slow = pytest.mark.slow
+
+
+def recipe(source: Path, out: Path) -> BuildRecipe:
+    size = _ROWS * (3 * 16 * 16 + 8)
+    return BuildRecipe(kind="imagefolder", root=source, out=out, transforms=square(16), shard_bytes=size)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """160 links to 8 photographs that take some 20 ms each."""
+    folder = tmp_path_factory.mktemp("ray") / "photos" / "ant"
+    folder.mkdir(parents=True)
+    for number in range(160):
+        file = folder / f"{number:03d}.jpg"
+        if number < 8:
+            Image.effect_noise((1400, 1100), 20 + number).convert("RGB").save(file)
+        else:
+            os.link(folder / f"{number % 8:03d}.jpg", file)
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path) -> Path:
+    return build(recipe(photos, photos.parent / "whole")).out
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes, and this process connected: so the workers are those of all tests."""
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    with ray_cluster(1, 1) as started:
+        ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            yield started
+        finally:
+            ray.shutdown()
+
+
+@slow
+def test_a_node_is_killed_and_the_bytes_are_those_of_a_local_build(
+    cluster: Any, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third, seen, again = add_node(cluster, 1), [], []
+    begin_again = ray_engine._Tasks._begin_again
+
+    def kill(done: int, total: int) -> None:
+        until = time.monotonic() + 30
+        while not seen and not builders(third) and time.monotonic() < until:
+            time.sleep(0.005)
+        if not seen:
+            cluster.remove_node(third, allow_graceful=False)
+        seen.append(done)
+
+    def note(tasks: Any, task: Any, cause: str) -> None:
+        again.append(cause)
+        begin_again(tasks, task, cause)
+
+    monkeypatch.setattr(ray_engine._Tasks, "_begin_again", note)
+    report = build(recipe(photos, tmp_path / "out"), engine=RayEngine(), progress=kill)
+    assert again, "nothing ran on the node that was killed"
+    assert (report.built, seen[-1]) == (160, 160)
+    assert seen == sorted(seen)
+    assert contents(tmp_path / "out") == contents(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@slow
+def test_an_interrupted_build_goes_on_without_ray(cluster: Any, photos: Path, whole: Path, tmp_path: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done > total / 3:
+            raise KeyboardInterrupt
+
+    job = recipe(photos, tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        build(job, engine=RayEngine(), progress=interrupt)
+    assert 0 < build(job).built < 160
+    assert contents(tmp_path / "out") == contents(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@slow
+def test_errors_and_skips_are_those_of_a_local_build(cluster: Any, tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "photos", per_class=6)
+    sorted(source.rglob("*.*"))[7].write_bytes(b"no image")
+    job = recipe(source, tmp_path / "out")
+    with pytest.raises(SampleError, match="add --on-error skip"):
+        build(job, engine=RayEngine())
+    assert build(job, engine=RayEngine(), on_error="skip").skipped == 1
+    build(replace(job, out=tmp_path / "whole"), on_error="skip")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    with pytest.raises(BuildError, match="more than --max-errors 0 allows"):
+        build(replace(job, out=tmp_path / "none"), engine=RayEngine(), on_error="skip", max_errors=0)
+
+
+@slow
+def test_a_node_that_lacks_something_is_named_before_anything_is_built(
+    cluster: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, folders = recipe(photos, tmp_path / "out"), ShardJob.folders
+    made_by = ray_nodes.made_by()
+    faults: list[tuple[Any, str, Any, str]] = [
+        (ray_nodes, "made_by", lambda: made_by | {"torch": "9.9"}, r"has torch .*, and here is torch 9\.9"),
+        (ray_nodes, "made_by", lambda: made_by | {"no-package": "1"}, "has no no-package, and here is no-package 1"),
+        (ShardJob, "folders", lambda self: (Path("/not/there"), *folders(self)), "does not see /not/there; mount"),
+    ]
+    for place, name, value, message in faults:
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            with pytest.raises(BuildError, match=rf"Ray node \S+ \(.*\) \(and 1 other node\) {message}"):
+                build(job, engine=RayEngine())
+    rehearsed = ray_nodes._rehearsed
+    with monkeypatch.context() as patch:
+        patch.setattr(ray_nodes, "_rehearsed", lambda *words: rehearsed(*words) + 1)
+        with pytest.raises(BuildError, match="gets other pixels from the first samples of train"):
+            build(job, engine=RayEngine())
+    with pytest.raises(BuildError, match="no node of the Ray cluster has 64 CPUs for a task"):
+        build(job, engine=RayEngine(threads=64))
+    assert not list((tmp_path / ".out.building" / "dataset").iterdir())
+
+
+@slow
+def test_the_command_builds_and_its_death_leaves_a_build_that_goes_on(
+    cluster: Any, photos: Path, whole: Path, tmp_path: Path
+) -> None:
+    words = ["build", "imagefolder", str(photos), str(tmp_path / "out"), "--size", "16", "--shard-size", "3104"]
+    on_ray = [*words, "--engine", "ray", "--address", cluster.address]
+    driver = subprocess.Popen([sys.executable, "-m", "mmload", *on_ray], stderr=subprocess.DEVNULL)
+    sealed = tmp_path / ".out.building" / "notes" / "train"
+    until = time.monotonic() + 60
+    while not list(sealed.glob("*.json")) and time.monotonic() < until:
+        assert driver.poll() is None
+        time.sleep(0.01)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    done = mmload(*on_ray)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "from an earlier run" in done.stdout
+    assert contents(tmp_path / "out") == contents(whole)
+
+
+def test_options_that_exclude_each_other_are_refused(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    words = ["build", "imagefolder", photos, tmp_path / "out", "--size", 16]
+    for more in (["--engine", "dask"], ["--address", "a:1"], ["--engine", "ray", "--part", "1/2"]):
+        assert mmload(*words, *more).returncode == 2
+    for more in (["--processes", 2], ["--threads", 0], ["--address", "ray://a:1"]):
+        assert mmload(*words, "--engine", "ray", *more).returncode == 2
+    with pytest.raises(UsageError, match="give them to the engine"):
+        build(recipe(photos, tmp_path / "out"), engine=RayEngine(), threads=2)
+    on_cuda = replace(recipe(photos, tmp_path / "out"), decode={"device": "cuda"})
+    with pytest.raises(UsageError, match="decode on the cpu"):
+        build(on_cuda, engine=RayEngine())
+    monkeypatch.setattr(ray_engine, "find_spec", lambda name: None)
+    assert mmload(*words, "--engine", "ray").stderr == f"mmload: {ray_engine.EXTRA}\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(BuildError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
+            ray_engine._check_reachable(f"127.0.0.1:{port}")
+
+
+def test_messages_of_a_task_end_with_the_last_and_carry_the_latest_progress() -> None:
+    messages = SimpleQueue[tuple[str, Any]]()
+    for count in range(50):
+        messages.put(("progress", (count, 0)))
+    messages.put(("finished", "summary"))
+    assert list(ray_engine._spaced(messages, 0)) == [("finished", "summary")]
+    messages.put(("progress", (7, 1)))
+    spaced = ray_engine._spaced(messages, 0)
+    assert next(spaced) == ("progress", (7, 1))
+
+
+def test_a_shard_that_is_begun_again_counts_once_and_not_for_ever() -> None:
+    reports: list[tuple[int, int]] = []
+    plan = ray_engine.ShardPlan(split="train", index=3, start=0, stop=10)
+    tasks = ray_engine._Tasks(None, None, [plan], lambda *counts: reports.append(counts), 1)  # type: ignore[arg-type]
+    for reached in ((4, 1), (2, 0), (4, 1), (6, 1), (10, 2)):
+        tasks._report(0, reached)
+    assert reports == [(4, 1), (2, 0), (4, 1)]
+    for _ in range(4):
+        tasks.busy["task"] = 0
+        tasks._begin_again("task", "NodeDiedError")
+    tasks.busy["task"] = 0
+    with pytest.raises(BuildError, match=r"shard 3 of train was begun 5 times, .* \(NodeDiedError\)"):
+        tasks._begin_again("task", "NodeDiedError")
