@@ -28,6 +28,10 @@ _BOOT, _BOOT_ID = "boot", Path("/proc/sys/kernel/random/boot_id")
 _SPARE = 0.01
 """The share of the limit that an eviction frees beyond what is needed, so that not every block asks for one."""
 
+_RESERVED = 16 * 2**20
+"""Bytes that are counted ahead, so that not every request locks the file that processes share; at most a 256th of the
+limit."""
+
 _OPENED: dict[tuple[str, Path], DatasetCache] = {}
 _OPENING = threading.Lock()
 
@@ -49,6 +53,7 @@ class DatasetCache:
         self.root = cache / self.manifest.contents[:32]
         self._fields: dict[tuple[str, str], RemoteBlocks] = {}
         self._lock = threading.Lock()
+        self._reserve, self._reserving = 0, threading.Lock()
         self._random = np.random.default_rng(0)
         try:
             self.root.mkdir(exist_ok=True)
@@ -108,6 +113,14 @@ class DatasetCache:
         Raises:
             StoreError: if nothing can be evicted.
         """
+        with self._reserving:
+            if self._reserve < more:
+                self._make_room(more)
+            self._reserve -= more
+
+    def _make_room(self, more: int) -> None:
+        """Count at least so many bytes as reserved; more than that where nothing has to go for them."""
+        more -= self._reserve
         with self.folder.counting():
             while (excess := self.folder.excess(more)) > 0 and self.folder.remove_unused(self.root.name):
                 pass
@@ -118,13 +131,19 @@ class DatasetCache:
                         f"cache_limit is {bytes_text(self.limit or 0)}, which has no room for what is read at the same "
                         "time; give more"
                     )
-            self.folder.count(more)
+            ahead = _RESERVED if self.limit is None else min(_RESERVED, self.limit // 256)
+            if self.folder.excess(more + ahead) > 0:
+                ahead = 0
+            self.folder.count(more + ahead)
+        self._reserve += more + ahead
 
     def close(self) -> None:
         """End the threads and close the files; nothing may read afterwards."""
         for blocks in self._fields.values():
             blocks.close()
             blocks.kept.close()
+        with self.folder.counting():
+            self.folder.count(-self._reserve)
         self._lock_file.close()
         self.folder.close()
 

@@ -31,6 +31,14 @@ _PAGE = 4096
 States = NDArray[np.uint32]
 
 
+class _Stored:
+    """Blocks whose bytes are in their file, with the states that they had before they were fetched."""
+
+    def __init__(self, run: Run, seen: States) -> None:
+        self.run, self.seen = run, seen
+        self.is_marked = False
+
+
 class KeptBlocks:
     """The blocks of one field of one split. Thread-safe; processes share them.
 
@@ -53,7 +61,8 @@ class KeptBlocks:
         mapped = np.memmap(path, np.uint32, "r+", shape=(max(1, grid.blocks),))
         self.states: States = mapped.view(np.ndarray)  # a slice of a memmap takes ten times as long
         self._open: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._lock, self._marking = threading.Lock(), threading.Lock()
+        self._stored: list[_Stored] = []
 
     def doubt(self) -> None:
         """Take every block as unchecked: after the machine was started anew."""
@@ -107,12 +116,23 @@ class KeptBlocks:
         except OSError as error:
             self.cancel(run)
             raise StoreError(f"cannot write {self.path(run.shard)} ({error.strerror})") from error
-        with self.cache.counting():
-            states = self.states[run.first : run.first + run.blocks]
-            ours = (states == seen) & ((seen & _KIND) == ABSENT)
-            states[ours] += np.uint32(_STEP + THERE)
-            if not ours.all():
-                self.cache.count(-int(self.grid.bytes_of(run.first + np.flatnonzero(~ours)).sum()))
+        stored = _Stored(run, seen)
+        self._stored.append(stored)
+        with self._marking:
+            if not stored.is_marked:  # else the thread before has marked it with its own: one file lock for many runs
+                with self.cache.counting():
+                    while self._stored:
+                        self._mark(self._stored.pop())
+
+    def _mark(self, stored: _Stored) -> None:
+        """Say that blocks are there; under ``counting``."""
+        run, seen = stored.run, stored.seen
+        states = self.states[run.first : run.first + run.blocks]
+        ours = (states == seen) & ((seen & _KIND) == ABSENT)
+        states[ours] += np.uint32(_STEP + THERE)
+        if not ours.all():
+            self.cache.count(-int(self.grid.bytes_of(run.first + np.flatnonzero(~ours)).sum()))
+        stored.is_marked = True
 
     def cancel(self, run: Run) -> None:
         """Take back the count of blocks that have not come."""

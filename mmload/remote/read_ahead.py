@@ -10,11 +10,12 @@ from mmload.errors import MmloadError
 from mmload.remote.epoch_plan import EpochPlan
 from mmload.remote.remote_blocks import RemoteBlocks
 
-AHEAD_BYTES = 256 * 2**20
-"""How far it is ahead at most."""
+AHEAD_BYTES = 2 * 2**30
+"""How far it is ahead at most: half of it is more than a window of a shuffle in blocks, 64 blocks of 64 rows, if
+rows take 196 kB. Neighbors that one window reads in any order then come in one request."""
 
 _SHARE = 1 / 16  # of the limit: what comes early evicts what the same epoch may still need
-_POSITIONS = 256  # asked for at a time
+_LEAST, _LARGEST = 256, 1 << 16  # positions asked for at a time
 _WAIT_S = 0.002
 
 
@@ -42,7 +43,7 @@ class ReadAhead:
 def _run(fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, ended: threading.Event) -> None:
     plan = fields[0][1]
     try:
-        for position, rows in plan.chunks(epoch, plan.now, min(_POSITIONS, most)):
+        for position, rows in plan.chunks(epoch, plan.now, _at_once(most)):
             while position + len(rows) - plan.now > most and position > plan.now and not ended.wait(_WAIT_S):
                 pass
             if ended.is_set():
@@ -53,3 +54,8 @@ def _run(fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, en
         return  # the batch that needs those rows meets the same error, and raises it
     for blocks, _ in fields if ended.is_set() else ():
         blocks.forget_ahead()
+
+
+def _at_once(most: int) -> int:
+    """How many positions are asked for at a time: the more, the more neighbors come in one request."""
+    return max(min(_LEAST, most), min(_LARGEST, most // 2))

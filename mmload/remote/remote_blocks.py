@@ -23,6 +23,7 @@ MOST_JOINED = 4 * 2**20
 """The most bytes of neighboring blocks that one request fetches: a batch may wait for the last of them."""
 
 _TRIES = 2  # of bytes with another checksum, which may have been spoiled on their way
+_ASKED = 256  # runs at a time: all threads wait meanwhile
 _READS = 50  # of blocks that are evicted again and again before they are read
 
 Room = Callable[[int], None]
@@ -59,11 +60,12 @@ class RemoteBlocks:
         """Fetch blocks that are needed later, in this order."""
         absent = blocks[~self.kept.are_there(blocks)]
         if len(absent):
-            _, heads = np.unique(absent, return_index=True)
-            in_order = absent[np.sort(heads)]
-            for start in range(0, len(in_order), 256):
-                part = np.sort(in_order[start : start + 256])
-                self._fetching.want(self.grid.runs(part, MOST_JOINED), AHEAD)
+            different, positions = np.unique(absent, return_index=True)
+            runs = self.grid.runs(different, MOST_JOINED)
+            starts = np.cumsum([0, *(run.blocks for run in runs[:-1])])
+            first = np.argsort(np.minimum.reduceat(positions, starts), kind="stable").tolist()
+            for start in range(0, len(first), _ASKED):
+                self._fetching.want([runs[index] for index in first[start : start + _ASKED]], AHEAD)
 
     @property
     def backlog(self) -> int:
@@ -123,13 +125,16 @@ class RemoteBlocks:
 
     def _fetch(self, run: Run) -> None:
         """Have a run's blocks here, those that are not."""
-        numbers = np.arange(run.first, run.first + run.blocks)
         states = self.kept.states[run.first : run.first + run.blocks].copy()
+        if not (states & _KIND).any():
+            return self._fetch_absent(run)
+        numbers = np.arange(run.first, run.first + run.blocks)
         doubted = numbers[(states & _KIND) == UNCHECKED]
         for part in self.grid.runs(doubted, MOST_JOINED):
             self._check_again(part)
         for part in self.grid.runs(numbers[~self.kept.are_there(numbers)], MOST_JOINED):
             self._fetch_absent(part)
+        return None
 
     def _fetch_absent(self, run: Run) -> None:
         seen = self.kept.states[run.first : run.first + run.blocks].copy()

@@ -110,6 +110,18 @@ def test_what_was_read_is_not_fetched_again(large: Dataset, url: str, bucket: Bu
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
 
 
+def test_neighbors_are_asked_for_together_and_what_is_needed_first_comes_first(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    blocks = cache_of(remote).blocks("train", "images")
+    asked: list[tuple[int, int]] = []
+    want = lambda runs, urgency: asked.extend((run.first, run.blocks) for run in runs)  # noqa: E731
+    monkeypatch.setattr(blocks._fetching, "want", want)
+    blocks.ahead(np.array([10, 3, 7, 2, 11, 4, 10]))
+    assert asked == [(10, 2), (2, 3), (7, 1)]
+
+
 @pytest.mark.parametrize("shuffle", [True, "block"])
 def test_half_of_the_data_in_cache(url: str, tmp_path: Path, shuffle: bool | str) -> None:
     """Epochs after the first fetch at most 0.55 of the data, and never is more kept than the limit."""
