@@ -89,7 +89,7 @@ def test_a_sources_own_jpegs_lose_nothing(wide: Path, tmp_path: Path) -> None:
 
 def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_encoding, "_SUBSAMPLING_420", 0)
-    wrong = failed(check(built(wide, tmp_path / "out", encode="jpeg"), wide, Collate()))
+    wrong = failed(check(built(wide, tmp_path / "out", encode="jpeg"), wide))
     assert {name for name in wrong if "pixels" in name} == {"pixels of jpeg, as JPEGs", "pixels of png, as JPEGs"}
 
 
