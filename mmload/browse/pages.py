@@ -26,7 +26,6 @@ from mmload.errors import MmloadError, UsageError, one_line
 from mmload.pictures.annotations import VOID, color_of, name_of
 from mmload.pictures.contact_sheet import Cell, annotated
 from mmload.store.exclusion_list import originals_of
-from mmload.store.field_files import need_one_size
 from mmload.store.opening import opened
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ class Pages:
 
     Raises:
         StoreError: if there is no dataset that can be opened.
-        UsageError: if rows have their own sizes.
         RecipeError: if the marks' file is no list.
     """
 
@@ -82,8 +80,6 @@ class Pages:
         seed: int = 0,
     ) -> None:
         self._folder, manifest = opened(dataset)
-        for name, record in manifest.splits.items():
-            need_one_size(record.fields, f"split {name!r} of {dataset}", "mmload browse")
         self._splits = {name: SplitRows(self._folder, name, record) for name, record in manifest.splits.items()}
         self._marks = Marks(marks, self._folder.path)
         self._originals = Originals(source, manifest.recipe)

@@ -18,6 +18,7 @@ from mmload.store.dataset_folder import Folder
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
 from mmload.store.row_sources import Samples, Source
+from mmload.store.whole_reader import WholeReader
 
 Rows = npt.NDArray[np.int64]
 
@@ -39,6 +40,7 @@ class SplitRows:
         self.samples = Samples(folder, name, record)
         self._starts = np.cumsum([0, *(shard.rows for shard in record.shards)])
         self._members: OrderedDict[int, Rows] = OrderedDict()
+        self._readers: dict[str, WholeReader] = {}
         self._lock = Lock()
 
     @property
@@ -85,7 +87,11 @@ class SplitRows:
         if not self.has_images:
             raise UsageError(f"split {self.name} has no uint8 images to show; it has {choices(self.record.fields)}")
         rows = self._checked([row])
-        fields = {name: self._read(name, rows) for name in SHOWN if name in self.record.fields}
+        shown = {name: self.record.fields[name] for name in SHOWN if name in self.record.fields}
+        fields = {
+            name: self._whole(name).pixels(row)[None] if spec.own_sizes else self._read(name, rows)
+            for name, spec in shown.items()
+        }
         return cells_of({**fields, "ids": rows}, self.record.classes)[0]
 
     def names(self, rows: Rows) -> list[str]:
@@ -134,11 +140,23 @@ class SplitRows:
                 self._fill(field, shard, first, out)
                 yield int(self._starts[shard]) + first, out
 
+    def _whole(self, field: str) -> WholeReader:
+        """The reader of a field whose rows have their own sizes."""
+        with self._lock:
+            if field not in self._readers:
+                spec = self.record.fields[field]
+                self._readers[field] = WholeReader(self._folder, self.name, self.record, field, spec, self._held)
+            return self._readers[field]
+
+    def _held(self, file: str, shard: int) -> HeldFile:
+        """A file of a shard."""
+        path = f"{self.name}/{shard_name(shard)}/{file}.memmap"
+        record = self.record.shards[shard].files[file]
+        return HeldFile(self._folder, path, record, self._folder.seen(self.name, file, shard))
+
     def _fill(self, field: str, shard: int, first: int, out: npt.NDArray[Any]) -> None:
         """Contiguous rows of one shard."""
-        file = f"{self.name}/{shard_name(shard)}/{field}.memmap"
-        record = self.record.shards[shard].files[field]
-        held = HeldFile(self._folder, file, record, self._folder.seen(self.name, field, shard))
+        held = self._held(field, shard)
         held.fill(memoryview(out.reshape(-1).view(np.uint8).data), first * self.record.fields[field].row_bytes)
         held.check()
 

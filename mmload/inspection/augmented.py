@@ -62,15 +62,19 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
         UsageError: if the collate cannot render these rows.
     """
     collates = collate.collates if isinstance(collate, Views) else (collate,)
-    need_one_size(split.fields, f"split {split.name!r} of {split.path}", "drawing rows as training sees them")
+    others = {name: spec for name, spec in split.fields.items() if name != "images"}
+    need_one_size(others, f"split {split.name!r} of {split.path}", "drawing rows as training sees them")
     ids = row_numbers(rows, len(split), f"split {split.name!r}")
     batch = split.rows(ids)
     lines: list[list[Cell]] = [[] for _ in range(len(ids))]
     for epoch in range(draws):
-        drawn = batch.replace(seeds=sample_seeds(seed, epoch, ids))
+        seeds = sample_seeds(seed, epoch, ids)
         collate.set_epoch(epoch)
         try:
-            made = collate(drawn)
+            if split.fields["images"].own_sizes:
+                made = collate([batch[number].replace(seeds=seeds[number]) for number in range(len(ids))])
+            else:
+                made = collate(batch.replace(seeds=seeds))
         except (ValueError, TypeError) as error:
             raise UsageError(f"these steps cannot render split {split.name!r} of {split.path}: {error}") from error
         views = made if isinstance(made, tuple) else (made,)

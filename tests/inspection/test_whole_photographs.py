@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from building import make_pictures
 from conftest import complaint, mmload
 from PIL import Image
 from whole_datasets import some_images, whole_dataset
 
 import mmload as package
+from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
+from mmload.browse.pages import Pages
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.inspection.augmented import drawn_cells
 from mmload.inspection.class_rows import class_rows
 from mmload.inspection.report import report
 from mmload.inspection.thumbnails import thumbnails
@@ -50,9 +55,41 @@ def test_rows_are_shown_in_their_own_sizes(built: tuple[Path, Path], tmp_path: P
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size[0] > 100
-    assert "whole photographs" in complaint(
-        mmload("preview", built[1], "-o", tmp_path / "drawn.png", "--augment", "RandomHorizontalFlip()"), 2
+    drawn = ["--augment", "RandomResizedCrop(24), RandomHorizontalFlip()", "--grid", "2x4"]
+    done = mmload("preview", built[1], "-o", tmp_path / "drawn.png", *drawn)
+    assert done.returncode == 0, done.stderr
+    message = complaint(
+        mmload("preview", built[1], "-o", tmp_path / "none.png", "--augment", "RandomHorizontalFlip()"), 2
     )
+    assert "these steps cannot render split 'train'" in message
+
+
+def test_drawn_rows_are_what_the_loader_gives(built: tuple[Path, Path]) -> None:
+    split = package.open(built[1])["train"]
+    collate = package.Collate(RandomResizedCrop(24), RandomHorizontalFlip(), dtype=torch.uint8)
+    rows = [4, 0, 3]
+    with package.Loader(split, batch_size=3, sampler=rows, collate=collate, seed=5) as loader:
+        epochs = [next(iter(loader)).images for _ in range(2)]
+    for line, number in zip(drawn_cells(split, collate, rows, draws=2, seed=5), range(3), strict=True):
+        for cell, images in zip(line, epochs, strict=True):
+            assert (cell.image == images[number].numpy()).all()
+
+
+def test_browse_shows_whole_photographs_and_their_draws(built: tuple[Path, Path], tmp_path: Path) -> None:
+    split = package.open(built[1])["train"]
+    pages = Pages(
+        built[1],
+        tmp_path / "marks.toml",
+        augmentation="crops",
+        collate_for=lambda classes: package.Collate(RandomResizedCrop(24)),
+    )
+    for row in (0, 4):
+        assert (pages._splits["train"].cell(row).image == split[row].images.numpy()).all()
+        reply = pages.get("image/stored", {"split": "train", "row": str(row)})
+        assert reply.status == 200
+        assert Image.open(io.BytesIO(reply.body)).size
+        assert pages.get("api/draws", {"split": "train", "row": str(row)}).status == 200
+        assert pages.get("image/draw", {"split": "train", "row": str(row), "number": "0"}).status == 200
 
 
 def test_a_report_looks_at_every_row(built: tuple[Path, Path], tmp_path: Path) -> None:
@@ -107,13 +144,3 @@ def test_an_export_builds_to_the_same_rows(built: tuple[Path, Path], tmp_path: P
         with Image.open(file) as mask:
             shapes.append(np.asarray(mask).shape)
     assert shapes == [(30, 40), (7, 9)]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("browse", "--no-open", "--source")],
-    ids=lambda words: words[0],
-)
-def test_what_needs_rows_of_one_size_says_so(built: tuple[Path, Path], words: tuple[str, ...]) -> None:
-    message = complaint(mmload(words[0], built[1], *words[1:], built[0]), 2)
-    assert f"are whole photographs, each of its own size, and mmload {words[0]} needs rows of one size" in message
