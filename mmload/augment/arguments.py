@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mmload.errors import one_line
@@ -226,3 +227,13 @@ def _scalar(value: object) -> object:
     if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
         return value.item()
     return value
+
+
+def torch_device(device: object) -> torch.device:
+    """A device, from itself or its name."""
+    if isinstance(device, torch.device):
+        return device
+    try:
+        return torch.device(device if isinstance(device, str) else "")
+    except RuntimeError as error:
+        raise refusal("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error

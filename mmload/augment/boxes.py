@@ -19,7 +19,7 @@ from mmload.render.device_constants import constant
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import moved_masks
-from mmload.render.torch_sampling import gathered_masks
+from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
 from mmload.render.torch_warps import warped_points
 
 _ROUNDING = 1e-3
@@ -84,7 +84,9 @@ class Trail(NamedTuple):
         return cls(frame.expand(len(boxes), 1, 4), cropped, nothing, boxes.new_ones(boxes.shape[:2]), nothing)
 
 
-def followed(batch: Batch, plan: Plan, trail: Trail | None = None) -> tuple[Batch, Trail | None]:
+def followed(
+    batch: Batch, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
+) -> tuple[Batch, Trail | None]:
     """The batch with boxes and masks as the plan moves them; unchanged where it moves nothing.
 
     Boxes are moved and clipped, and none is dropped: :func:`judged` does that once, after all passes, so that what a
@@ -94,11 +96,13 @@ def followed(batch: Batch, plan: Plan, trail: Trail | None = None) -> tuple[Batc
         batch: before it.
         plan: of one pass.
         trail: of the passes before it; None: there was none.
+        own: the masks, in place of the batch's, if they have a size each.
     """
     if not plan.moves:
         return batch, trail
-    if batch.masks is not None:
-        masks = gathered_masks(batch.masks, plan)
+    masks = batch.masks if own is None else gathered_own_masks(own, plan)
+    if masks is not None:
+        masks = gathered_masks(masks, plan) if own is None else masks
         batch = batch.replace(masks=masks if plan.program is None else moved_masks(plan.program, masks))
     if batch.boxes is None:
         return batch, trail

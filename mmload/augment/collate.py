@@ -12,7 +12,7 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import integer, refusal, shown
+from mmload.augment.arguments import integer, refusal, shown, torch_device
 from mmload.augment.boxes import BoxRule, Trail, boxes_in, followed, judged
 from mmload.augment.checks import (
     refuse_batch,
@@ -25,7 +25,7 @@ from mmload.augment.checks import (
 from mmload.augment.draws import Draws, fresh_seeds
 from mmload.augment.epochs import SharedEpoch, epoch_of_loader
 from mmload.augment.mix import MixStep
-from mmload.augment.passes import one_pass, rehearse
+from mmload.augment.passes import one_pass, rehearse, rendered
 from mmload.augment.rows import apart, have_sizes, stacked_rows
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
@@ -33,6 +33,7 @@ from mmload.errors import counted
 from mmload.render.image_lines import ImageLines, Numbers
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
+from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -78,7 +79,7 @@ class Collate(nn.Module):
         if not isinstance(memory_format, torch.memory_format) or memory_format not in _FORMATS:
             raise refusal("memory_format", memory_format, "torch.contiguous_format or torch.channels_last")
         self.steps = nn.ModuleList(steps)
-        self.device = None if device is None else _device(device)
+        self.device = None if device is None else torch_device(device)
         self.dtype = dtype
         self.memory_format = memory_format
         if not isinstance(box_rule, BoxRule | None):
@@ -131,28 +132,34 @@ class Collate(nn.Module):
                 raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
             return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
         if isinstance(batch, Sequence) and have_sizes(batch):
-            rest, images = apart(batch)
-            return self.render_sizes(rest, images, generator=generator)
+            rest, images, masks = apart(batch)
+            return self.render_sizes(rest, images, masks, generator=generator)
         stacked = stacked_rows(batch)
         if self.device is not None:
             stacked = stacked.to(self.device)
         return self.render(stacked, stacked.images, generator=generator)
 
     def render_sizes(
-        self, batch: Batch, images: Sequence[Tensor], *, generator: torch.Generator | None = None
+        self,
+        batch: Batch,
+        images: Sequence[Tensor],
+        masks: OwnMasks | None = None,
+        *,
+        generator: torch.Generator | None = None,
     ) -> Batch:
         """Renders images of a size each, on a CPU.
 
         Args:
-            batch: everything but the images.
+            batch: everything but the images and masks.
             images: uint8 [C, h, w], one a sample.
+            masks: of the images' sizes; None: there are none.
             generator: where seeds come from if the batch has none; None: torch's default generator.
 
         Returns:
             The batch with images in the collate's dtype and memory format, where the collate's device is.
         """
         sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
-        prepared = self.prepare(batch, (images[0].shape[0], 0, 0), sizes=sizes, generator=generator)
+        prepared = self.prepare(batch, (images[0].shape[0], 0, 0), sizes=sizes, masks=masks, generator=generator)
         out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
         prepared.render_lines(0, ImageLines.of_images(images), out)
         made = prepared.finish(out)
@@ -203,6 +210,8 @@ class Collate(nn.Module):
         source: torch.dtype = torch.uint8,
         generator: torch.Generator | None = None,
         sizes: Tensor | None = None,
+        masks: OwnMasks | None = None,
+        framed: bool = False,
     ) -> PreparedBatch:
         """Draws and describes a batch whose images are yet to be read.
 
@@ -213,6 +222,8 @@ class Collate(nn.Module):
             source: the images' dtype.
             generator: where seeds come from if the batch has none; None: torch's default generator.
             sizes: int64 [B, 2], height and width of each image; None: all have the same.
+            masks: in place of the batch's where ``sizes`` are given; None: there are none.
+            framed: whether images that no step makes one size are put on a canvas of the largest.
 
         Returns:
             The description, to be rendered row by row or at once, and then finished.
@@ -220,10 +231,10 @@ class Collate(nn.Module):
         if device is None:
             device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
         refuse_batch(batch, shape, source, sizes)
-        refuse_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None)
+        refuse_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
         refuse_targets(self.steps, batch.targets)
         seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
-        return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes)
+        return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes, masks, framed)
 
     def refuse_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
         """Refuses steps after the first pass that cannot be done to what it gives, before it is rendered.
@@ -264,8 +275,11 @@ class PreparedBatch:
         shape: tuple[int, int, int],
         source: torch.dtype,
         sizes: Tensor | None = None,
+        masks: OwnMasks | None = None,
+        framed: bool = False,
     ) -> None:
         self._collate = collate
+        self._own_masks, self._framed = masks, framed
         self._batch = batch
         self._seeds = seeds
         self._epoch = collate.epoch
@@ -341,7 +355,8 @@ class PreparedBatch:
 
     def _follow(self, plan: Plan) -> None:
         """Takes boxes, masks and targets through a pass."""
-        self._batch, self._trail = followed(self._batch, plan, self._trail)
+        self._batch, self._trail = followed(self._batch, plan, self._trail, self._own_masks)
+        self._own_masks = None
         if self._mixer is not None:
             self._batch, self._mixer = self._mixer.mixed(self._batch, plan), None
 
@@ -355,7 +370,7 @@ class PreparedBatch:
         nothing = Plan.of(len(images), shape, white(images.dtype), images.device)
         rendering, following = self._described(at, nothing, images.dtype)
         self._follow(rendering.plan)
-        return _render(rendering, images, self.memory_format), following
+        return rendered(rendering, images, self.memory_format), following
 
     def _converted(self, images: Tensor) -> Tensor:
         """The images in the collate's dtype, scaled to [0, 1] if they were integers."""
@@ -363,11 +378,13 @@ class PreparedBatch:
             return images
         shape = images.shape[1], images.shape[2], images.shape[3]
         plan = Plan.of(len(images), shape, white(images.dtype), images.device)
-        return _render(Rendering(plan, self._collate.dtype), images, self.memory_format)
+        return rendered(Rendering(plan, self._collate.dtype), images, self.memory_format)
 
     def _described(self, at: int, nothing: Plan, source: torch.dtype) -> tuple[Rendering, int]:
         """The description of the steps from ``at`` that compose, and the first step that does not."""
-        rendering, following = one_pass(self._collate.steps, at, nothing, source, self._collate.dtype, self._draws)
+        rendering, following = one_pass(
+            self._collate.steps, at, nothing, source, self._collate.dtype, self._draws, self._framed
+        )
         mixers = [step for step in list(self._collate.steps)[at:following] if isinstance(step, MixStep)]
         self._mixer = mixers[-1] if mixers else self._mixer
         return rendering, following
@@ -379,20 +396,3 @@ class PreparedBatch:
 
     def _boxes_in(self, plan: Plan) -> tuple[Tensor, Tensor]:
         return boxes_in(self._batch, plan, self._trail)
-
-
-def _render(rendering: Rendering, images: Tensor, memory_format: torch.memory_format) -> Tensor:
-    """A whole batch into new memory."""
-    out = torch.empty(rendering.plan.shape, dtype=rendering.dtype, device=images.device, memory_format=memory_format)
-    rendering.render_batch(images, out)
-    return out
-
-
-def _device(device: object) -> torch.device:
-    """A device, from itself or its name."""
-    if isinstance(device, torch.device):
-        return device
-    try:
-        return torch.device(device if isinstance(device, str) else "")
-    except RuntimeError as error:
-        raise refusal("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mmload.augment.draws import Draws
 from mmload.augment.step import AfterStep, Step, white
@@ -24,6 +24,7 @@ def one_pass(
     source: torch.dtype,
     dtype: torch.dtype,
     draws_of: Callable[[int], Draws],
+    framed: bool = False,
 ) -> tuple[Rendering, int]:
     """What one pass renders, and the place of the first step after it.
 
@@ -34,15 +35,21 @@ def one_pass(
         source: their dtype.
         dtype: the collate's.
         draws_of: gives the draws of the step at a place.
+        framed: whether images that have a size each at the first step that needs one, or at the end, get a canvas.
     """
     while at < len(steps):
         step = steps[at]
         if not isinstance(step, Step) or not step.fits(plan):
             break
         if plan.is_ragged and not step.takes_sizes:
-            break
+            if not framed:
+                break
+            plan = plan.framed()
+            continue
         plan = step.describe(plan, draws_of(at))
         at += 1
+    if framed and plan.is_ragged:
+        plan = plan.framed()
     if plan.sizes is not None and plan.is_ragged:
         raise ValueError(_of_a_size_each(steps, at))
     return Rendering(plan, _dtype_before(steps, at, plan, source, dtype)), at
@@ -105,3 +112,10 @@ def _dtype_before(steps: nn.ModuleList, at: int, plan: Plan, source: torch.dtype
     step = steps[at]
     keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)
     return source if keeps else dtype
+
+
+def rendered(rendering: Rendering, images: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """A whole batch into new memory."""
+    out = torch.empty(rendering.plan.shape, dtype=rendering.dtype, device=images.device, memory_format=memory_format)
+    rendering.render_batch(images, out)
+    return out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmload.batch import Batch
+from mmload.render.torch_sampling import OwnMasks
 
 
 def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
@@ -31,12 +32,13 @@ def have_sizes(rows: Sequence[Batch]) -> bool:
     return len(images) == len(rows) and len({image.shape for image in images}) > 1
 
 
-def apart(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor]]:
-    """Rows with images of a size each as one batch without images, and the images.
+def apart(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor], OwnMasks | None]:
+    """Rows with images of a size each as one batch without images and masks, the images, and the masks.
 
     Raises:
-        TypeError: if an image is not uint8.
-        ValueError: if an image is not [C, h, w], or has another number of channels than the first.
+        TypeError: if an image or mask is not uint8.
+        ValueError: if an image is not [C, h, w], or has another number of channels than the first; or if some rows have
+            no mask, or one of another size than its image.
     """
     images = [row.images for row in rows]
     for image in images:
@@ -45,4 +47,25 @@ def apart(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor]]:
         if image.dim() != 3 or image.shape[0] != images[0].shape[0]:
             shapes = tuple(image.shape), tuple(images[0].shape)
             raise ValueError(f"images have the shapes {shapes[0]} and {shapes[1]}, expected [C, h, w] with the same C")
-    return stacked_rows([row.replace(images=None) for row in rows]), images
+    masks = _masks_of(rows)
+    stacked = stacked_rows([row.replace(images=None, masks=None) for row in rows])
+    return stacked.replace(images=None, masks=None), images, masks  # of None, stack makes a list
+
+
+def _masks_of(rows: Sequence[Batch]) -> OwnMasks | None:
+    """The masks of rows whose images have a size each, one after another."""
+    masks: list[Tensor] = []
+    for row in rows:
+        if row.masks is None:
+            continue
+        if row.masks.dtype != torch.uint8:
+            raise TypeError(f"masks of a size each are {row.masks.dtype}, expected torch.uint8")
+        if row.masks.shape != row.images.shape[1:]:
+            raise ValueError(f"masks have the shape {tuple(row.masks.shape)} beside images {tuple(row.images.shape)}")
+        masks.append(row.masks.reshape(-1))
+    if not masks:
+        return None
+    if len(masks) < len(rows):
+        raise ValueError(f"{len(masks)} of {len(rows)} rows have masks: give all of them, or none")
+    ends = torch.tensor([len(mask) for mask in masks]).cumsum(0)
+    return OwnMasks(torch.cat(masks), ends - torch.tensor([len(mask) for mask in masks]))

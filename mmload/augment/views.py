@@ -17,6 +17,7 @@ from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import view_seeds
 from mmload.augment.rows import apart, have_sizes, stacked_rows
 from mmload.batch import Batch
+from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 
 
@@ -87,9 +88,9 @@ class Views(nn.Module):
             rows = Batch(images=batch, batch_size=[len(batch)])
             return tuple(view.images for view in self.forward(rows, generator))
         if isinstance(batch, Sequence) and have_sizes(batch):
-            rest, images = apart(batch)
+            rest, images, masks = apart(batch)
             views = zip(self.collates, self._seen(rest), strict=True)
-            return tuple(view.render_sizes(seen, images, generator=generator) for view, seen in views)
+            return tuple(view.render_sizes(seen, images, masks, generator=generator) for view, seen in views)
         stacked = stacked_rows(batch)
         if self.device is not None:
             stacked = stacked.to(self.device)
@@ -116,10 +117,12 @@ class Views(nn.Module):
         *,
         source: torch.dtype = torch.uint8,
         sizes: Tensor | None = None,
+        masks: OwnMasks | None = None,
+        framed: bool = False,
     ) -> tuple[PreparedBatch, ...]:
         """Every view of a batch whose images are yet to be read: see :meth:`Collate.prepare`."""
         return tuple(
-            view.prepare(seen, shape, source=source, sizes=sizes)
+            view.prepare(seen, shape, source=source, sizes=sizes, masks=masks, framed=framed)
             for view, seen in zip(self.collates, self._seen(batch), strict=True)
         )
 

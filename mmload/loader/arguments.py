@@ -18,6 +18,7 @@ from mmload.batch import make_batch
 from mmload.errors import UsageError, choices
 from mmload.loader.orders import ORDERS, Sampling
 from mmload.remote.opening import open as open_dataset
+from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.local_ranks import local_ranks
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import Rows, View, view_of
@@ -58,15 +59,16 @@ def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device
     """Refuses what cannot be done yet to rows of a size each.
 
     Raises:
-        UsageError: if masks have a size each, or nothing gives the images of a batch one size, or a device is to.
+        UsageError: if masks have a size each and images are not read, nothing gives the images of a batch one size,
+            or a device is to.
     """
     for name in fields:
         if not split.fields[name].own_sizes:
             continue
         rows = f"{name} of split {split.name!r} have a size each"
-        if name != "images":
+        if name != "images" and (name != "masks" or "images" not in fields):
             others = tuple(one for one in fields if one != name)
-            raise UsageError(f"{rows}, which the loader does not read yet: leave them out, fields={others!r}")
+            raise UsageError(f"{rows}, and follow images: read those, too, or leave them out, fields={others!r}")
         if not isinstance(collate, Collate | Views):
             raise UsageError(
                 f"{rows}, and a batch has one: give a Collate that makes them one, such as "
@@ -79,7 +81,7 @@ def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device
             )
 
 
-def refuse_collate(collate: object, split: Rows, fields: Sequence[str]) -> None:
+def refuse_collate(collate: object, split: Rows, fields: Sequence[str], framed: bool = False) -> None:
     """Refuses a Collate or Views that cannot be done to the split's rows, before one is read.
 
     Steps that follow the epoch are looked at when the epoch begins: no other one has to be possible.
@@ -95,13 +97,16 @@ def refuse_collate(collate: object, split: Rows, fields: Sequence[str]) -> None:
     if sizes is not None:
         height = width = 0
         one = torch.zeros(len(sizes), dtype=torch.int64)
-    others = {name: split.fields[name] for name in fields if name != "images"}
+    others = {name: split.fields[name] for name in fields if name != "images" and not split.fields[name].own_sizes}
+    masks = OwnMasks(torch.zeros(1, dtype=torch.uint8), one) if len(others) + 1 < len(fields) else None
     row = {name: torch.zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
     batch = make_batch(row, len(one), ids=one, seeds=one)
     for view in collates_of(collate):
         if all(step.at_epoch(0) is step for step in view.steps if isinstance(step, Step)):
             with batch_of_epoch(0):
-                view.prepare(batch, (channels, height, width), source=images.torch_dtype, sizes=sizes)
+                view.prepare(
+                    batch, (channels, height, width), source=images.torch_dtype, sizes=sizes, masks=masks, framed=framed
+                )
 
 
 def _extreme_sizes(split: Rows) -> torch.Tensor:

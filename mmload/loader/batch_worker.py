@@ -25,7 +25,7 @@ from mmload.loader.device_batches import DeviceBatches
 from mmload.loader.device_transfer import CudaPort
 from mmload.loader.order import Taken
 from mmload.loader.tiers import Tier, make
-from mmload.loader.whole_tiers import WholeDisk, WholeMemory, WholeTier
+from mmload.loader.whole_tiers import WholeDisk, WholeMemory, WholeTier, own_masks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.split_views import Rows
@@ -53,6 +53,7 @@ class BatchWorker:
         seed: the loader's.
         batch_size: the largest batch.
         slots: how many batches can be alive in the loader at once.
+        framed: as :meth:`mmload.augment.collate.Collate.prepare` has it.
 
     Attributes:
         read_seconds: time spent reading rows that were gathered at once, all threads together.
@@ -70,14 +71,17 @@ class BatchWorker:
         seed: int,
         batch_size: int,
         slots: int,
+        framed: bool = False,
     ) -> None:
+        self._framed = framed
         self._split, self._collate, self._seed = split, collate, seed
         views = collates_of(collate)
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = isinstance(collate, nn.Module) and any(
             isinstance(module, PerSample) for module in collate.modules()
         )
-        self._others = [name for name in fields if name != "images"]
+        self._others = [name for name in fields if name != "images" and not split.fields[name].own_sizes]
+        self._own_masks = len(self._others) + ("images" in fields) < len(fields)
         self._memory = MemoryPool(spare=slots)
         self._view_memories = [MemoryPool(spare=slots) for _ in views]
         self._spec = split.fields["images"] if "images" in fields else None
@@ -164,11 +168,14 @@ class BatchWorker:
             batch.images = self._gathered(rows)
             return HostBatch(self, self._collate, batch, epoch)
         channels, height, width = self._spec.shape
-        shape, sizes = (channels, height, width), None
+        shape, sizes, masks = (channels, height, width), None, None
         if self._whole is not None:
             shape, sizes = (channels, 0, 0), self._whole.sizes(rows)
+            masks = own_masks(self._split, rows, sizes) if self._own_masks else None
         with batch_of_epoch(epoch):
-            prepared = self._collate.prepare(batch, shape, source=self._spec.torch_dtype, sizes=sizes)
+            prepared = self._collate.prepare(
+                batch, shape, source=self._spec.torch_dtype, sizes=sizes, masks=masks, framed=self._framed
+            )
         views = prepared if isinstance(prepared, tuple) else (prepared,)
         return HostBatch(self, self._collate, batch, epoch, list(zip(views, self._rendered(views, rows), strict=True)))
 

@@ -37,6 +37,7 @@ from mmload.loader.arguments import (
 )
 from mmload.loader.batch_diversity import warn_of_similar_samples
 from mmload.loader.batch_worker import BatchWorker
+from mmload.loader.bucket_orders import bucketed
 from mmload.loader.epoch_iterator import BatchRows, Counts, EpochIterator, Position
 from mmload.loader.epoch_orders import Blocks
 from mmload.loader.epoch_sampler import EpochSampler
@@ -114,6 +115,8 @@ class Loader:
         world_size: how many ranks share an epoch; None: torch.distributed's where it is initialized, else 1.
         tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
             "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
+        bucket: "aspect" makes batches of whole photographs of like shapes, in any order that does not make batches of
+            its own: where no step gives them one size, each batch has the size of its largest, black beside the others.
         fields: which stored fields to read; None: all.
         returns: what to give in place of a Batch: a tuple or a dict of names of fields, "torchvision", "numpy",
             "dlpack" or a function, as :class:`~mmload.augment.returns.Returns` says. The training thread calls the
@@ -151,6 +154,7 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
         tail: str = "exact",
+        bucket: str | None = None,
         fields: Sequence[str] | None = None,
         returns: Form | None = None,
     ) -> None:
@@ -176,9 +180,12 @@ class Loader:
         named = order_named(shuffle, order, sampler)
         self._order: Order | SamplerOrder
         if sampler is not None:
+            if bucket is not None:
+                raise ValueError(f"bucket is {bucket!r}, and a sampler decides what is in a batch: give one of them")
             self._order = SamplerOrder(sampler, len(self._view))
         else:
             of, (rank_, world_size_) = order_of(named, dataset, self._view, seed), ranks_for(rank, world_size)
+            of = of if bucket is None else bucketed(bucket, of, self._view, batch_size, seed)
             self._order = Order(of=of, rank=rank_, world_size=world_size_, tail=tail)
             if batch_size % of.together:
                 raise ValueError(f"batch_size is {batch_size!r}, and {of.identity}: give {of.together}")
@@ -186,7 +193,8 @@ class Loader:
         self._sampler = sampler
         self._ranks_given = rank is not None or sampler is not None
         self._returns = returns_for(returns, collate, self.split, self._fields, self.device)
-        refuse_collate(collate, self.split, self._fields)
+        self._framed = bucket is not None
+        refuse_collate(collate, self.split, self._fields, self._framed)
         self._pool: WorkerPool | None = None
         self._epoch = self._offset = 0
         self._position = Position(0, 0)  # of the iterator begun last
@@ -363,6 +371,7 @@ class Loader:
                 seed=self.seed,
                 batch_size=self.batch_size,
                 slots=self.threads + self.prefetch + 2,
+                framed=self._framed,
             )
             self._pool = WorkerPool(worker, self.threads)
         return self._pool

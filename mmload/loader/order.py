@@ -92,9 +92,12 @@ class Order:
     def remaining(self, offset: int = 0) -> int:
         """Positions of this rank once all ranks together have consumed the first ``offset`` of the epoch."""
         check_integer("offset", offset, 0, 2 * MAX_ROWS)
-        left = max(0, self.of.length - offset) // self.of.together
+        left, together = max(0, self.of.length - offset), self.of.together
+        batches = left // together if self.tail == "drop" else -(-left // together)
         more = {"exact": self.world_size - 1 - self.rank, "pad": self.world_size - 1, "drop": 0}[self.tail]
-        return (left + more) // self.world_size * self.of.together
+        count = (batches + more) // self.world_size * together
+        has_last = self.tail == "exact" and batches and (batches - 1) % self.world_size == self.rank
+        return count - (batches * together - left if has_last else 0)
 
     def most_remaining(self, offset: int = 0) -> int:
         """The same for the rank with most left: 0 once the epoch is over on all ranks."""
@@ -106,7 +109,8 @@ class Order:
         With the epoch, this is the whole state of a loader. As ``offset`` of any other :class:`Order` of the
         same epoch's order, whatever its rank and world size, it continues exactly there.
         """
-        return min(self.of.length, offset + stop * self.world_size)
+        begun = -(-stop // self.of.together) * self.of.together  # the last batch of an epoch may be smaller
+        return min(self.of.length, offset + begun * self.world_size)
 
     def take(self, epoch: int, start: int, stop: int, offset: int = 0) -> Taken:
         """The rows at positions [start, stop) of this rank.

@@ -19,6 +19,8 @@ from mmload.errors import DamagedError
 from mmload.loader.kept_rows import KeptRows, kept_rows
 from mmload.render.image_lines import LINES, PIXELS, ImageLines
 from mmload.render.scratch_memory import scratch
+from mmload.render.torch_sampling import OwnMasks
+from mmload.store.joined_whole import JoinedWhole
 from mmload.store.row_reader import Request, check_files, memory_of, served
 from mmload.store.split_views import Rows
 from mmload.store.whole_reader import WholeReader
@@ -155,12 +157,28 @@ class WholeMemory:
             self._kept.write_parts(absent[group], parts, offsets[numbers[group]].tolist())
 
 
-def whole_reader(split: Rows) -> WholeReader:
+def whole_reader(split: Rows) -> WholeReader | JoinedWhole:
     """What reads the images of a split whose rows have a size each."""
     return split.reader.whole("images")
 
 
-def sizes_of(reader: WholeReader, rows: Tensor) -> Tensor:
+def own_masks(split: Rows, rows: Tensor, sizes: Tensor) -> OwnMasks:
+    """The masks of rows whose masks have a size each.
+
+    Raises:
+        DamagedError: if one has another size than its image, int64 [B, 2].
+        StoreError: if they cannot be read.
+    """
+    reader = split.reader.whole("masks")
+    read = reader.rows(rows.numpy())
+    wrong = np.flatnonzero((read.sizes != sizes.numpy()).any(1))
+    if len(wrong):
+        height, width = read.sizes[wrong[0]].tolist()
+        raise reader.damaged(int(rows[wrong[0]]), f"it is {height} x {width}, and its image has another size")
+    return OwnMasks(torch.from_numpy(read.bytes), torch.from_numpy(read.offsets[:-1]))
+
+
+def sizes_of(reader: WholeReader | JoinedWhole, rows: Tensor) -> Tensor:
     """Height and width of rows, int64 [B, 2]."""
     return torch.from_numpy(reader.index.sizes[rows.numpy()].astype(np.int64))
 
@@ -177,7 +195,7 @@ def _groups(room: Numbers) -> list[slice]:
 
 
 def _decoded(
-    reader: WholeReader,
+    reader: WholeReader | JoinedWhole,
     rows: Numbers,
     jpeg: npt.NDArray[np.bool_],
     needed: Numbers,
@@ -221,7 +239,7 @@ def _decoded(
 
 
 def _together(
-    reader: WholeReader,
+    reader: WholeReader | JoinedWhole,
     rows: Numbers,
     jpeg: npt.NDArray[np.bool_],
     needed: Numbers,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.render.framing import Padding, Resampling
+from mmload.render.framing import Padding, Placement, Resampling
 from mmload.render.level_program import FLIP_X, FLIP_Y, GRAY, MOVES, Program, chain
 
 LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
@@ -315,6 +315,25 @@ class Plan:
     def _within(self, top: Tensor, left: Tensor, rows: Tensor | int, cols: Tensor | int) -> dict[str, Any]:
         """What changes when the source window is narrowed to a window inside of it."""
         return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
+
+    def framed(self) -> Plan:
+        """The plan of images of a size each, followed by a black canvas of the largest, at its top left."""
+        rows, cols = (self.of_batch(side) for side in self.frame)
+        height, width = (int(side.max()) if len(side) else 1 for side in (rows, cols))
+        nothing, how = torch.zeros_like(rows), self.resampling
+        placed = Placement(
+            rows=rows,
+            cols=cols,
+            top=nothing if self.flip_y is None else torch.where(self.flip_y, height - rows, 0),
+            left=nothing if self.flip_x is None else torch.where(self.flip_x, width - cols, 0),
+            fill=(0.0,),
+            mask_fill=255,
+        )
+        if how is None:  # a resize to the same size, which copies pixels
+            how = Resampling(height=0, width=0, mode="bilinear", antialias=True)
+        return replace(
+            self, resampling=replace(how, height=height, width=width, placement=placed), height=height, width=width
+        )
 
     def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
         """The plan followed by flips, bool [B] each."""

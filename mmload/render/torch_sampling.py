@@ -18,6 +18,18 @@ PICKED_AT_ONCE = 131_072
 """Pixels that are picked one by one at a time on a CPU: their indices take 1 MB, and stay in cache."""
 
 
+class OwnMasks(NamedTuple):
+    """Masks of a size each, that of their images.
+
+    Attributes:
+        memory: uint8 [n], the pixels of all, line by line.
+        starts: int64 [B], where each begins.
+    """
+
+    memory: Tensor
+    starts: Tensor
+
+
 class Window(NamedTuple):
     """One sample's geometry in integers: the source window, where its part starts after a resize, the flips."""
 
@@ -89,20 +101,20 @@ def fill_values(padding: Padding, images: Tensor) -> Tensor:
     return constant(padding.fill, images.dtype, images.device).view(-1, 1, 1)
 
 
-def reflected(position: Tensor, length: int, mode: str) -> Tensor:
-    """Positions along an axis, in or outside of the image, as positions inside of it.
+def reflected(position: Tensor, length: int | Tensor, mode: str) -> Tensor:
+    """Positions along an axis, in or outside of the image, as positions inside of it; one length, or [B, 1].
 
     ``edge`` repeats the last pixel, ``reflect`` mirrors around it (period 2 * length - 2), ``symmetric`` mirrors and
     repeats it (period 2 * length), however far outside.
     """
     if mode == "reflect":
-        period = max(2 * length - 2, 1)
+        period = max(2 * length - 2, 1) if isinstance(length, int) else (2 * length - 2).clamp(min=1)
         position = position.remainder(period)
         return torch.minimum(position, (period - position).clamp(max=length - 1))
     if mode == "symmetric":
         position = position.remainder(2 * length)
         return torch.minimum(position, 2 * length - 1 - position)
-    return position.clamp(0, length - 1)
+    return position.clamp(min=0).clamp(max=length - 1)
 
 
 def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
@@ -114,11 +126,35 @@ def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
 def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
     """The same windows of masks [B, H, W], the nearest pixel where they are resized: [B, h, w]."""
     fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
-    chosen = _picked(masks[:, None], plan, fill)[:, 0]
+    return _on_ground(_picked(masks[:, None], plan, fill)[:, 0], plan)
+
+
+def gathered_own_masks(masks: OwnMasks, plan: Plan) -> Tensor:
+    """:func:`gathered_masks` of masks of a size each, in a plan of such images: [B, h, w]."""
+    if plan.sizes is None:
+        raise ValueError("the plan is of images of one size")
+    y, x = _rows(plan), _columns(plan)
+    high, wide = plan.sizes[:, :1], plan.sizes[:, 1:]
+    mode = "edge" if plan.padding is None else plan.padding.mode
+    inside = (y >= 0) & (y < high), (x >= 0) & (x < wide)
+    # Where lines around the image are constant, any pixel is read in their place.
+    y, x = (reflected(at, size, "edge" if mode == "constant" else mode) for at, size in ((y, high), (x, wide)))
+    lines = masks.starts[:, None] + y * wide
+    taken = torch.empty((plan.count, plan.height, plan.width), dtype=masks.memory.dtype, device=plan.device)
+    for samples in chunks(plan.count, (plan.height, plan.width), PICKED_AT_ONCE):
+        torch.take(masks.memory, lines[samples, :, None] + x[samples, None, :], out=taken[samples])
+    if plan.padding is not None and mode == "constant":
+        fill = constant((plan.padding.mask_fill,), taken.dtype, taken.device)
+        taken = torch.where(inside[0][:, :, None] & inside[1][:, None, :], taken, fill)
+    return _on_ground(taken, plan)
+
+
+def _on_ground(chosen: Tensor, plan: Plan) -> Tensor:
+    """Masks [B, h, w] where windows are placed on a canvas, with the canvas around them."""
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is None:
         return chosen
-    ground = constant((placed.mask_fill,), masks.dtype, masks.device)
+    ground = constant((placed.mask_fill,), chosen.dtype, chosen.device)
     return torch.where(on_canvas(plan, placed), chosen, ground)
 
 

@@ -19,9 +19,10 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.errors import UsageError, counted
 from mmload.records import FieldSpec
 from mmload.store.dataset import Split
+from mmload.store.joined_whole import JoinedWhole
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import SMALL_ROW
-from mmload.store.whole_reader import WholeReader
+from mmload.store.whole_reader import Numbers, WholeReader
 
 
 class Reader(Protocol):
@@ -36,7 +37,7 @@ class Reader(Protocol):
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """Rows in turn, as many at a time as fit into ``scratch``."""
 
-    def whole(self, name: str) -> WholeReader:
+    def whole(self, name: str) -> WholeReader | JoinedWhole:
         """The rows of a field whose rows have a size each."""
 
 
@@ -169,6 +170,7 @@ class _JoinedReader:
 
     def __init__(self, splits: list[Split], pieces: list[range | Tensor]) -> None:
         self._splits = splits
+        self._whole: dict[str, JoinedWhole] = {}
         self._starts = np.cumsum([0, *map(len, splits)])[:-1]
         self._ends = np.cumsum([len(piece) for piece in pieces])
         runs = [piece for piece in pieces if isinstance(piece, range)]
@@ -204,15 +206,12 @@ class _JoinedReader:
         for split, numbers, targets in self._by_split(rows, out_rows):
             split.reader.gather_into(name, numbers, out, targets)
 
-    def whole(self, name: str) -> WholeReader:
-        """Refuses rows of a size each, which have one index a split.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError(
-            f"{name} of a ConcatDataset have a size each, which is not read yet: build one dataset of all of them"
-        )
+    def whole(self, name: str) -> JoinedWhole:
+        """See :class:`Reader`."""
+        if name not in self._whole:
+            readers = [split.reader.whole(name) for split in self._splits]
+            self._whole[name] = JoinedWhole(readers, self._owners, len(self))
+        return self._whole[name]
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """See :class:`Reader`."""
@@ -223,17 +222,21 @@ class _JoinedReader:
 
     def _by_split(self, rows: Tensor, out_rows: Tensor | None) -> Iterator[tuple[Split, Tensor, Tensor]]:
         """Each split with some of the rows, their numbers in it, and the rows of the output that they go to."""
-        wanted = rows.numpy()
-        if self._table is None:
-            numbers = wanted + self._shifts[np.searchsorted(self._ends, wanted, side="right")]
-        else:
-            numbers = self._table[wanted]
-        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        owners, numbers = self._owners(rows.numpy())
         for owner in np.unique(owners).tolist():
             owned = np.flatnonzero(owners == owner)
-            rows_of_split = torch.from_numpy(numbers[owned] - self._starts[owner])
+            rows_of_split = torch.from_numpy(numbers[owned])
             indices = torch.from_numpy(owned)
             yield self._splits[owner], rows_of_split, indices if out_rows is None else out_rows[indices]
+
+    def _owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """Which split each row is of, and its number there: int64 [B] each."""
+        if self._table is None:
+            numbers = rows + self._shifts[np.searchsorted(self._ends, rows, side="right")]
+        else:
+            numbers = self._table[rows]
+        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        return owners, numbers - self._starts[owners]
 
 
 def _pieces(dataset: object, splits: list[Split]) -> list[range | Tensor]:

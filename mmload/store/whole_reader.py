@@ -133,23 +133,7 @@ class WholeReader:
         Raises:
             DamagedError, StoreError: as :attr:`index`.
         """
-        index = self.index
-        lengths = index.offsets[rows + 1] - index.offsets[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        out, files = np.empty(offsets[-1], np.uint8), set()
-        for row, start, stop in zip(rows.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-            place = self.place(row)
-            place.file.fill(out[start:stop].data, place.offset)
-            files.add(place.file)
-        for file in files:
-            file.check()
-        return WholeRows(
-            bytes=out,
-            offsets=offsets,
-            sizes=index.sizes[rows],
-            encodings=index.encodings[rows],
-            channels=self.spec.channels,
-        )
+        return read_rows(self.index, self.located, rows, self.spec.channels)
 
     def pixels(self, row: int) -> Pixels:
         """The pixels of a row, uint8 [*channels, H, W], in memory of any order.
@@ -214,3 +198,22 @@ class WholeReader:
         held.fill(memoryview(out.reshape(-1).view(np.uint8).data), 0)
         held.check()
         return out
+
+
+def read_rows(
+    index: Index, located: Callable[[Numbers], tuple[list[HeldFile], Numbers]], rows: Numbers, channels: int
+) -> WholeRows:
+    """Rows as they are stored, int64 [B], in memory. ``located`` says where they are."""
+    lengths = index.offsets[rows + 1] - index.offsets[rows]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    out = np.empty(offsets[-1], np.uint8)
+    files, places = located(rows)
+    for file, place, start, stop in zip(
+        files, places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+    ):
+        file.fill(out[start:stop].data, place)
+    for file in set(files):
+        file.check()
+    return WholeRows(
+        bytes=out, offsets=offsets, sizes=index.sizes[rows], encodings=index.encodings[rows], channels=channels
+    )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_plans import VARIANTS
 from torch import Tensor, nn
 
 from mmload.augment import (
@@ -35,9 +36,7 @@ from mmload.store.dataset import Dataset
 SIDES = st.integers(1, 12)
 SIZES = st.tuples(SIDES, SIDES)
 MODES = st.sampled_from(["constant", "edge", "reflect", "symmetric"])
-DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 ODD_DTYPES = (torch.int32, torch.uint8, torch.float64, torch.bool)
-FORMATS = (torch.contiguous_format, torch.channels_last)
 
 STEPS = st.one_of(
     st.builds(RandomCrop, SIZES, st.integers(0, 30), st.booleans(), padding_mode=MODES),
@@ -84,8 +83,7 @@ def refusal(steps: list[nn.Module], shape: tuple[int, ...], dtype: torch.dtype |
     shape=st.tuples(st.integers(0, 5), st.sampled_from([1, 2, 3, 3, 3, 4]), SIDES, SIDES),
     empty=st.sampled_from([None] * 9 + [1, 2, 3]),
     seeds=st.sampled_from([None, torch.int64, torch.int64, *ODD_DTYPES]),
-    dtype=st.sampled_from(DTYPES),
-    memory_format=st.sampled_from(FORMATS),
+    variant=st.sampled_from(VARIANTS),
     strided=st.booleans(),
 )
 @settings(max_examples=400)
@@ -94,10 +92,10 @@ def test_any_collate_of_any_batch_is_rendered_or_refused(
     shape: tuple[int, ...],
     empty: int | None,
     seeds: torch.dtype | None,
-    dtype: torch.dtype,
-    memory_format: torch.memory_format,
+    variant: tuple[torch.dtype, torch.memory_format],
     strided: bool,
 ) -> None:
+    dtype, memory_format = variant
     shape = tuple(0 if axis == empty else size for axis, size in enumerate(shape))
     images = torch.randint(0, 256, (shape[0], *shape[:0:-1]), dtype=torch.uint8).permute(0, 3, 2, 1)
     images = images if strided else images.contiguous()

@@ -6,12 +6,25 @@ from dataclasses import replace
 
 import torch
 from hypothesis import strategies as st
+from numba.core import config
 from torch import Tensor
 
 from mmload.render.framing import PADDING_MODES, Padding
 from mmload.render.plan import Hole, Plan
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
+
+DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+VARIANTS = tuple((dtype, memory_format) for dtype in DTYPES for memory_format in FORMATS)
+"""Outputs that kernels are compiled for: their dtypes and memory formats."""
+
+EXAMPLES = 300
+
+if config.BOUNDSCHECK:
+    # Most of the time goes into compiling, and each variant is the same source. A wrong index is wrong in all of them,
+    # but for whole cache lines, whose number of values the item size decides. Bytes are written by changes of levels.
+    VARIANTS, EXAMPLES = ((torch.float32, FORMATS[0]), (torch.float16, FORMATS[1])), 100
 
 HOLES = ("one", "each", "noise")
 """What holes are overwritten by: one value, one per channel, noise."""

@@ -8,10 +8,22 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import ConcatDataset, Subset
 
 from mmload import Collate, Loader
 from mmload import open as open_dataset
-from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, TwoViews
+from mmload.augment import (
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ScaleJitter,
+    TwoViews,
+)
+from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
 from mmload.loader import whole_tiers
@@ -33,8 +45,6 @@ def crop() -> Collate:
 
 def expected(path: Path, collate: Collate, seed: int = 3, epoch: int = 0) -> dict[int, torch.Tensor]:
     """Each row rendered alone from its whole image."""
-    from mmload.augment.draws import sample_seeds
-
     split = open_dataset(path)["train"]
     found = {}
     for row in range(len(split)):
@@ -109,12 +119,66 @@ def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> N
     assert torch.cat([batch.targets for batch in targets]).tolist() == list(range(len(SIZES)))
 
 
-def test_masks_of_a_size_each_are_refused(tmp_path: Path) -> None:
-    images = some_images([(9, 12), (14, 8)])
-    path = whole_dataset(tmp_path / "data", images, masks=[image[0] for image in images])
-    with pytest.raises(UsageError, match=r"masks of split 'train' have a size each, .* fields=\('images', 'targets'\)"):
-        Loader(path, collate=crop())
-    assert len(loaded(path, crop(), fields=("images", "targets"))) == 2
+MASKED: dict[str, list[nn.Module]] = {
+    "crop": [RandomResizedCrop(24), RandomHorizontalFlip()],
+    "padded": [RandomHorizontalFlip(), RandomCrop((40, 26), pad_if_needed=True)],
+    "mirrored": [RandomCrop(44, padding=5, pad_if_needed=True, padding_mode="reflect")],
+    "canvas": [ScaleJitter((40, 44), (0.5, 1.5)), RandomVerticalFlip()],
+    "evaluation": [Resize(30), CenterCrop(33)],
+}
+
+
+@pytest.mark.parametrize("name", sorted(MASKED))
+def test_masks_follow_their_images(name: str, tmp_path: Path) -> None:
+    """A mask is the first channel of its image: then it moves as that does by the nearest pixel."""
+    images = some_images([size for size in SIZES if min(size) > 1])
+    path = whole_dataset(tmp_path / "data", images, masks=[image[0] for image in images], shard_rows=3)
+    collate = Collate(*MASKED[name])
+    split = open_dataset(path)["train"]
+    with Loader(split, collate=collate, seed=3, batch_size=5, shuffle=True, tier="disk") as loader:
+        found = {
+            int(i): (a, b) for batch in loader for i, a, b in zip(batch.ids, batch.images, batch.masks, strict=True)
+        }
+    for row, image in enumerate(images):
+        seeds, pixels = sample_seeds(3, 0, torch.tensor([row])), torch.from_numpy(image)
+        alone = collate(Batch(images=pixels[None], masks=pixels[None, 0], seeds=seeds, batch_size=[1]))
+        assert torch.equal(found[row][0], alone.images[0])
+        assert torch.equal(found[row][1], alone.masks[0])
+    rows = collate([split[row] for row in range(len(split))])
+    assert rows.masks.shape == (len(images), *rows.images.shape[2:])
+
+
+def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    images = some_images([(9, 12), (14, 8), (9, 12)])
+    masks = [images[0][0], images[1][0].T, images[2][0]]
+    path = whole_dataset(tmp_path / "data", images, masks=masks)
+    with pytest.raises(UsageError, match=r"masks of split 'train' have .* fields=\('targets',\)"):
+        Loader(path, fields=("targets", "masks"))
+    with pytest.raises(DamagedError, match=r"masks of row 1 of .*, made from '1.png', is damaged: it is 8 x 14"):
+        list(Loader(path, collate=crop()))
+    assert len(loaded(path, crop(), fields=("images", "targets"))) == 3
+
+
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path: Path, tier: str) -> None:
+    first = open_dataset(dataset)["train"]
+    encoding = first.fields["images"].encoding or ""
+    second = whole_dataset(tmp_path / "data", some_images([(50, 44), (31, 70)], seed=9), encoding=encoding)
+    other = open_dataset(second)["train"]
+    both = ConcatDataset([first, Subset(other, [1, 0]), first])
+    collate = Collate(Resize((20, 22)))
+    with Loader(both, collate=collate, tier=tier, shuffle=True, batch_size=4) as loader:
+        found = {int(i): image for batch in loader for i, image in zip(batch.ids, batch.images, strict=True)}
+    count = len(first)
+    alone = expected(dataset, collate), expected(second, collate)
+    assert len(found) == 2 * count + 2
+    for row, image in found.items():
+        which = (
+            alone[1][1 - (row - count)]
+            if count <= row < count + 2
+            else alone[0][row if row < count else row - count - 2]
+        )
+        assert torch.equal(image, which)
 
 
 def test_a_file_truncated_under_a_running_loader_is_one_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import FORMATS, HOLES, hole_of, planned
+from random_plans import EXAMPLES, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
 from mmload.render import cpu_rendering
@@ -18,26 +18,22 @@ from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
 
-DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
 
 @pytest.mark.slow  # it compiles a dozen variants
 @given(
     case=planned(),
     inverted=st.booleans(),
     holes=st.lists(st.sampled_from(HOLES), max_size=2),
-    dtype=st.sampled_from(DTYPES),
-    memory_format=st.sampled_from(FORMATS),
+    variant=st.sampled_from(VARIANTS),
 )
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 def test_kernels_give_the_bits_of_torchs_operations(
     case: tuple[Plan, Tensor, Tensor],
     inverted: bool,
     holes: list[str],
-    dtype: torch.dtype,
-    memory_format: torch.memory_format,
+    variant: tuple[torch.dtype, torch.memory_format],
 ) -> None:
-    plan, images, places = case
+    (plan, images, places), (dtype, memory_format) = case, variant
     generator = torch.Generator().manual_seed(plan.width)
     if dtype == torch.uint8:
         plan, holes = replace(plan, shift=None, scale=None), [kind for kind in holes if kind != "noise"]
@@ -81,8 +77,7 @@ def test_what_was_not_planned_is_refused() -> None:
             rendering.on_cpu.render_rows(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize(("dtype", "memory_format"), VARIANTS)
 @pytest.mark.parametrize("mode", PADDING_MODES)
 @pytest.mark.parametrize("size", [(100, 48), (70, 320), (16, 16), (3, 64), (50, 44)])
 @pytest.mark.parametrize("gray", [False, True], ids=["plain", "gray and erased"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import FORMATS, HOLES, hole_of, planned
+from random_plans import EXAMPLES, FORMATS, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
 from mmload.render import cpu_rendering
@@ -16,8 +16,6 @@ from mmload.render.level_program import FLIP_X, Program
 from mmload.render.plan import Mixing, Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
-
-DTYPES = (torch.float32, torch.float32, torch.uint8, torch.float16, torch.bfloat16, torch.float64)
 
 
 @st.composite
@@ -66,12 +64,12 @@ def fits(plan: Plan, dtype: torch.dtype) -> bool:
 
 
 @pytest.mark.slow  # it compiles a dozen variants
-@given(mixed_plans(), st.sampled_from(DTYPES), st.sampled_from(FORMATS), st.data())
-@settings(max_examples=300)
+@given(mixed_plans(), st.sampled_from(VARIANTS), st.data())
+@settings(max_examples=EXAMPLES)
 def test_samples_mixed_in_the_pass_have_the_bits_of_torchs_formula(
-    case: tuple[Plan, Tensor, Tensor], dtype: torch.dtype, memory_format: torch.memory_format, data: st.DataObject
+    case: tuple[Plan, Tensor, Tensor], variant: tuple[torch.dtype, torch.memory_format], data: st.DataObject
 ) -> None:
-    plan, images, places = case
+    (plan, images, places), (dtype, memory_format) = case, variant
     if not fits(plan, dtype):
         dtype = torch.float32
     if dtype == torch.uint8:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_plans import EXAMPLES
 from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES
@@ -24,7 +25,7 @@ from mmload.render.torch_sampling import Window
     extreme=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 def test_a_resize_gives_the_bits_of_torchs(
     data: st.DataObject, mode: str, sizes: tuple[int, int, int, int], extreme: bool, seed: int
 ) -> None:
@@ -66,7 +67,7 @@ def _of_height(images: Tensor, height: int, mode: str) -> Tensor:
     size=st.tuples(*[st.integers(1, 60)] * 2),
     canvas=st.tuples(*[st.integers(2, 60)] * 2),
 )
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     data: st.DataObject,
     mode: str,

@@ -18,6 +18,8 @@ CHECKED = (
     "render/test_level_kernels.py",
     "render/test_resized_windows.py",
     "builder/test_row_statistics.py",
+    "augment/test_images_of_a_size_each.py",
+    "loader/test_jpeg_strips.py",
     "helpers/bounds_fuzz.py",
 )
 

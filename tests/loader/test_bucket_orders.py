@@ -1,0 +1,144 @@
+"""Batches of whole photographs of like shapes: each row once, for any ranks, resumable, and nothing cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mmload import Collate, Loader
+from mmload import open as open_dataset
+from mmload.augment import ColorJitter, Normalize, RandomHorizontalFlip, RandomVerticalFlip, Resize
+from mmload.errors import UsageError
+from mmload.loader import bucket_orders
+from mmload.loader.bucket_orders import Bucketed
+from mmload.loader.epoch_orders import EpochOrder, Shuffled, Stored
+from mmload.loader.order import Order
+from mmload.loader.orders import classes, weighted
+from mmload.store.dataset import Dataset
+from tests.helpers.whole_datasets import some_images, whole_dataset
+
+SIZES = [(20 + 5 * (k % 4), 44 - 3 * k) for k in range(11)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    images = some_images(SIZES)
+    boxes = torch.tensor([[[0.0, 0, width, height]] for height, width in SIZES])
+    fields = {"boxes": boxes, "counts": torch.ones(len(SIZES), dtype=torch.int64)}
+    folder = tmp_path_factory.mktemp("buckets")
+    return whole_dataset(folder / "data", images, fields=fields, masks=[image[0] for image in images], shard_rows=4)
+
+
+def aspects(rows: Any) -> np.ndarray:
+    return (rows * np.uint64(2654435761) % np.uint64(97)).astype(np.float64)
+
+
+def order(rows: int, together: int, of: type = Shuffled, **ranks: Any) -> Order:
+    source: EpochOrder = of(rows=rows, **({"seed": 5} if of is Shuffled else {}))
+    seed = 5 if of is Shuffled else None
+    return Order(of=Bucketed(of=source, aspects=aspects, together=together, seed=seed), **ranks)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 63, 64, 200])
+@pytest.mark.parametrize("of", [Shuffled, Stored])
+def test_each_row_comes_once_for_any_ranks_and_from_any_batch_on(
+    rows: int, of: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_orders, "WINDOW", 4)
+    whole = order(rows, 8, of).rows_for(2).tolist()
+    assert sorted(whole) == list(range(rows))
+    for world_size in (1, 2, 3):
+        ranks = [order(rows, 8, of, rank=rank, world_size=world_size) for rank in range(world_size)]
+        dealt = [one.rows_for(2) for one in ranks]
+        assert [len(one) for one in ranks] == [len(one) for one in dealt]
+        batches = [batch.tolist() for one in dealt for batch in one.split(8) if len(batch)]
+        assert sorted(sum(batches, [])) == list(range(rows))
+        assert all(batch == whole[whole.index(batch[0]) :][: len(batch)] for batch in batches)  # the batches of one
+        used = ranks[0].consumed(8)
+        rest = [row for one in ranks for row in one.take(2, 0, rows, used).rows.tolist()]
+        assert sorted(rest + whole[:used]) == list(range(rows))
+        ends = ranks[max(-(-rows // 8) - 1, 0) % world_size]  # the one whose last batch is the epoch's
+        assert ends.consumed(len(ends)) == rows
+        dropped = [order(rows, 8, of, rank=rank, world_size=world_size, tail="drop") for rank in range(world_size)]
+        assert {len(one) for one in dropped} == {rows // 8 // world_size * 8}
+        padded = [order(rows, 8, of, rank=rank, world_size=world_size, tail="pad") for rank in range(world_size)]
+        assert {len(one) for one in padded} == {-(-rows // (8 * world_size)) * 8}
+        assert {row for one in padded for row in one.rows_for(2).tolist()} == set(range(rows))
+
+
+def test_batches_are_runs_of_the_sorted_window_and_come_in_any_order() -> None:
+    rows = order(64 * 10, 10).rows_for(0)
+    found = [sorted(aspects(batch.numpy())) for batch in rows.split(10)]
+    runs = sorted((batch[0], batch[-1]) for batch in found)
+    assert all(before[1] <= after[0] for before, after in zip(runs[:-1], runs[1:], strict=True))
+    assert [batch[0] for batch in found] != sorted(batch[0] for batch in found)
+    assert rows.tolist() != order(64 * 10, 10).rows_for(1).tolist()
+    last = {int(aspects(order(65, 10).rows_for(epoch)[-5:].numpy()).max()) for epoch in range(9)}
+    assert len(last) > 2  # the smaller batch is from anywhere
+
+
+def test_each_image_lies_whole_at_the_top_left_of_its_batch(path: Path) -> None:
+    split = open_dataset(path)["train"]
+    collate = Collate(RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), dtype=torch.uint8)
+    with Loader(split, collate=collate, bucket="aspect", shuffle=True, batch_size=3, seed=1) as loader:
+        seen: list[int] = []
+        for batch in loader:
+            ids = batch.ids.tolist()
+            assert batch.images.shape[2:] == tuple(max(sides) for sides in zip(*(SIZES[i] for i in ids), strict=True))
+            for i, image, mask, box in zip(ids, batch.images, batch.masks, batch.boxes, strict=True):
+                height, width = SIZES[i]
+                shown: Tensor = split[i].images.flip(1, 2)
+                assert torch.equal(image[:, :height, :width], shown)
+                assert torch.equal(mask[:height, :width], shown[0])
+                assert not image[:, height:].any()
+                assert not image[:, :, width:].any()
+                assert (mask[height:] == 255).all()
+                assert (mask[:, width:] == 255).all()
+                assert box.tolist() == [[0, 0, width, height]]
+            seen += ids
+    assert sorted(seen) == list(range(len(SIZES)))
+
+
+def test_resizes_come_before_the_canvas_and_levels_after_it(path: Path) -> None:
+    options: dict[str, Any] = {"fields": ("images",), "bucket": "aspect", "batch_size": 4, "seed": 1}
+    steps = [Resize(24), RandomHorizontalFlip(), ColorJitter(0.4), Normalize.imagenet()]
+    with Loader(path, collate=Collate(*steps), **options) as loader:
+        batches = list(loader)
+    assert all(min(batch.images.shape[2:]) >= 24 for batch in batches)
+    with Loader(path, collate=Collate(Resize((20, 20))), **options) as loader:
+        assert {tuple(batch.images.shape[1:]) for batch in loader} == {(3, 20, 20)}
+
+
+def test_a_loader_resumes_within_an_epoch(path: Path) -> None:
+    def made() -> Loader:
+        return Loader(path, collate=Collate(), bucket="aspect", order=weighted(range(1, 12)), batch_size=2, seed=4)
+
+    loader = made()
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    state, rest = loader.state_dict(), [batch.ids.tolist() for batch in batches]
+    again = made()
+    again.load_state_dict(state)
+    assert [batch.ids.tolist() for batch in again] == rest
+    other = Loader(path, collate=Collate(), bucket="aspect", batch_size=3, seed=4)
+    with pytest.raises(ValueError, match="by aspect"):
+        other.load_state_dict(state)
+
+
+def test_what_cannot_be_bucketed_is_refused(path: Path, dataset: Dataset) -> None:
+    for options, error, message in (
+        ({"bucket": "size"}, ValueError, "bucket is 'size'"),
+        ({"bucket": "aspect", "sampler": [1, 2]}, ValueError, "a sampler decides"),
+        ({"bucket": "aspect", "order": classes(2, 2), "batch_size": 4}, ValueError, "decides what is in a batch"),
+        ({"bucket": "aspect", "collate": None}, UsageError, "give a Collate"),
+    ):
+        with pytest.raises(error, match=message):
+            Loader(path, **{"collate": Collate(), **options})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no images of a size each"):
+        Loader(dataset, bucket="aspect")
