@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,16 +14,14 @@ _STORE = 80 * 2**20  # bytes; ray takes no less
 @contextmanager
 def ray_cluster(*cpus: int) -> Iterator[Any]:
     """A cluster with a node for each number of CPUs; the first is the head, which drivers connect to."""
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a node takes six seconds of a core to start
     from ray.cluster_utils import Cluster
 
     head, *others = cpus
-    less = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
-    cluster = Cluster(initialize_head=True, head_node_args=_node(head) | less)
+    cluster = Cluster()
     try:
+        _start(cluster, head, include_dashboard=False, include_log_monitor=False, no_monitor=True)
         for each in others:
-            cluster.add_node(wait=False, **_node(each))
-        cluster.wait_for_nodes()
+            add_node(cluster, each)
         yield cluster
     finally:
         cluster.shutdown()
@@ -32,7 +29,7 @@ def ray_cluster(*cpus: int) -> Iterator[Any]:
 
 def add_node(cluster: Any, cpus: int) -> Any:
     """A further node of a cluster."""
-    return cluster.add_node(wait=True, **_node(cpus))
+    return _start(cluster, cpus)
 
 
 def builders(node: Any) -> list[int]:
@@ -45,5 +42,12 @@ def builders(node: Any) -> list[int]:
     return found
 
 
-def _node(cpus: int) -> dict[str, Any]:
-    return {"num_cpus": cpus, "object_store_memory": _STORE}
+def _start(cluster: Any, cpus: int, **options: Any) -> Any:
+    """Start a node; again if it was late: it takes six seconds of a core, and ray gives it thirty of the clock."""
+    for left in (2, 1, 0):
+        try:
+            return cluster.add_node(num_cpus=cpus, object_store_memory=_STORE, **options)
+        except Exception as error:  # which ray raises without a class of its own
+            if "timed out during startup" not in str(error) or not left:
+                raise
+    raise AssertionError

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import crop_collate
 
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+from ray_cluster import ray_cluster
+
 from mmload.loader import Loader
 from mmload.store.dataset import Dataset
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of ray.data's own options
 def test_two_workers_of_ray_train_share_every_epoch(dataset: Dataset, tmp_path: Path) -> None:
     store = dataset.path
     ray = pytest.importorskip("ray", reason="ray is not installed")
@@ -35,15 +41,14 @@ def test_two_workers_of_ray_train_share_every_epoch(dataset: Dataset, tmp_path: 
         place = Path(config["place"]) / f"{context.get_world_rank()}-{context.get_world_size()}.json"
         place.write_text(json.dumps(epochs))
 
-    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
-    try:
+    with ray_cluster(3) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         TorchTrainer(
             work,
             train_loop_config={"store": str(store), "place": str(tmp_path)},
             scaling_config=ScalingConfig(num_workers=2),
             run_config=RunConfig(storage_path=str(tmp_path / "runs")),
         ).fit()
-    finally:
         ray.shutdown()
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}-2.json").read_text())
