@@ -181,7 +181,7 @@ def test_several_labels_filter_by_each(tmp_path: Path) -> None:
         classes = ("a", "b", "c")
 
     image = np.zeros((4, 4, 3), np.uint8)
-    vectors = [torch.tensor(each) for each in ([1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0])]
+    vectors = [torch.tensor(each) for each in ([1.0, 0.0, 0.25], [0.0, 0.0, 0.75], [0.0, 0.0, 0.0])]
     page = pages(made(tmp_path / "out", Labeled((image, each) for each in vectors)), tmp_path)
     rows = [[row["row"] for row in data(page, "api/rows", split="train", class_=each)["rows"]] for each in range(3)]
     assert rows == [[0], [], [0, 1]]

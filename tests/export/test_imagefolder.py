@@ -12,11 +12,13 @@ from conftest import complaint, mmload
 from loading_stores import build_store
 from PIL import Image
 from torchvision.datasets import ImageFolder
+from written_datasets import of_tensors
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError
 from mmload.export import Choice, to_imagefolder
+from mmload.export.chosen_rows import chosen_rows
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 
@@ -88,6 +90,14 @@ def test_a_part_of_the_rows(dataset: Dataset, tmp_path: Path) -> None:
     assert [line["id"] for line in lines] == [dataset["train"].source(row).id for row in bees]
     assert {line["label"] for line in lines} == {1}
     assert sorted(path.name for path in (tmp_path / "out" / "train").iterdir()) == ["ant", "bee", "cat"]
+
+
+def test_rows_of_a_class_are_those_with_a_share_of_it(tmp_path: Path) -> None:
+    targets = torch.tensor([[0.0, 1.0], [0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
+    images = torch.zeros((4, 3, 4, 4), dtype=torch.uint8)
+    stored = of_tensors(tmp_path / "built", {"train": {"images": images, "targets": targets}}, classes=("ant", "bee"))
+    (found,) = chosen_rows(open_dataset(stored), Choice(of_class="ant"))
+    assert found.rows.tolist() == [1, 2, 3]
 
 
 ODD = (

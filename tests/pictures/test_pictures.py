@@ -136,6 +136,14 @@ def test_names_are_cut_to_their_width(text: str, width: int) -> None:
     assert size_of(shown, letters)[0] <= max(width, size_of("...", letters)[0])
 
 
+@pytest.mark.parametrize("text", ["i" * 40 + "W" * 40, "W" * 40 + "i" * 40, "iW" * 40])
+def test_names_keep_as_many_letters_as_there_is_room_for(text: str) -> None:
+    letters = font(13)
+    for width in (60, 90, 140):
+        kept = len(cut(text, letters, width)) - len("...")
+        assert letters.getlength(f"{text[:kept]}...") <= width < letters.getlength(f"{text[: kept + 1]}...")
+
+
 def test_a_sheet_has_every_cell_in_its_place() -> None:
     colors = [(200, 0, 0), (0, 200, 0), (0, 0, 200), (200, 200, 0), (0, 200, 200)]
     images = [np.zeros((3, 40, 40), np.uint8) + np.array(color, np.uint8)[:, None, None] for color in colors]
@@ -146,6 +154,8 @@ def test_a_sheet_has_every_cell_in_its_place() -> None:
     rows, columns = [places[:, 0].mean() for places in found], [places[:, 1].mean() for places in found]
     assert rows[0] == rows[1] < rows[2] == rows[3] < rows[4]
     assert columns[0] == columns[2] == columns[4] < columns[1] == columns[3]
+    untitled = pixels(contact_sheet(cells, 2, side=40))
+    assert rows[0] == np.argwhere((untitled == colors[0]).all(2))[:, 0].mean() + len(shown) - len(untitled)
     with pytest.raises(ValueError, match="there are 0 pictures"):
         contact_sheet([], 2)
 
@@ -166,6 +176,8 @@ def test_the_legend_names_what_masks_and_boxes_show() -> None:
     boxed = Cell(image=image, boxes=np.array([[1, 1, 60, 60]], np.float32), labels=(1,))
     for cell in (Cell(image=image, mask=mask), boxed):
         assert contact_sheet([cell], 1, classes=["a", "b", "c"]).height > plain.height
+    one, other = (pixels(contact_sheet([boxed], 1, classes=["a", name, "c"])) for name in ("b", "m"))
+    assert (one != other)[: plain.height - 12].any(), "the name of a class is on its box, too"
 
 
 def test_cells_say_class_shares_and_row() -> None:
