@@ -76,9 +76,17 @@ def test_a_node_is_killed_and_the_bytes_are_those_of_a_local_build(
     third, seen, again = add_node(cluster, 1), [], []
     begin_again = ray_engine._Tasks._begin_again
 
+    def stop_one() -> bool:
+        for builder in builders(third):
+            os.kill(builder, signal.SIGSTOP)  # so that it does not finish before its node is killed
+            if builder in builders(third):
+                return True
+            os.kill(builder, signal.SIGCONT)
+        return False
+
     def kill(done: int, total: int) -> None:
-        until = time.monotonic() + 30
-        while not seen and not builders(third) and time.monotonic() < until:
+        until = time.monotonic() + 120
+        while not seen and not stop_one() and time.monotonic() < until:
             time.sleep(0.005)
         if not seen:
             cluster.remove_node(third, allow_graceful=False)
@@ -89,7 +97,11 @@ def test_a_node_is_killed_and_the_bytes_are_those_of_a_local_build(
         begin_again(tasks, task, cause)
 
     monkeypatch.setattr(ray_engine._Tasks, "_begin_again", note)
-    report = build(recipe(photos, tmp_path / "out"), engine=RayEngine(), progress=kill)
+    try:
+        report = build(recipe(photos, tmp_path / "out"), engine=RayEngine(), progress=kill)
+    finally:
+        if not seen:
+            cluster.remove_node(third)
     assert again, "nothing ran on the node that was killed"
     assert (report.built, seen[-1]) == (160, 160)
     assert seen == sorted(seen)
