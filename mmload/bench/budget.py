@@ -87,8 +87,8 @@ def start_order(entries: Sequence[Entry]) -> list[int]:
 
 
 def overrun(budget: Budget) -> str:
-    """A note if the bench took longer than its budget, else ""."""
-    if budget.spent <= budget.seconds:
+    """A note if the bench took longer than its budget, in whole seconds, else ""."""
+    if round(budget.spent) <= budget.seconds:
         return ""
     return (
         f"it took {budget.spent:.0f} s and not the {budget.seconds:g} s of its time budget: what the verdict needs is "

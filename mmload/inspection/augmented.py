@@ -15,7 +15,6 @@ from mmload.batch import Batch
 from mmload.errors import UsageError
 from mmload.pictures.cells import SHOWN, cells_of
 from mmload.pictures.contact_sheet import Cell, contact_sheet
-from mmload.store.field_files import need_one_size
 from mmload.store.row_cells import cells_of_rows
 from mmload.store.row_numbers import row_numbers
 
@@ -62,16 +61,15 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
         UsageError: if the collate cannot render these rows.
     """
     collates = collate.collates if isinstance(collate, Views) else (collate,)
-    others = {name: spec for name, spec in split.fields.items() if name != "images"}
-    need_one_size(others, f"split {split.name!r} of {split.path}", "drawing rows as training sees them")
     ids = row_numbers(rows, len(split), f"split {split.name!r}")
     batch = split.rows(ids)
+    own_sizes = any(spec.own_sizes for spec in split.fields.values())
     lines: list[list[Cell]] = [[] for _ in range(len(ids))]
     for epoch in range(draws):
         seeds = sample_seeds(seed, epoch, ids)
         collate.set_epoch(epoch)
         try:
-            if split.fields["images"].own_sizes:
+            if own_sizes:
                 made = collate([batch[number].replace(seeds=seeds[number]) for number in range(len(ids))])
             else:
                 made = collate(batch.replace(seeds=seeds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,35 @@ def test_browse_shows_whole_photographs_and_their_draws(built: tuple[Path, Path]
         assert Image.open(io.BytesIO(reply.body)).size
         assert pages.get("api/draws", {"split": "train", "row": str(row)}).status == 200
         assert pages.get("image/draw", {"split": "train", "row": str(row), "number": "0"}).status == 200
+
+
+def test_masks_and_boxes_of_whole_photographs_are_shown_and_drawn(tmp_path: Path) -> None:
+    images = some_images(((30, 40), (50, 20), (30, 44)))
+    masks = [np.full(image.shape[1:], number, np.uint8) for number, image in enumerate(images)]
+    boxes = [[[1.0, 2, 10, 20], [0, 0, 0, 0]], [[0.0, 0, 9, 9], [4, 4, 19, 49]], [[2.0, 2, 8, 8]] * 2]
+    fields = {
+        "boxes": torch.tensor(boxes),
+        "labels": torch.tensor([[1, -1], [0, 1], [0, 0]]),
+        "counts": torch.tensor([1, 2, 2]),
+    }
+    path = whole_dataset(tmp_path / "out", images, masks=masks, fields=fields)
+    split, collate = package.open(path)["train"], package.Collate(RandomResizedCrop(24), dtype=torch.uint8)
+    with package.Loader(split, batch_size=3, sampler=[2, 0, 1], collate=collate, seed=5) as loader:
+        batch = next(iter(loader))
+    for number, (cell,) in enumerate(drawn_cells(split, collate, [2, 0, 1], draws=1, seed=5)):
+        assert cell.mask is not None
+        assert (cell.image == batch.images[number].numpy()).all()
+        assert (cell.mask == batch.masks[number].numpy()).all()
+    pages = Pages(path, tmp_path / "marks.toml", augmentation="crops", collate_for=lambda classes: collate)
+    for row, count in enumerate((1, 2, 2)):
+        stored = pages._splits["train"].cell(row)
+        assert stored.mask is not None
+        assert (stored.mask == masks[row]).all()
+        query = {"split": "train", "row": str(row)}
+        told = json.loads(pages.get("api/row", query).body)
+        assert (told["boxes"], told["mask"]) == (count, True)
+        assert pages.get("image/stored", query).body != pages.get("image/stored", query | {"plain": "1"}).body
+        assert pages.get("image/draw", query | {"number": "3"}).status == 200
 
 
 def test_a_report_looks_at_every_row(built: tuple[Path, Path], tmp_path: Path) -> None:
