@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmload.errors import counted, one_line
+from mmload.inspection.facts import field_text
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.manifest import SKIPPED_NAME, Manifest
 
@@ -91,9 +92,8 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     size = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
-        shape = ", ".join("*" if size is None else str(size) for size in spec["shape"])
         mean = f", {spec['row_bytes'] / 1024:,.1f} KiB a row" if "encoding" in spec else ""
-        yield f"    {field:<10} {spec['dtype']} [{shape}]{mean}"
+        yield f"    {field:<10} {field_text(spec)}{mean}"
     yield f"    stored     {split['layout']}, {split['encoding']}"
     if split["mean"]:
         yield f"    mean {_decimals(split['mean'])}   std {_decimals(split['std'])}"

@@ -68,6 +68,11 @@ def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
     return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // max(1, record.rows), "encoding": spec.encoding}
 
 
+def field_text(spec: Mapping[str, Any]) -> str:
+    """A field of the facts in words: its dtype and the shape of a row, with * for sizes that rows have of their own."""
+    return f"{spec['dtype']} [{', '.join('*' if size is None else str(size) for size in spec['shape'])}]"
+
+
 def _notes(card: Mapping[str, Any], split: str) -> list[str]:
     """The notes of a build on a split; a card is for people and may contain anything."""
     notes = card.get("notes")

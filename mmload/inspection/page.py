@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mmload.errors import MmloadError, UsageError, counted
 from mmload.inspection.class_rows import ClassRows
+from mmload.inspection.facts import field_text
 from mmload.inspection.page_checks import checks
 from mmload.inspection.page_findings import copies, left_out, outliers
 from mmload.inspection.page_tables import bars, program, shown, table
@@ -113,10 +114,11 @@ def _about(facts: Mapping[str, Any]) -> str:
 
 
 def _split(split: Split, facts: Mapping[str, Any], report: Report, training: Training, splits: int) -> str:
-    fields = ", ".join(f"{name} {spec['dtype']} {spec['shape']}" for name, spec in facts["fields"].items())
+    fields = ", ".join(f"{name} {field_text(spec)}" for name, spec in facts["fields"].items())
     rows: list[tuple[str, object]] = [
         ("rows", f"{facts['rows']:,} in {counted(facts['shards'], 'shard')}"),
         ("fields", fields),
+        ("stored", f"{facts['layout']}, {facts['encoding']}"),
     ]
     if facts["mean"]:
         rows += [("mean", _decimals(facts["mean"])), ("std", _decimals(facts["std"]))]
