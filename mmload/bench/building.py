@@ -11,8 +11,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,6 +40,7 @@ from mmload.sources.files import EXTENSIONS
 
 _BATCH = 64  # as in the tutorial
 _OURS = "mmload build"
+_SHARDS = 8  # a thread, of builds on Ray: enough that no CPU waits long for the last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,7 @@ def run(
     images: int = 1200,
     rounds: int = 5,
     threads: int | None = None,
+    on_ray: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> BuildingRecord:
     """Measure every way on links to the same photographs.
@@ -115,19 +117,27 @@ def run(
         images: number of images; fewer photographs are repeated, more are subsampled evenly.
         rounds: measured rounds of each way, after one warm-up round.
         threads: threads of mmload, and processes of the others; None: the cores available.
+        on_ray: also Ray Data, and mmload's build as Ray tasks, in a Ray instance on this machine.
         progress: called with the name of the next step.
 
     Raises:
-        UsageError: if a number is too small.
+        UsageError: if a number is too small, or Ray is asked for and not installed.
         SourceError: if there are no photographs.
     """
     count = available_cores() if threads is None else threads
     for name, value in (("--size", size), ("--images", images), ("--rounds", rounds), ("--threads", count)):
         if value < 1:
             raise UsageError(f"{name} is {value}; use at least 1")
-    ways = _ways(count)
+    missing = [why for name in ("ray", "pyarrow") if (why := not_installed(name, "pip install 'ray[data]'"))]
+    if on_ray and missing:
+        raise UsageError(f"--ray: {missing[0]}")
+    ways = _ways(count, on_ray)
     settings = {"images": images, "size": size, "rounds": rounds, "threads": count, "cache": "warm"}
-    with tempfile.TemporaryDirectory(prefix="mmload-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mmload-bench-") as folder, ExitStack() as stack:
+        if on_ray:
+            from mmload.bench import ray_building
+
+            stack.enter_context(ray_building.ended())
         train = linked(Path(root), images, Path(folder) / "photos" / "train")
         work = Work(train=train, out=Path(folder) / "out", size=size, threads=count)
         for turn in range(rounds + 1):
@@ -213,23 +223,54 @@ def ffcv(work: Work) -> int:
 
 def ours(work: Work) -> int:
     """This package's build, including checksums, statistics and fsync."""
-    recipe = BuildRecipe(
+    return build(_recipe(work), threads=work.threads, processes=1).built
+
+
+def small_shards(work: Work) -> int:
+    """The same in eight shards a thread, as the build on Ray, whose tasks are shards."""
+    return build(_in_shards(work), threads=work.threads, processes=1).built
+
+
+def _recipe(work: Work) -> BuildRecipe:
+    return BuildRecipe(
         kind="imagefolder",
         root=work.train.parent,
         out=work.out,
         options={"allow_outside": True},  # the folder consists of links
         transforms=square(work.size),
     )
-    return build(recipe, threads=work.threads, processes=1).built
 
 
-def _ways(threads: int) -> list[Way]:
+def _in_shards(work: Work) -> BuildRecipe:
+    row = 3 * work.size**2 + 8
+    return replace(_recipe(work), shard_bytes=row * max(1, len(_files(work)) // (_SHARDS * work.threads)))
+
+
+def _on_ray(threads: int) -> list[Way]:
+    """The ways that need Ray, and the build on this machine that they are compared with."""
+    from mmload.bench import ray_building
+
+    return [
+        Way(
+            f"Ray Data read_images, {counted(threads, 'CPU')}",
+            lambda work: ray_building.ray_data(work.train, work.out, work.size, work.threads),
+        ),
+        Way(f"mmload build, {_SHARDS * threads} shards", small_shards),
+        Way(
+            f"mmload build --engine ray, {_SHARDS * threads} shards",
+            lambda work: ray_building.build_on_ray(_in_shards(work), work.threads),
+        ),
+    ]
+
+
+def _ways(threads: int, on_ray: bool) -> list[Way]:
     return [
         Way(f"bare decode + resize, 1 thread x {threads}", bare),
         Way(f"bare decode + resize, {counted(threads, 'thread')}", side_by_side),
         Way(f"tensordict tutorial, {counted(threads, 'worker')}", tutorial),
         Way(f"FFCV DatasetWriter, {counted(threads, 'worker')}", ffcv, not_installed("ffcv", "pip install ffcv")),
         Way(_OURS, ours),
+        *(_on_ray(threads) if on_ray else []),
     ]
 
 

@@ -28,6 +28,9 @@ def bench_build(
     images: Annotated[int, typer.Option(help="Images of a round at least; fewer are repeated.")] = 1200,
     rounds: Annotated[int, typer.Option(help="Measured rounds, after one to warm up.")] = 5,
     threads: DecodingThreads = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Also Ray Data, and mmload's build as Ray tasks, on this machine.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
@@ -43,7 +46,7 @@ def bench_build(
     from mmload.bench.building import run
 
     with interruptible("nothing was changed"), status_line() as progress:
-        record = run(source, size=size, images=images, rounds=rounds, threads=threads, progress=progress)
+        record = run(source, size=size, images=images, rounds=rounds, threads=threads, on_ray=ray, progress=progress)
     written = []
     if json_file is not None:
         from mmload.bench.record import write_json

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+from ray_cluster import ray_cluster
+
+from mmload.bench import building
 from mmload.bench.building import linked, run
 from mmload.errors import SourceError, UsageError
 
@@ -38,6 +43,25 @@ def test_every_way_builds_and_the_table_shows_it(folder: Path) -> None:
     assert all(len(line) <= 80 for line in lines)
     assert lines[-1].endswith("1.00x")
     assert any(line.startswith("mmload build: warm-up") for line in said)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")  # of its own attributes
+def test_builds_on_ray_are_measured_on_the_cluster_that_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    with ray_cluster(1) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            record = run(folder, size=32, images=20, rounds=1, threads=1, on_ray=True)
+            assert ray.is_initialized()
+        finally:
+            ray.shutdown()
+    measured = [(way.name, len(way.rates)) for way in record.ways[-3:]]
+    names = ("Ray Data read_images, 1 CPU", "mmload build, 8 shards", "mmload build --engine ray, 8 shards")
+    assert measured == [(name, 1) for name in names]
+    assert all(len(line) <= 80 for line in record.table().splitlines())
+    monkeypatch.setattr(building, "not_installed", lambda name, advice: f"{name} is not installed: {advice}")
+    with pytest.raises(UsageError, match=r"--ray: ray is not installed: pip install 'ray\[data\]'"):
+        run(folder, images=3, on_ray=True)
 
 
 def test_images_are_repeated_or_thinned_out_evenly(folder: Path, tmp_path: Path) -> None:
