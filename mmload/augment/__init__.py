@@ -18,6 +18,7 @@ from mmload.augment.geometry import (
     RandomVerticalFlip,
 )
 from mmload.augment.jitter import ColorJitter
+from mmload.augment.letterbox import Letterbox
 from mmload.augment.levels import (
     GaussianBlur,
     RandomAdjustSharpness,
@@ -48,6 +49,7 @@ __all__ = [
     "ColorJitter",
     "CutMix",
     "GaussianBlur",
+    "Letterbox",
     "MixUp",
     "Normalize",
     "PerSample",

@@ -24,8 +24,8 @@ from mmload.render.framing import Placement
 from mmload.render.plan import Plan
 
 
-class _Placed(Step):
-    """What both share: the interpolation, and the canvas's fill."""
+class PlacedStep(Step):
+    """What all that place images on a canvas share: the interpolation, and the canvas's fill."""
 
     takes_sizes = True
 
@@ -39,20 +39,21 @@ class _Placed(Step):
         )
 
     def fits(self, plan: Plan) -> bool:
-        """Only one resize fits into a pass, and it must come before flips and padding."""
+        """Only one resize fits into a pass, and it must come before flips, padding, and what changes the fill."""
         return plan.fits_placement(self.mode)
 
-    def placed(self, plan: Plan, canvas: tuple[int, int], size: tuple[Tensor, Tensor], start: Tensor | None) -> Plan:
-        """The plan followed by resizes to ``size`` (rows, cols), a share ``start`` of what exceeds it cut off first."""
+    def placed(
+        self, plan: Plan, canvas: tuple[int, int], size: tuple[Tensor, Tensor], start: tuple[Tensor, Tensor] | None
+    ) -> Plan:
+        """The plan followed by resizes to ``size`` (rows, cols), whose top left lies at ``start`` on the canvas."""
         rows, cols = size
-        spare = (rows - canvas[0]).clamp(min=0), (cols - canvas[1]).clamp(min=0)
-        top, left = (torch.zeros_like(rows) if start is None else -whole_numbers(start, one) for one in spare)
+        top, left = start or (torch.zeros_like(rows), torch.zeros_like(cols))
         placement = Placement(rows=rows, cols=cols, top=top, left=left, fill=self.fill, mask_fill=self.mask_fill)
         how = resampling_to(canvas, self.mode, self.antialias)
         return plan.resized(None, replace(how, placement=placement, exact_masks=self.mode == "nearest-exact"))
 
 
-class ScaleJitter(_Placed):
+class ScaleJitter(PlacedStep):
     """Resized by a random factor and placed on a canvas of ``target_size``: large scale jitter.
 
     It is torchvision's ``ScaleJitter`` and the ``FixedSizeCrop`` of its detection recipe ``lsj``
@@ -108,14 +109,16 @@ class ScaleJitter(_Placed):
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
         size = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
-        return self.placed(plan, self.target_size, size, uniform[:, 1])
+        spare = ((side - most).clamp(min=0) for side, most in zip(size, self.target_size, strict=True))
+        top, left = (-whole_numbers(uniform[:, 1], one) for one in spare)
+        return self.placed(plan, self.target_size, size, (top, left))
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""
         return f"{self.target_size}, scale_range={self.scale_range}, interpolation={self.mode!r}, fill={self.fill}"
 
 
-class RandomShortestSize(_Placed):
+class RandomShortestSize(PlacedStep):
     """Resized so that the shorter side is one of several lengths, keeping the aspect ratio.
 
     All lie at the top left of a canvas that has room for the largest of them, as torchvision's detection models put

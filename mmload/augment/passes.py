@@ -48,21 +48,29 @@ def one_pass(
             continue
         plan = step.describe(plan, draws_of(at))
         at += 1
-    if framed and plan.is_ragged:
+    if framed and plan.is_ragged and not (at < len(steps) and _waits_for_its_pass(steps[at])):
         plan = plan.framed()
     if plan.sizes is not None and plan.is_ragged:
         raise ValueError(_of_a_size_each(steps, at))
     return Rendering(plan, _dtype_before(steps, at, plan, source, dtype)), at
 
 
+def _waits_for_its_pass(step: nn.Module) -> bool:
+    """Whether a step could be done to images of a size each, but does not fit into the pass that it stands in."""
+    return isinstance(step, Step) and step.takes_sizes
+
+
 def _of_a_size_each(steps: nn.ModuleList, at: int) -> str:
     """What is wrong where nothing before step ``at`` gives images of a size each one size."""
-    made = "RandomResizedCrop, Resize((height, width)), or a crop"
+    made = "RandomResizedCrop, Resize((height, width)), Letterbox, or a crop"
     if at == len(steps):
         return f"the images have a size each, and a batch has one: put {made} among the steps"
     name = type(steps[at]).__name__
     if any(type(step).__name__ == "Resize" for step in list(steps)[:at]):
         return f"{name} needs images of one size, and Resize by one number leaves a size each: put a crop before it"
+    if _waits_for_its_pass(steps[at]):
+        before = ", ".join(type(step).__name__ for step in list(steps)[:at])
+        return f"{name} cannot stand after {before} where images have a size each: put it before them"
     return f"{name} needs images of one size, and these have a size each: put {made} before it"
 
 

@@ -1,4 +1,4 @@
-"""torchvision's resizes to a random size, followed by what makes a batch of one size of them: a crop and a pad."""
+"""torchvision's resizes that keep the aspect, followed by what makes a batch of one size of them: a crop and a pad."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
+from mmload.sources.voc_tasks import VOID
 
 
 class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
@@ -45,6 +46,56 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         cropped = F.crop(resized, params["top"], params["left"], rows, cols)
         fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
         return F.pad(cropped, [0, 0, params["canvas"][1] - cols, params["canvas"][0] - rows], fill=fill)
+
+
+class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+    """The whole image on a canvas: torchvision's resize and pad, with sizes that depend on the image.
+
+    Args:
+        size: (height, width) of the canvas.
+        fill: the border's value.
+        interpolation: of images.
+        antialias: of images.
+        mask_fill: the border's value in masks.
+        scaleup: whether smaller images are enlarged.
+        center: whether the image lies in the middle; else at the top left.
+    """
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        fill: Any,
+        interpolation: InterpolationMode,
+        antialias: bool = True,
+        mask_fill: int = VOID,
+        scaleup: bool = True,
+        center: bool = True,
+    ) -> None:
+        super().__init__()
+        self.size, self.fill, self.interpolation, self.antialias = size, fill, interpolation, antialias
+        self.mask_fill, self.scaleup, self.center = mask_fill, scaleup, center
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """The size inside the border and the border: left, top, right, bottom."""
+        have = F.get_size(flat_inputs[0])
+        share = min(want / side for want, side in zip(self.size, have, strict=True))
+        share = share if self.scaleup else min(share, 1.0)
+        inner = [max(1, min(want, round(side * share))) for want, side in zip(self.size, have, strict=True)]
+        spare_rows, spare_cols = self.size[0] - inner[0], self.size[1] - inner[1]
+        left, top = (spare_cols // 2, spare_rows // 2) if self.center else (0, 0)
+        return {"inner": inner, "border": [left, top, spare_cols - left, spare_rows - top]}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """An image, boxes or a mask on the canvas."""
+        resized = F.resize(inpt, params["inner"], interpolation=self.interpolation, antialias=self.antialias)
+        fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
+        return F.pad(resized, params["border"], fill=fill)
+
+
+def letterbox(step: augment.Letterbox, fill: Any) -> Letterbox:
+    """The equivalent of a Letterbox, with its fill as torchvision takes it."""
+    mode = InterpolationMode(step.mode)
+    return Letterbox(step.size, fill, mode, step.antialias, step.mask_fill, step.scaleup, step.center)
 
 
 def scale_jitter(step: augment.ScaleJitter, fill: Any) -> OnCanvas:

@@ -26,7 +26,7 @@ from mmload.augment.step import AfterStep, Step
 from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
-from mmload.interop.canvas import scale_jitter, shortest_size
+from mmload.interop.canvas import Letterbox, letterbox, scale_jitter, shortest_size
 from mmload.interop.shrink import Shrink
 from mmload.sources.voc_tasks import VOID
 
@@ -144,35 +144,6 @@ class CenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no typ
             rows, cols = (max(want - have, 0) for want, have in zip(self.size, F.get_size(inpt), strict=True))
             inpt = F.pad(inpt, [cols // 2, rows // 2, (cols + 1) // 2, (rows + 1) // 2], fill=VOID)
         return super().transform(inpt, params)
-
-
-class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
-    """The whole image in the middle of a canvas: torchvision's resize and pad, with sizes that depend on the image.
-
-    Args:
-        size: (height, width) of the canvas.
-        fill: the border's value; a mask's is 255, void.
-        interpolation: of images.
-    """
-
-    def __init__(self, size: tuple[int, int], fill: int, interpolation: InterpolationMode) -> None:
-        super().__init__()
-        self.size, self.fill, self.interpolation, self.antialias = size, fill, interpolation, True
-
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """The size inside the border and the border: left, top, right, bottom."""
-        have = F.get_size(flat_inputs[0])
-        share = min(want / side for want, side in zip(self.size, have, strict=True))
-        inner = [max(1, min(want, round(side * share))) for want, side in zip(self.size, have, strict=True)]
-        spare_rows, spare_cols = self.size[0] - inner[0], self.size[1] - inner[1]
-        left, top = spare_cols // 2, spare_rows // 2
-        return {"inner": inner, "border": [left, top, spare_cols - left, spare_rows - top]}
-
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        """An image, boxes or a mask on the canvas."""
-        resized = F.resize(inpt, params["inner"], interpolation=self.interpolation, antialias=self.antialias)
-        fill = VOID if isinstance(inpt, tv_tensors.Mask) else self.fill
-        return F.pad(resized, params["border"], fill=fill)
 
 
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -363,6 +334,7 @@ _STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
     augment.CenterCrop: lambda step: CenterCrop(step.size),
     augment.RandomResizedCrop: _random_resized_crop,
     augment.Resize: _resized,
+    augment.Letterbox: lambda step: letterbox(step, _fill(step.fill)),
     augment.ScaleJitter: lambda step: scale_jitter(step, _fill(step.fill)),
     augment.RandomShortestSize: lambda step: shortest_size(step, _fill(step.fill)),
     augment.RandomZoomOut: lambda step: v2.RandomZoomOut(_warp_fill(step), list(step.side_range), step.p),

@@ -32,6 +32,8 @@ from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
 
 _PLACED = augment.ScaleJitter | augment.RandomShortestSize
+_ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
+"""Steps whose levels are rounded sums."""
 
 
 class Drawn(NamedTuple):
@@ -161,7 +163,9 @@ def _after(step: nn.Module, items: Items, allowance: Allowance, draw: Drawn, k: 
         pixels, allowance = changed(pixels, draw.plan.program, k, allowance)
         return pixels | targets, allowance
     pixels = _transformed(step, pixels, draw.plan, draw.windows[k], k)
-    if isinstance(step, augment.RandomResizedCrop | augment.Resize | augment.RandomGrayscale | _PLACED):
+    if isinstance(
+        step, augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
+    ):
         allowance = replace(allowance, levels=allowance.levels + 1)
     return pixels | targets, allowance
 
@@ -211,7 +215,7 @@ def _geometry(
         left, top, _, _ = params["padding"]
         return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
     placed = None if plan.resampling is None else plan.resampling.placement
-    if placed is not None:
+    if placed is not None and isinstance(step, _PLACED):
         size = int(placed.rows[k]), int(placed.cols[k])
         canvas = transform.canvas(*image.shape[-2:])
         return {"canvas": canvas, "size": size, "top": -int(placed.top[k]), "left": -int(placed.left[k])}

@@ -225,8 +225,12 @@ class Plan:
         return self.fits_window() and self.resampling is None and self.shift is None and self.gray is None
 
     def fits_placement(self, mode: str) -> bool:
-        """Whether a resize to a size per sample can still be composed: not after a flip, which moves the canvas."""
-        return self.fits_resize(mode) and self.flip_x is None and self.flip_y is None
+        """Whether a resize to a size per sample on a canvas can still be composed.
+
+        Not after a flip, which moves the canvas, nor after a change of colors, which would change its fill.
+        """
+        flipped = self.flip_x is not None or self.flip_y is not None
+        return self.fits_resize(mode) and not flipped and self.gray is None and self.shift is None
 
     def fits_flip(self) -> bool:
         """Whether a flip can still be composed: as an operation on levels, or before they change."""

@@ -15,7 +15,9 @@ from mmload.augment import (
     AlternatingHorizontalFlip,
     BoxRule,
     CenterCrop,
+    Letterbox,
     Normalize,
+    RandomGrayscale,
     RandomHorizontalFlip,
     RandomIoUCrop,
     RandomPhotometricDistort,
@@ -148,6 +150,42 @@ def test_shortest_sizes_are_torchvisions_beside_the_fill(mode: str, antialias: b
         expect(got, k, items, -1.0)
 
 
+@pytest.mark.parametrize("shape", [(HEIGHT, WIDTH), (30, 30), (31, 200), (2, 3)])
+@pytest.mark.parametrize(("mode", "scaleup", "center"), [
+    ("bilinear", True, True), ("bicubic", False, True), ("nearest", True, False), ("bilinear", False, False),
+])  # fmt: skip
+def test_a_letterbox_is_torchvisions_resize_and_pad(
+    shape: tuple[int, int], mode: str, scaleup: bool, center: bool
+) -> None:
+    """Where both fit: a side of the canvas, or the image as it is."""
+    batch = batch_of(5, *shape)
+    step = Letterbox((36, 44), FILL, mode, mask_fill=7, scaleup=scaleup, center=center)
+    got = Collate(step, dtype=torch.uint8, box_rule=BoxRule(min_size=0))(batch)
+    keeps = not scaleup and shape[0] <= 36 and shape[1] <= 44
+    short = 36 * shape[1] <= 44 * shape[0]
+    exact = (36, 36 * shape[1] / shape[0]) if short else (44 * shape[0] / shape[1], 44)
+    size = list(shape) if keeps else [round(side) for side in exact]
+    spare = 36 - size[0], 44 - size[1]
+    left, top = (spare[1] // 2, spare[0] // 2) if center else (0, 0)
+    borders = [left, top, spare[1] - left, spare[0] - top]
+    for k in range(5):
+        items = resized(items_of(batch, k), size, mode, True)
+        items = on_all(items, lambda item, name: F.pad(item, borders, 7 if name == "masks" else FILL))
+        expect(got, k, items, -1.0)
+
+
+def test_a_canvas_after_normalize_has_its_own_fill() -> None:
+    """torchvision's ScaleJitter and pad would put 0 beside normalized values, not what black becomes."""
+    images = torch.full((2, 3, 20, 30), 200, dtype=torch.uint8)
+    made = Collate(Normalize.imagenet(), ScaleJitter((20, 20), (0.5, 0.5), fill=0))(images)
+    assert made[0, :, -1, -1].tolist() == [0, 0, 0]
+    gray = Collate(RandomGrayscale(1.0), Letterbox((40, 20), FILL), dtype=torch.uint8)(images)
+    assert gray[0, :, 0, 0].tolist() == list(FILL)
+    with pytest.raises(ValueError, match="fill is 114, a level of uint8 images, and these are floats"):
+        Collate(Letterbox(20))(images / 255)
+    assert Collate(Letterbox((40, 20), 0.5))(images / 255)[0, 0, 0, 0] == 0.5
+
+
 @pytest.mark.parametrize("step", [ScaleJitter((36, 44), fill=9), RandomShortestSize((20, 40), fill=9)])
 def test_what_follows_a_canvas_is_as_in_passes_of_their_own(step: Step) -> None:
     batch = batch_of(16)
@@ -266,6 +304,7 @@ def test_a_sample_depends_on_nothing_but_itself() -> None:
     [RandomZoomOut(FILL, (1.0, 2.5)), RandomIoUCrop(), RandomHorizontalFlip(), Resize((30, 34))],
     [ScaleJitter((36, 44), fill=FILL), RandomHorizontalFlip(), CenterCrop(30)],
     [RandomShortestSize((20, 31, 47), 55, fill=FILL), RandomVerticalFlip()],
+    [Letterbox((60, 44), FILL), RandomHorizontalFlip()],
 ])  # fmt: skip
 def test_a_device_makes_the_pixels_of_the_cpu(steps: list[Step], monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of(24)
@@ -349,6 +388,8 @@ def test_what_first_shows_at_a_batch_is_refused_there() -> None:
         (lambda: ScaleJitter((20, 0)), r"target_size is \(20, 0\)"),
         (lambda: ScaleJitter((20, 20), (2, 1)), "scale_range is"),
         (lambda: ScaleJitter((20, 20), mask_fill=256), "mask_fill is 256"),
+        (lambda: Letterbox((20, 0)), r"size is \(20, 0\)"),
+        (lambda: Letterbox(20, scaleup=1), "scaleup is 1"),  # type: ignore[arg-type]
         (lambda: RandomShortestSize([]), "min_size is"),
         (lambda: RandomShortestSize((20, 0.5)), "min_size is 0.5"),  # type: ignore[arg-type]
         (lambda: RandomShortestSize(20, 0), "max_size is 0"),

@@ -14,6 +14,7 @@ from mmload.augment import (
     AlternatingHorizontalFlip,
     CenterCrop,
     ColorJitter,
+    Letterbox,
     MixUp,
     Normalize,
     RandomCrop,
@@ -83,6 +84,8 @@ LISTS: dict[str, list[nn.Module]] = {
     "flipped": [RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), RandomCrop(30, padding=5, pad_if_needed=True)],
     "mirrored": [RandomCrop(30, padding=3, pad_if_needed=True, padding_mode="reflect"), RandomHorizontalFlip()],
     "edge": [RandomCrop((50, 8), pad_if_needed=True, padding_mode="edge")],
+    "letterbox": [Letterbox((40, 44)), RandomHorizontalFlip(), Normalize.imagenet()],
+    "corner": [Letterbox((40, 44), (7, 8, 9), "bicubic", scaleup=False, center=False), CenterCrop(35)],
     "jitter": [ScaleJitter((40, 44), (0.5, 1.5), fill=9), RandomHorizontalFlip()],
     "zoom": [RandomZoomOut(fill=(1, 2, 3)), Resize((25, 26))],
     "twice": [RandomCrop(40, pad_if_needed=True), RandomResizedCrop(24)],
@@ -167,6 +170,8 @@ def test_missing_lines_are_refused() -> None:
         ([nn.Identity()], "Identity needs images of one size"),
         ([RandomCrop(60)], r"a crop of 60 x 60 does not fit into images of 1 x 300"),
         ([Resize(20), RandomCrop(30)], r"a crop of 30 x 30 does not fit into images of 20 x 32"),
+        ([Normalize.imagenet(), ScaleJitter((9, 9))], "ScaleJitter cannot stand after Normalize where images have"),
+        ([RandomHorizontalFlip(), Letterbox(9)], "Letterbox cannot stand after RandomHorizontalFlip where images"),
         ([RandomShortestSize(20)], "max_size is None where images have a size each"),
         ([ScaleJitter((9, 9))], "leaves no pixel of images of 1 x 300"),
     ],
@@ -206,6 +211,7 @@ def test_boxes_follow() -> None:
         [RandomZoomOut(), RandomIoUCrop(), Resize((33, 22))],
         [RandomCrop(50, pad_if_needed=True)],
         [ScaleJitter((40, 40))],
+        [Letterbox((40, 51)), RandomHorizontalFlip()],
     ]
     for steps in lists:
         collate = Collate(*steps)

@@ -82,6 +82,11 @@ STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
         ("target_size", "scale_range", "interpolation", "antialias", "fill", "mask_fill"),
     ),
     (
+        augment.Letterbox,
+        {"size": (9, 8)},
+        ("size", "fill", "interpolation", "antialias", "mask_fill", "scaleup", "center"),
+    ),
+    (
         augment.RandomShortestSize,
         {"min_size": 5},
         ("min_size", "max_size", "interpolation", "antialias", "fill", "mask_fill"),

@@ -27,6 +27,7 @@ STEPS: dict[str, Callable[[], nn.Module]] = {
     "CutMix": lambda: augment.CutMix(num_classes=CLASSES),
     "GaussianBlur": lambda: augment.GaussianBlur((9, 5)),
     "MixUp": lambda: augment.MixUp(0.4, num_classes=CLASSES),
+    "Letterbox": lambda: augment.Letterbox((36, 44), FILL),
     "Normalize": augment.Normalize.imagenet,
     "RandAugment": augment.RandAugment,
     "RandomAdjustSharpness": lambda: augment.RandomAdjustSharpness(2.3),

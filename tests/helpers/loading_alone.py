@@ -45,6 +45,7 @@ _POLICIES: Sequence[tuple[Any, ...]] = (
 )
 _SIZES: Sequence[tuple[Any, ...]] = (
     (augment.RandomResizedCrop, (9, 8)),
+    (augment.Letterbox, (9, 12)),
     (augment.ScaleJitter, (9, 12), (0.5, 1.6)),
     (augment.RandomShortestSize, (6, 8, 11)),
     (augment.RandomZoomOut,),

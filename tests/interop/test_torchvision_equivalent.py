@@ -17,6 +17,7 @@ from mmload.augment import (
     CenterCrop,
     ColorJitter,
     CutMix,
+    Letterbox,
     MixUp,
     Normalize,
     PerSample,
@@ -150,6 +151,9 @@ def test_detection_steps_have_their_settings_and_sizes() -> None:
     assert vars(made[0])["side_range"] == [1.5, 2.0]
     assert made[0].fill == {tv_tensors.Mask: 7, "others": [1.0, 2.0, 3.0]}
     assert [made[1].min_scale, made[1].max_scale, made[1].options, made[1].trials] == [0.4, 0.9, [0.2], 9]
+    for step in (Letterbox((30, 20), 9), Letterbox(50, (1, 2, 3), "bicubic", scaleup=False, center=False)):
+        ours = Collate(step, dtype=torch.uint8)
+        torch.testing.assert_close(torchvision_equivalent(ours)(pictures()), ours(pictures()), rtol=0, atol=1)
     for step, size in ((ScaleJitter((20, 30), (0.2, 2.0)), (20, 30)), (RandomShortestSize((9, 20), 22), (17, 22))):
         transform = torchvision_equivalent(Collate(step, dtype=torch.uint8))
         assert {transform(pictures(1)[0]).shape[1:] for _ in range(8)} == {size}

@@ -14,6 +14,7 @@ from mmload import Collate, Loader
 from mmload import open as open_dataset
 from mmload.augment import (
     CenterCrop,
+    Letterbox,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
@@ -125,6 +126,7 @@ MASKED: dict[str, list[nn.Module]] = {
     "mirrored": [RandomCrop(44, padding=5, pad_if_needed=True, padding_mode="reflect")],
     "canvas": [ScaleJitter((40, 44), (0.5, 1.5)), RandomVerticalFlip()],
     "evaluation": [Resize(30), CenterCrop(33)],
+    "letterbox": [Letterbox((40, 31)), RandomHorizontalFlip()],
 }
 
 

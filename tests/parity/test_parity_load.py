@@ -13,6 +13,7 @@ from mmload.augment import (
     CenterCrop,
     ColorJitter,
     CutMix,
+    Letterbox,
     MixUp,
     Normalize,
     RandomChoice,
@@ -206,6 +207,7 @@ def test_boxes_are_held_to_the_rule(boxed: Split) -> None:
 def test_boxes_under_a_pixel_are_compared(boxed: Split) -> None:
     for steps in (
         (Resize((2, 3)), RandomHorizontalFlip()),
+        (Letterbox((9, 70)), RandomHorizontalFlip(), CenterCrop((7, 30))),
         (RandomCrop((30, 31)), Resize((3, 2))),
         (RandomCrop((40, 48), padding=9), RandomCrop((44, 50), pad_if_needed=True)),
         (CenterCrop((50, 60)), RandomHorizontalFlip(), CenterCrop((40, 48)), Resize((2, 2))),

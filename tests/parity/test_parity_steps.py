@@ -22,6 +22,7 @@ STEPS: list[nn.Module] = [
     augment.CenterCrop(12),
     augment.RandomResizedCrop(12),
     augment.Resize((12, 9)),
+    augment.Letterbox((12, 9)),
     augment.ScaleJitter((12, 12), (0.5, 1.5)),
     augment.RandomShortestSize((9, 12)),
     augment.RandomZoomOut(),
@@ -38,7 +39,9 @@ STEPS: list[nn.Module] = [
 ]
 """One of every step, and AutoAugment's three policies."""
 
-DRAW_NOTHING = augment.CenterCrop | augment.Resize | augment.Normalize | augment.AlternatingHorizontalFlip
+DRAW_NOTHING = (
+    augment.CenterCrop | augment.Resize | augment.Letterbox | augment.Normalize | augment.AlternatingHorizontalFlip
+)
 NOT_STEPS = {"AfterStep", "BoxRule", "PerSample", "ProgressiveSize", "Step", "TwoViews", "Views"}
 
 
