@@ -231,7 +231,7 @@ def _image(value: Any) -> Tensor:
 
 def _plain(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
-        tensor = value.detach().cpu().as_subclass(Tensor)
+        tensor = value.detach().cpu()
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         tensor = torch.from_numpy(np.array(value))
     elif isinstance(value, bool | int | float):
@@ -245,8 +245,10 @@ def _plain(name: str, value: Any) -> Tensor:
             f"{name} is of type {type(value).__name__}, which cannot be stored; say what to store in fields"
         )
     if dtype_name(tensor.dtype) is None or tensor.layout != torch.strided:
-        raise ValueError(f"{name} is {tensor.layout} of {tensor.dtype}; a store holds dense {', '.join(DTYPES)}")
-    return tensor
+        layout = "" if tensor.layout is torch.strided else f", {str(tensor.layout).removeprefix('torch.')}"
+        got = str(tensor.dtype).removeprefix("torch.") + layout
+        raise ValueError(f"{name} is a tensor of {got}; a store holds dense {', '.join(DTYPES)}")
+    return tensor.as_subclass(Tensor)
 
 
 def _of_sequence(name: str, value: Any) -> Tensor:

@@ -192,7 +192,8 @@ def test_what_is_no_dataset() -> None:
         ([(b"text", 1)], "features is of type bytes"),
         ([{"a b": 1}], "no plain field name"),
         ([{"image": IMAGE, "img": IMAGE}], "two values are both images"),
-        ([torch.zeros(1, dtype=torch.complex64)], "complex64"),
+        ([torch.zeros(1, dtype=torch.complex64)], "features is a tensor of complex64; a store holds dense uint8"),
+        ([torch.zeros(2, 2).to_sparse()], "features is a tensor of float32, sparse_coo; a store"),
         ({"../x": [1]}, "plain name"),
     ):
         with pytest.raises(SourceError, match=message):
