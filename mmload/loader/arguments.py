@@ -81,6 +81,24 @@ def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device
             )
 
 
+def refuse_decoded(decoded: object, split: Rows, fields: Sequence[str], tier: str) -> None:
+    """Refuses ``decoded`` where there are no JPEGs to decode, or no memory to keep them in.
+
+    Raises:
+        TypeError: if it is no boolean.
+        ValueError: if it is True, and rows are pixels or not kept in memory.
+    """
+    if not isinstance(decoded, bool):
+        raise TypeError(f"decoded is {decoded!r}; give True or False")
+    if not decoded:
+        return
+    images = split.fields["images"] if "images" in fields else None
+    if images is None or images.encoding not in ("jpeg", "mixed"):
+        raise ValueError(f"decoded is True, and split {split.name!r} is read without JPEGs: leave it out")
+    if tier not in ("auto", "memory"):
+        raise ValueError(f"decoded is True, and tier is {tier!r}: pixels are kept in memory, so give tier='memory'")
+
+
 def refuse_collate(collate: object, split: Rows, fields: Sequence[str], framed: bool = False) -> None:
     """Refuses a Collate or Views that cannot be done to the split's rows, before one is read.
 

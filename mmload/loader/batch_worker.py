@@ -54,6 +54,7 @@ class BatchWorker:
         batch_size: the largest batch.
         slots: how many batches can be alive in the loader at once.
         framed: as :meth:`mmload.augment.collate.Collate.prepare` has it.
+        decoded: whether the tier "memory" keeps the pixels of JPEGs.
 
     Attributes:
         read_seconds: time spent reading rows that were gathered at once, all threads together.
@@ -72,6 +73,7 @@ class BatchWorker:
         batch_size: int,
         slots: int,
         framed: bool = False,
+        decoded: bool = False,
     ) -> None:
         self._framed = framed
         self._split, self._collate, self._seed = split, collate, seed
@@ -87,7 +89,7 @@ class BatchWorker:
         self._spec = split.fields["images"] if "images" in fields else None
         self._whole = self._tier = None
         if self._spec is not None and self._spec.own_sizes:
-            self._whole = WholeMemory(split) if tier == "memory" else WholeDisk(split)
+            self._whole = WholeMemory(split, decoded) if tier == "memory" else WholeDisk(split)
         elif self._spec is not None:
             self._tier = make(tier, split, device)
         self._scratch = threading.local()

@@ -37,20 +37,22 @@ class KeptRows:
 
     Args:
         split: whose images.
+        decoded: whether the pixels of JPEGs are kept in place of their bytes.
 
     Attributes:
-        memory: uint8 [n], all rows as they are stored, one after another.
+        memory: uint8 [n], all rows as they are stored or decoded, one after another.
+        ends: int64 [N + 1], where rows of a size each begin and end in it; None: they have one size.
         why_private: why no other process can read them; "" if all of this user's can.
     """
 
-    def __init__(self, split: Rows) -> None:
+    def __init__(self, split: Rows, decoded: bool = False) -> None:
         self._spec, self._rows = split.fields["images"], len(split)
-        self._ends = _offsets_of(split)
+        self.ends = _offsets_of(split, decoded)
         self._segment: Segment | None = None
         self.why_private = ""
-        size = stored_bytes(split)
+        size = kept_bytes(split, decoded)
         try:
-            self._segment = shared_segment.opened(_key_of(split), _segment_size(split))
+            self._segment = shared_segment.opened(_key_of(split, decoded), _segment_size(split, decoded))
         except NotSharedError as error:
             self.why_private = str(error)
             self.memory = torch.empty(size, dtype=torch.uint8)  # untouched memory costs nothing
@@ -105,8 +107,8 @@ class KeptRows:
         """Bytes of a private copy that are not written yet and will still take free memory."""
         if self._segment is not None:
             return 0
-        if self._ends is not None:
-            return int(np.diff(self._ends)[self._states == 0].sum())
+        if self.ends is not None:
+            return int(np.diff(self.ends)[self._states == 0].sum())
         return (len(self._states) - int(np.count_nonzero(self._states))) * self._spec.row_bytes
 
     @property
@@ -124,30 +126,32 @@ class KeptRows:
 
 
 _KEPT: WeakValueDictionary[Hashable, KeptRows] = WeakValueDictionary()
-"""The copies of this process by ``split.key``; each is freed with the last tier that uses it."""
+"""The copies of this process by ``split.key`` and whether they are decoded; each is freed with the last tier that uses
+it."""
 
 
-def kept_rows(split: Rows) -> KeptRows:
-    """The copy of a split's images that this process has, or a new one."""
-    kept = _KEPT.get(split.key)
+def kept_rows(split: Rows, decoded: bool = False) -> KeptRows:
+    """The copy of a split's images, as stored or decoded, that this process has, or a new one."""
+    key = split.key, decoded
+    kept = _KEPT.get(key)
     if kept is None:
-        kept = _KEPT.setdefault(split.key, KeptRows(split))
+        kept = _KEPT.setdefault(key, KeptRows(split, decoded))
     kept.announce()
     return kept
 
 
-def is_kept(split: Rows) -> bool:
+def is_kept(split: Rows, decoded: bool = False) -> bool:
     """Whether this process has a copy of a split's images."""
-    return len(_KEPT) > 0 and split.key in _KEPT
+    return len(_KEPT) > 0 and (split.key, decoded) in _KEPT
 
 
-def kept_by(split: Rows) -> list[int]:
+def kept_by(split: Rows, decoded: bool = False) -> list[int]:
     """The numbers of the processes of this machine that have a copy which this process can share.
 
     Raises:
         NotSharedError: if memory cannot be shared.
     """
-    return shared_segment.holders(_key_of(split), _segment_size(split))
+    return shared_segment.holders(_key_of(split, decoded), _segment_size(split, decoded))
 
 
 def unfilled_bytes() -> int:
@@ -161,27 +165,39 @@ def processes_text(numbers: Sequence[int]) -> str:
     return f"{counted(len(numbers), 'other process', 'other processes')} ({shown})"
 
 
-def _key_of(split: Rows) -> str:
+def _key_of(split: Rows, decoded: bool) -> str:
     spec: FieldSpec = split.fields["images"]
-    return hashlib.sha256(repr((split.key, "images", spec.dtype, spec.shape)).encode()).hexdigest()
+    kind = "decoded images" if decoded else "images"
+    return hashlib.sha256(repr((split.key, kind, spec.dtype, spec.shape)).encode()).hexdigest()
 
 
-def stored_bytes(split: Rows) -> int:
-    """Bytes of all images of a split as they are stored."""
-    offsets = _offsets_of(split)
-    return len(split) * split.fields["images"].row_bytes if offsets is None else int(offsets[-1])
+def kept_bytes(split: Rows, decoded: bool = False) -> int:
+    """Bytes of all images of a split as they are stored, or decoded."""
+    if not split.fields["images"].own_sizes:
+        return len(split) * split.fields["images"].row_bytes
+    if not decoded:
+        return int(split.reader.whole("images").index.offsets[-1])
+    return int(_decoded_lengths(split).sum())
 
 
-def _offsets_of(split: Rows) -> Numbers | None:
+def _decoded_lengths(split: Rows) -> Numbers:
+    """Bytes of the pixels of each row, int64 [N]."""
+    lengths: Numbers = split.reader.whole("images").index.sizes.astype(np.int64).prod(1)
+    return lengths * split.fields["images"].channels
+
+
+def _offsets_of(split: Rows, decoded: bool) -> Numbers | None:
     """Where rows of a size each begin and end, int64 [N + 1]; None: they have one size."""
     if not split.fields["images"].own_sizes:
         return None
-    return split.reader.whole("images").index.offsets
+    if not decoded:
+        return split.reader.whole("images").index.offsets
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(_decoded_lengths(split))])
 
 
-def _segment_size(split: Rows) -> int:
+def _segment_size(split: Rows, decoded: bool) -> int:
     """The rows' bytes and states, in whole pages; at least one, as nothing cannot be mapped."""
-    size = stored_bytes(split) + len(split)
+    size = kept_bytes(split, decoded) + len(split)
     return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 

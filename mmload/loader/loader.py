@@ -29,6 +29,7 @@ from mmload.loader.arguments import (
     ranks_for,
     ranks_here,
     refuse_collate,
+    refuse_decoded,
     refuse_number,
     refuse_other_ranks,
     refuse_own_sizes,
@@ -46,7 +47,7 @@ from mmload.loader.order import Order, Taken, told_apart
 from mmload.loader.orders import Sampling, order_of
 from mmload.loader.resume_state import OrderIdentity, State, position_in, refuse_other_sampler, state_of
 from mmload.loader.sampler_order import SamplerOrder
-from mmload.loader.tiers import choose
+from mmload.loader.tiers import chosen
 from mmload.loader.worker_pool import WorkerPool
 from mmload.runtime.local_ranks import threads_of_rank
 from mmload.runtime.permutation import check_integer
@@ -117,6 +118,8 @@ class Loader:
             "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
         bucket: "aspect" makes batches of whole photographs of like shapes, in any order that does not make batches of
             its own: where no step gives them one size, each batch has the size of its largest, black beside the others.
+        decoded: whether ``tier="memory"`` keeps the pixels of JPEGs in place of their bytes: each row is decoded once,
+            and takes as much memory as its pixels. "auto" counts these, and keeps the JPEGs where only they fit.
         fields: which stored fields to read; None: all.
         returns: what to give in place of a Batch: a tuple or a dict of names of fields, "torchvision", "numpy",
             "dlpack" or a function, as :class:`~mmload.augment.returns.Returns` says. The training thread calls the
@@ -155,6 +158,7 @@ class Loader:
         world_size: int | None = None,
         tail: str = "exact",
         bucket: str | None = None,
+        decoded: bool = False,
         fields: Sequence[str] | None = None,
         returns: Form | None = None,
     ) -> None:
@@ -176,7 +180,8 @@ class Loader:
         self.device = device_for(device, collate)
         self._fields = fields_named(self.split, fields)
         refuse_own_sizes(self.split, self._fields, collate, self.device, tier)
-        self.tier, self.tier_reason = choose(tier, self.split, self.device)
+        refuse_decoded(decoded, self.split, self._fields, tier)
+        self.tier, self.tier_reason, self._decoded = chosen(tier, self.split, self.device, decoded)
         named = order_named(shuffle, order, sampler)
         self._order: Order | SamplerOrder
         if sampler is not None:
@@ -372,6 +377,7 @@ class Loader:
                 batch_size=self.batch_size,
                 slots=self.threads + self.prefetch + 2,
                 framed=self._framed,
+                decoded=self._decoded,
             )
             self._pool = WorkerPool(worker, self.threads)
         return self._pool

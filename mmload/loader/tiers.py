@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmload.loader.kept_rows import is_kept, kept_by, kept_rows, processes_text, stored_bytes, unfilled_bytes
+from mmload.loader.kept_rows import is_kept, kept_by, kept_bytes, kept_rows, processes_text, unfilled_bytes
 from mmload.runtime import cgroup
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.local_ranks import local_ranks
@@ -142,7 +142,7 @@ class OnDevice:
         torch.index_select(self.rows, 0, rows, out=out)
 
 
-def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
+def choose(asked: str, split: Rows, device: torch.device, decoded: bool = False) -> tuple[str, str]:
     """The tier for a split, and why.
 
     A copy that this process or another one of the user keeps already is taken, if what is missing of it still fits.
@@ -153,6 +153,7 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
         asked: one of :data:`TIERS`.
         split: what is read.
         device: where batches go.
+        decoded: whether memory keeps the pixels of JPEGs; they count.
 
     Returns:
         "disk", "memory" or "device", and the reason as a sentence.
@@ -162,21 +163,22 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     """
     if asked not in TIERS:
         raise ValueError(f"tier is {asked!r}; use one of {', '.join(TIERS)}")
-    if asked != "auto":
-        return asked, f"{asked}: as asked"
     images = split.fields.get("images")
-    size = stored_bytes(split) if images else 0
+    size = kept_bytes(split, decoded) if images and (decoded or asked == "auto") else 0
+    kind = f"pixels, decoded from {bytes_text(kept_bytes(split))}" if decoded else "images"
+    if asked != "auto":
+        return asked, f"{asked}: as asked" + (f"; {bytes_text(size)} of {kind}" if decoded else "")
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         if size <= MEMORY_SHARE * free:
             return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
-    held = f"memory: {bytes_text(size)} of images, which"
-    if is_kept(split):
+    held = f"memory: {bytes_text(size)} of {kind}, which"
+    if is_kept(split, decoded):
         return "memory", f"{held} another loader of this process keeps already"
     free, left = free_memory(), unfilled_bytes()
     ranks, unshared = 1, ""
     try:
-        if images and (processes := kept_by(split)) and left <= free:
+        if images and (processes := kept_by(split, decoded)) and left <= free:
             return "memory", f"{held} {processes_text(processes)} here keep already"
     except NotSharedError as error:
         ranks, unshared = local_ranks(), f"; not shared with other processes: {error}"
@@ -185,9 +187,18 @@ def choose(asked: str, split: Rows, device: torch.device) -> tuple[str, str]:
     if size <= MEMORY_SHARE * free:
         return (
             "memory",
-            f"memory: {bytes_text(size)} of images, {shown}{unshared or '; one copy for all processes here'}",
+            f"memory: {bytes_text(size)} of {kind}, {shown}{unshared or '; one copy for all processes here'}",
         )
-    return "disk", f"disk: {bytes_text(size)} of images are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
+    return "disk", f"disk: {bytes_text(size)} of {kind} are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
+
+
+def chosen(asked: str, split: Rows, device: torch.device, decoded: bool) -> tuple[str, str, bool]:
+    """:func:`choose`, and whether pixels are kept: "auto" keeps JPEGs in memory where these fit and pixels do not."""
+    tier, reason = choose(asked, split, device, decoded)
+    if not decoded or tier == "memory":
+        return tier, reason, decoded
+    stored, other = choose(asked, split, device)
+    return (tier, reason, False) if stored == tier else (stored, f"{other}; not decoded: {reason[6:]}", False)
 
 
 def make(tier: str, split: Rows, device: torch.device) -> Tier:

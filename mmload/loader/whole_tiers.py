@@ -2,7 +2,7 @@
 
 Of a row of pixels the lines of the window are read, which are one range of bytes. A JPEG is read whole, which takes a
 tenth of the time of decoding it, and the strip of lines that the window needs is decoded. The tier "memory" keeps rows
-as they are stored.
+as they are stored, or the pixels of all.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from mmload.errors import DamagedError
 from mmload.loader.kept_rows import KeptRows, kept_rows
-from mmload.render.image_lines import LINES, PIXELS, ImageLines
+from mmload.render.image_lines import HEIGHT, LAYOUT, LINES, PIXELS, START, ImageLines
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
+from mmload.store.held_file import HeldFile
 from mmload.store.joined_whole import JoinedWhole
 from mmload.store.row_reader import Request, check_files, memory_of, served
 from mmload.store.split_views import Rows
@@ -89,13 +90,7 @@ class WholeDisk:
             requests.append(Request(file, start, memory[end - length : end]))
         arriving = served(requests)
         for group in groups:
-            row = int(numbers[group.start])
-            try:
-                for row in numbers[group].tolist():  # noqa: B007  # an error names it
-                    next(arriving)
-                check_files(set(files[group]))
-            except DamagedError as error:
-                raise reader.damaged(row, str(error)) from error
+            _await(reader, arriving, numbers[group], files[group])
             places = np.empty((group.stop - group.start, 6), np.int64)
             places[:, 0], places[:, 1] = ends[group] - lengths[group], needed[group, 0]
             places[:, 2], places[:, 3:5], places[:, 5] = np.diff(needed[group])[:, 0], sizes[group], LINES
@@ -103,19 +98,31 @@ class WholeDisk:
 
 
 class WholeMemory:
-    """Keeps rows in memory as they are stored, at their first use; all loaders of this machine share one copy."""
+    """Keeps rows in memory, at their first use; all loaders of this machine share one copy.
+
+    Args:
+        split: whose images.
+        decoded: whether the pixels of JPEGs are kept; else rows are kept as they are stored, and decoded at each use.
+    """
 
     name = "memory"
 
-    def __init__(self, split: Rows) -> None:
-        self._reader = whole_reader(split)
-        self._kept: KeptRows = kept_rows(split)
+    def __init__(self, split: Rows, decoded: bool = False) -> None:
+        self._reader, self._decoded = whole_reader(split), decoded
+        self._kept: KeptRows = kept_rows(split, decoded)
         self.hits = self.misses = 0
 
     @property
     def sharing(self) -> str:
         """See :class:`WholeTier`."""
         return self._kept.sharing
+
+    @property
+    def _ends(self) -> Numbers:
+        """Where rows begin and end in memory, int64 [N + 1]."""
+        if self._kept.ends is None:
+            raise RuntimeError("these rows have one size")
+        return self._kept.ends
 
     def sizes(self, rows: Tensor) -> Tensor:
         """See :class:`WholeTier`."""
@@ -124,14 +131,15 @@ class WholeMemory:
     def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
         """See :class:`WholeTier`."""
         self._fetch(rows)
-        numbers, index = rows.numpy(), self._reader.index
-        starts, sizes, jpeg = index.offsets[numbers], index.sizes[numbers], index.encodings[numbers] == JPEG
-        lengths = index.offsets[numbers + 1] - starts
-        places = np.empty((len(numbers), 6), np.int64)
-        places[:, 0], places[:, 1], places[:, 2], places[:, 3:5], places[:, 5] = starts, 0, sizes[:, 0], sizes, LINES
-        memory = self._kept.memory.numpy()
-        room = np.where(jpeg, sizes.astype(np.int64).prod(1) * self._reader.spec.channels, 0)
-        for group in _groups(room):
+        numbers, index, memory = rows.numpy(), self._reader.index, self._kept.memory.numpy()
+        starts, sizes, jpeg = self._ends[numbers], index.sizes[numbers], index.encodings[numbers] == JPEG
+        lengths = self._ends[numbers + 1] - starts
+        places = _places(starts, sizes)
+        if self._decoded:
+            places[:, LAYOUT] = np.where(jpeg, PIXELS, LINES)
+            yield ImageLines(memory, places)
+            return
+        for group in _groups(np.where(jpeg, _pixel_bytes(places, self._reader), 0)):
             args = numbers[group], jpeg[group], needed[group], memory, places[group], lengths[group]
             yield _decoded(self._reader, *args)
 
@@ -142,19 +150,56 @@ class WholeMemory:
         self.misses += len(absent)
         if not len(absent):
             return
-        numbers, offsets = absent.numpy(), self._reader.index.offsets
-        lengths = offsets[numbers + 1] - offsets[numbers]
+        numbers, index = absent.numpy(), self._reader.index
+        lengths = index.offsets[numbers + 1] - index.offsets[numbers]
+        room = np.diff(self._ends)[numbers] if self._decoded else lengths
         files, starts = self._reader.located(numbers)
-        for group in _groups(lengths):
+        for group in _groups(np.maximum(lengths, room)):
             ends = np.cumsum(lengths[group])
             read = scratch("stored rows", (int(ends[-1]),), torch.uint8)
             memory = memory_of(read)
             parts = [memory[end - size : end] for end, size in zip(ends.tolist(), lengths[group].tolist(), strict=True)]
             places = zip(files[group], starts[group].tolist(), parts, strict=True)
-            for _ in served([Request(*place) for place in places]):
-                pass
-            check_files(set(files[group]))
-            self._kept.write_parts(absent[group], parts, offsets[numbers[group]].tolist())
+            _await(self._reader, served([Request(*place) for place in places]), numbers[group], files[group])
+            if self._decoded:
+                parts = self._pixels(numbers[group], read.numpy(), ends - lengths[group], lengths[group])
+            self._kept.write_parts(absent[group], parts, self._ends[numbers[group]].tolist())
+
+    def _pixels(self, rows: Numbers, stored: Bytes, starts: Numbers, lengths: Numbers) -> list[memoryview]:
+        """The pixels of rows that were read to ``starts`` of ``stored``: of each all lines."""
+        index = self._reader.index
+        places, needed = _places(starts, index.sizes[rows]), np.zeros((len(rows), 2), np.int64)
+        needed[:, 1] = places[:, HEIGHT]
+        lines = _decoded(self._reader, rows, index.encodings[rows] == JPEG, needed, stored, places, lengths)
+        memory, sizes = memory_of(torch.from_numpy(lines.memory)), _pixel_bytes(lines.places, self._reader)
+        firsts = lines.places[:, START].tolist()
+        return [memory[first : first + size] for first, size in zip(firsts, sizes.tolist(), strict=True)]
+
+
+def _await(
+    reader: WholeReader | JoinedWhole, arriving: Iterator[object], rows: Numbers, files: Sequence[HeldFile]
+) -> None:
+    """Waits until some rows have arrived from their files; an error names the row."""
+    row = int(rows[0])
+    try:
+        for row in rows.tolist():  # noqa: B007  # an error names it
+            next(arriving)
+        check_files(set(files))
+    except DamagedError as error:
+        raise reader.damaged(row, str(error)) from error
+
+
+def _places(starts: Numbers, sizes: npt.NDArray[np.int32]) -> Numbers:
+    """Rows whose lines are all there, as :class:`~mmload.render.image_lines.ImageLines` has them."""
+    places = np.empty((len(starts), 6), np.int64)
+    places[:, 0], places[:, 1], places[:, 2], places[:, 3:5], places[:, 5] = starts, 0, sizes[:, 0], sizes, LINES
+    return places
+
+
+def _pixel_bytes(places: Numbers, reader: WholeReader | JoinedWhole) -> Numbers:
+    """Bytes of the pixels of rows, int64 [B]."""
+    sizes: Numbers = places[:, 3] * places[:, 4] * reader.spec.channels
+    return sizes
 
 
 def whole_reader(split: Rows) -> WholeReader | JoinedWhole:

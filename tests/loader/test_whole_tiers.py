@@ -27,7 +27,9 @@ from mmload.augment import (
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
-from mmload.loader import whole_tiers
+from mmload.loader import jpeg_strips, tiers, whole_tiers
+from mmload.runtime.byte_sizes import bytes_text
+from mmload.store.whole_rows import JPEG
 from tests.helpers.whole_datasets import some_images, whole_dataset
 
 SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33, 1), (120, 31)]
@@ -93,6 +95,49 @@ def test_memory_is_filled_once_and_counts_rows(dataset: Path) -> None:
         assert (loader.stats()["hits"], loader.stats()["misses"]) == (len(SIZES), len(SIZES))
     split = open_dataset(dataset)["train"]
     assert Loader(split, collate=crop()).tier == "memory"
+
+
+def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = open_dataset(dataset)["train"]
+    if split.fields["images"].encoding == "raw":
+        with pytest.raises(ValueError, match="decoded is True, and split 'train' is read without JPEGs"):
+            Loader(split, collate=crop(), decoded=True)
+        return
+    calls = []
+    decode = jpeg_strips.decode_lines
+    monkeypatch.setattr(jpeg_strips, "decode_lines", lambda *args: calls.append(1) or decode(*args))  # type: ignore[func-returns-value]
+    wanted = [expected(dataset, crop(), epoch=epoch) for epoch in range(2)]
+    jpegs = int((split.reader.whole("images").index.encodings == JPEG).sum())
+    with Loader(split, collate=crop(), seed=3, tier="memory", batch_size=4, decoded=True, shuffle=True) as loader:
+        for epoch in range(2):
+            for batch in loader:
+                for row, image in zip(batch.ids.tolist(), batch.images, strict=True):
+                    assert torch.equal(image, wanted[epoch][row])
+        assert len(calls) == jpegs
+        reason = loader.stats()["tier_reason"]
+    pixels = sum(3 * height * width for height, width in SIZES)
+    assert reason.startswith(f"memory: as asked; {bytes_text(pixels)} of pixels, decoded from ")
+    stored = Loader(split, collate=crop(), tier="memory")
+    assert stored.tier_reason == "memory: as asked"
+    assert sum(len(batch) for batch in stored) == len(SIZES)
+    assert len(calls) > jpegs  # a copy of another kind was not taken for this one's
+
+
+def test_pixels_count_where_memory_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = whole_dataset(tmp_path / "data", some_images([(200, 200)] * 4), encoding="jpeg")
+    split = open_dataset(path)["train"]
+    stored = int(split.reader.whole("images").index.offsets[-1])
+    assert stored < 100_000
+    for free, tier, decoded in ((stored, "disk", False), (959_998, "memory", False), (960_000, "memory", True)):
+        monkeypatch.setattr(tiers, "free_memory", lambda free=free: free)
+        loader = Loader(split, collate=crop(), decoded=True)
+        assert (loader.tier, loader._decoded) == (tier, decoded)
+        assert ("not decoded: 0.5 MiB of pixels" in loader.tier_reason) == (not decoded and tier == "memory")
+        assert sum(len(batch) for batch in loader) == 4
+    with pytest.raises(ValueError, match="decoded is True, and tier is 'disk': pixels are kept in memory"):
+        Loader(split, collate=crop(), decoded=True, tier="disk")
+    with pytest.raises(TypeError, match="decoded is 1; give True or False"):
+        Loader(split, collate=crop(), decoded=1)  # type: ignore[arg-type]
 
 
 def test_views_are_rendered_from_one_read(dataset: Path) -> None:
@@ -183,9 +228,10 @@ def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path:
         assert torch.equal(image, which)
 
 
-def test_a_file_truncated_under_a_running_loader_is_one_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+def test_a_file_truncated_under_a_running_loader_is_one_error(tmp_path: Path, tier: str) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 12), shard_rows=12)
-    loader = Loader(path, collate=crop(), tier="disk", batch_size=2, threads=1, prefetch=0)
+    loader = Loader(path, collate=crop(), tier=tier, batch_size=2, threads=1, prefetch=0)
     batches = iter(loader)
     next(batches)
     file = next((path / "train").glob("*/images.bytes.memmap"))
@@ -196,7 +242,8 @@ def test_a_file_truncated_under_a_running_loader_is_one_error(tmp_path: Path) ->
     loader.close()
 
 
-def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"tier": "disk"}, {"tier": "memory"}, {"decoded": True}], ids=str)
+def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, options: dict[str, object]) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 3), encoding="jpeg", shard_rows=3)
     file = next((path / "train").glob("*/images.bytes.memmap"))
     offsets = np.fromfile(file.with_name("images.offsets.memmap"), np.int64)
@@ -204,4 +251,4 @@ def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path) -> None:
     data[offsets[1] + 300 : offsets[1] + 400] = 0xFF
     data.flush()
     with pytest.raises(DamagedError, match="images of row 1 of split 'train' of .*, made from '1.png', is damaged"):
-        list(Loader(path, collate=Collate(CenterCrop(60)), tier="disk", batch_size=1, threads=1))
+        list(Loader(path, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, **options))  # type: ignore[arg-type]
