@@ -147,14 +147,17 @@ def _sized(
     ]
 
 
-def run(rounds: int, count: int) -> list[dict[str, Any]]:
-    """Microseconds of CPU time an image of each step, worst first: the median of rounds in which all take turns."""
+def run(rounds: int, count: int, only: str = "") -> list[dict[str, Any]]:
+    """Microseconds of CPU time an image of each step whose name has ``only``, worst first.
+
+    Of each the median of rounds in which all take turns.
+    """
     torch.set_num_threads(1)
     coarse = torch.rand((count, 3, 20, 20)) * 235
     images = torch.nn.functional.interpolate(coarse, (256, 256), mode="bilinear") + torch.rand(count, 3, 256, 256) * 20
     images = images.to(torch.uint8)
-    rows = [_measured(name, _contenders(*step, images), rounds, count) for name, step in STEPS.items()]
-    rows += [_measured(name, _sized(*step, images), rounds, count) for name, step in SIZED.items()]
+    rows = [_measured(name, _contenders(*step, images), rounds, count) for name, step in STEPS.items() if only in name]
+    rows += [_measured(name, _sized(*step, images), rounds, count) for name, step in SIZED.items() if only in name]
     return sorted(rows, key=lambda row: row["list_ratio"])
 
 

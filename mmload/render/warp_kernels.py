@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.numba_compile import called, divides, fma, inlined
+from mmload.runtime.numba_compile import called, divides, fma, inlined, kept_apart
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -77,6 +77,7 @@ def _byte(word: np.uint32, shift: np.uint32) -> np.float32:
 @divides
 def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fill, packed: Words) -> None:
     """The nearest pixel of an image [C, H, W] for each of its own places, or the fill; ``packed``: (H + 2) (W + 2)."""
+    kept_apart()
     channels, height, width = image.shape
     u, v = np.empty(width, np.float32), np.empty(width, np.float32)
     offsets, words = np.empty(width, np.int32), np.empty(width, np.uint32)
@@ -106,6 +107,7 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fil
     Pixels outside are 0. With a fill the sum is blended with it once more by the share that lies inside, as torchvision
     does: its edges are a little darker than a mean of image and fill. ``packed``: (H + 2) (W + 2) words.
     """
+    kept_apart()
     channels, height, width = image.shape
     u, v = np.empty(width, np.float32), np.empty(width, np.float32)
     offsets, shares = np.empty(width, np.int32), np.empty(width, np.float32)
