@@ -17,6 +17,7 @@ from mmload.builder.recipe import BuildRecipe, square
 PACKAGES = {
     "with_accelerate": "accelerate",
     "with_fastai": "fastai",
+    "with_flax": "flax",
     "with_jax": "jax",
     "with_keras": "keras",
     "with_lightning": "lightning",
@@ -76,7 +77,7 @@ def test_before_and_after_give_batches_of_one_form(name: str, photos: Path, monk
             )
         val.num_workers = 0
         batch = next(iter(val))
-        if name == "with_jax":  # its batches differ in form: the script says so in one line
+        if name in ("with_flax", "with_jax"):  # their batches differ in form: the script says so in one line
             batch = import_module(module).arrays(batch)
         values = list(batch.values() if isinstance(batch, dict) else batch)
         kinds.append([(tuple(each.shape), str(each.dtype)) for each in values])

@@ -1,0 +1,74 @@
+"""Flax over mmload; with_flax_before.py is the same over torchvision's ImageFolder.
+
+python with_flax.py photos-256
+"""
+
+import sys
+
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+import mmload
+from mmload.augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop
+
+
+def loaders(folder, size, batch_size):
+    """Batches of the training and the validation images, as what jax.numpy.from_dlpack takes."""
+    augment = mmload.Collate(RandomResizedCrop(size), RandomHorizontalFlip(), Normalize.imagenet())
+    center = mmload.Collate(CenterCrop(size), Normalize.imagenet())
+    options = {"batch_size": batch_size, "fields": ["images", "targets"], "returns": "dlpack"}
+    return (
+        mmload.Loader(folder, split="train", shuffle=True, drop_last=True, tail="drop", collate=augment, **options),
+        mmload.Loader(folder, split="val", collate=center, **options),
+    )
+
+
+def arrays(batch):
+    """The batch in JAX's memory, without a copy on a CPU."""
+    return jnp.from_dlpack(batch["images"]), jnp.from_dlpack(batch["targets"])
+
+
+class Network(nnx.Module):
+    """A convolution, its mean, and a linear layer."""
+
+    def __init__(self, classes, rngs):
+        self.filters = nnx.Conv(3, 16, (7, 7), strides=4, padding="VALID", rngs=rngs)
+        self.linear = nnx.Linear(16, classes, rngs=rngs)
+
+    def __call__(self, images):
+        features = self.filters(images.transpose(0, 2, 3, 1))
+        return self.linear(nnx.relu(features).mean((1, 2)))
+
+
+@nnx.jit
+def step(network, optimizer, images, targets):
+    """One step of gradient descent: the loss."""
+
+    def loss_of(network):
+        return optax.softmax_cross_entropy_with_integer_labels(network(images), targets).mean()
+
+    loss, gradients = nnx.value_and_grad(loss_of)(network)
+    optimizer.update(network, gradients)
+    return loss
+
+
+def main(folder, size=224, batch_size=32, epochs=1):
+    """Trains, and returns the share of validation images that are right."""
+    train, val = loaders(folder, size, batch_size)
+    network = Network(len(train.dataset.classes), nnx.Rngs(0))
+    optimizer = nnx.Optimizer(network, optax.sgd(0.1), wrt=nnx.Param)
+    for epoch in range(epochs):
+        for batch in train:
+            loss = step(network, optimizer, *arrays(batch))
+        right = 0
+        for batch in val:
+            images, targets = arrays(batch)
+            right += int((network(images).argmax(1) == targets).sum())
+        right /= len(val.dataset)
+        print(f"epoch {epoch}: loss {float(loss):.3f}, right: {right:.3f}")
+    return right
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
