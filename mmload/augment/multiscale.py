@@ -162,7 +162,9 @@ class RandomShortestSize(PlacedStep):
         if isinstance(height, int) and isinstance(width, int):
             canvas = self.canvas(height, width)
         elif self.max_size is None:
-            raise ValueError("max_size is None where images have a size each: it decides how large the canvas is")
+            raise ValueError(
+                "max_size is None where images have a size each: give it, as it decides how large the canvas is"
+            )
         else:
             canvas = self.max_size, self.max_size
         high, wide = exactly(height), exactly(width)

@@ -19,6 +19,9 @@ _SMALL = 64
 
 _SIDE = 224
 
+_CANVAS = 640
+"""Of whole photographs with boxes or masks, as detection models take them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -79,7 +82,8 @@ def usual_steps(fields: Mapping[str, FieldSpec]) -> str:
         return ""
     channels, *sides = fields["images"].shape
     if "boxes" in fields or "masks" in fields:
-        return "RandomHorizontalFlip()" + (", ColorJitter(0.4, 0.4, 0.4)" if channels == 3 else "")
+        first = f"Letterbox({_CANVAS}), " if fields["images"].own_sizes else ""
+        return f"{first}RandomHorizontalFlip()" + (", ColorJitter(0.4, 0.4, 0.4)" if channels == 3 else "")
     if fields["images"].own_sizes:
         return f"RandomResizedCrop({_SIDE}), RandomHorizontalFlip()"
     if max(sides) <= _SMALL:

@@ -17,6 +17,7 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.builder.source_splits import splits_of
 from mmload.builder.trust import recipe_of
 from mmload.errors import SourceError, UsageError, choices
+from mmload.loader.arguments import refuse_collate
 from mmload.parity.aggregate import WORST
 from mmload.parity.equal import ROWS, check_equal
 from mmload.parity.load import ALPHA, DRAWS, check_draws, usual_collates
@@ -66,7 +67,7 @@ def run(
 
     Raises:
         UsageError: if the dataset requires permissions that only ``trust`` grants, the split does not exist, a number
-            is invalid, or the recipe or collate has no torchvision equivalent.
+            is invalid, or the recipe or collate has no torchvision equivalent or cannot be done to these rows.
         SourceError: if the source is missing or lacks a split.
         StoreError: if the dataset cannot be read.
     """
@@ -77,6 +78,8 @@ def run(
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     chosen = [opened[split]] if split is not None else list(opened.values())
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
+    if collate is not None:
+        _refuse_impossible(collate, chosen)
     verdicts, worst = _store_side(
         chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
     )
@@ -133,7 +136,7 @@ def _load_side(
     alpha: float,
 ) -> list[Verdict]:
     """Check draws and batches, for the first split that has images."""
-    split = next((each for each in splits if len(each) and _has_pictures(each)), None)
+    split = _augmented(splits)
     if split is None:
         return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]
     collates = usual_collates(split) if collate is None else _named(collate)
@@ -143,6 +146,26 @@ def _load_side(
     for name, each in collates.items():
         verdicts += check_equal(name, each, split, rows=ROWS, seed=seed)
     return verdicts
+
+
+def _augmented(splits: list[Split]) -> Split | None:
+    """The first split that has images to augment."""
+    return next((each for each in splits if len(each) and _has_pictures(each)), None)
+
+
+def _refuse_impossible(collate: Collate | Views, splits: list[Split]) -> None:
+    """Refuses steps that cannot be done to the images, before rows are compared.
+
+    Raises:
+        UsageError: with what the step says.
+    """
+    split = _augmented(splits)
+    if split is None:
+        return
+    try:
+        refuse_collate(collate, split, tuple(split.fields))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the collate cannot be done to split {split.name!r}: {error}") from error
 
 
 def _named(collate: Collate | Views) -> dict[str, Collate]:

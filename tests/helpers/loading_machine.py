@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import loading_whole
 import torch
 from hypothesis import note
 from hypothesis import strategies as st
@@ -41,6 +42,12 @@ class Loading(Rows):
         """End all threads."""
         for one in getattr(self, "driven", []):
             one.loader.close()
+
+    @rule(data=st.data())
+    def whole_photographs(self, data: Any) -> None:
+        """An epoch of rows of a size each."""
+        STEPS["whole_photographs"] += 1
+        loading_whole.play(data, STORES)
 
     # Loaders
 

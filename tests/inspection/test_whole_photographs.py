@@ -110,6 +110,10 @@ def test_masks_and_boxes_of_whole_photographs_are_shown_and_drawn(tmp_path: Path
         assert cell.mask is not None
         assert (cell.image == batch.images[number].numpy()).all()
         assert (cell.mask == batch.masks[number].numpy()).all()
+    done = mmload("report", path, "-o", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    usual = "Letterbox(640), RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)"
+    assert usual in (tmp_path / "page.html").read_text()
     pages = Pages(path, tmp_path / "marks.toml", augmentation="crops", collate_for=lambda classes: collate)
     for row, count in enumerate((1, 2, 2)):
         stored = pages._splits["train"].cell(row)

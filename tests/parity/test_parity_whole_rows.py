@@ -11,12 +11,13 @@ from parity_stores import failed
 from PIL import Image
 
 from mmload import parity
-from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop
+from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop, TwoViews
 from mmload.augment.collate import Collate
 from mmload.builder import row_encoding
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.whole_layout import WholeLayout
+from mmload.errors import UsageError
 from mmload.parity import whole_rows
 from mmload.render.plan import Plan
 
@@ -45,7 +46,7 @@ def built(source: Path, out: Path, size: int | None = SHORT, **layout: object) -
     return out
 
 
-def check(out: Path, source: Path, collate: Collate | None = COLLATE) -> parity.Report:
+def check(out: Path, source: Path, collate: Collate | TwoViews | None = COLLATE) -> parity.Report:
     return parity.run(out, source, draws=1500, threads=2, collate=collate)
 
 
@@ -85,6 +86,13 @@ def test_a_sources_own_jpegs_lose_nothing(wide: Path, tmp_path: Path) -> None:
     assert report.passed, parity.table(report)
     assert found(report)["loss of jpeg"].text == "all 9 rows are the source's own JPEGs"
     assert "psnr_mean" in found(report)["loss of png"].numbers
+
+
+def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: Path) -> None:
+    out = built(wide, tmp_path / "out")
+    for collate in (Collate(), TwoViews(COLLATE, Collate(RandomHorizontalFlip()))):
+        with pytest.raises(UsageError, match="cannot be done to split 'train': the images have a size each"):
+            check(out, wide, collate)
 
 
 def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
