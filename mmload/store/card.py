@@ -14,7 +14,7 @@ from mmload.errors import DamagedError, StoreError
 from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.manifest import FILE_NAME, loads, read
-from mmload.store.manifest_text import parse, text_of
+from mmload.store.manifest_text import VERSION, parse, text_of
 
 
 def write_card(folder: str | Path, name: str, content: Mapping[str, Any], contents: str) -> None:
@@ -41,7 +41,7 @@ def write_card(folder: str | Path, name: str, content: Mapping[str, Any], conten
             for split in body["splits"].values():
                 split.setdefault("shard_samples", None)  # does not exist in version 1
             body["card"] = {**body.get("card", {}), name: dict(content)}
-            write_atomically(file, _checked(text_of(body), file))
+            write_atomically(file, _checked(text_of(body, max(VERSION, body["version"])), file))
     except OSError as error:
         raise StoreError(f"cannot write {file} ({error.strerror}); the report was not kept") from error
 

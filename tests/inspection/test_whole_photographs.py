@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,14 @@ def test_info_where_verify_and_repair(built: tuple[Path, Path]) -> None:
     assert f"{row}" in mmload("where", out, "--file", source / "class1/2.jpg").stdout
     assert "is whole" in mmload("verify", out, "--source", source).stdout
     assert mmload("repair", out, "--source", source).returncode == 0
+
+
+def test_what_a_check_found_is_kept(built: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(built[1], tmp_path / "out")
+    done = mmload("verify", tmp_path / "out", "--record")
+    assert done.returncode == 0, done.stderr
+    assert "verify     not recorded" not in mmload("info", tmp_path / "out").stdout
+    assert package.open(tmp_path / "out").manifest.own_sizes
 
 
 def test_rows_are_shown_in_their_own_sizes(built: tuple[Path, Path], tmp_path: Path) -> None:
