@@ -93,6 +93,13 @@ class BlockGrid:
                 found.append(self._run(shard, int(blocks[past]), min(most, end - past)))
         return found
 
+    def runs_by_need(self, blocks: Numbers, most_bytes: int) -> list[Run]:
+        """Blocks in any order, at least one, as :meth:`runs`; those whose first block comes first in it come first."""
+        different, positions = np.unique(blocks, return_index=True)
+        runs = self.runs(different, most_bytes)
+        starts = np.cumsum([0, *(run.blocks for run in runs[:-1])])
+        return [runs[index] for index in np.argsort(np.minimum.reduceat(positions, starts), kind="stable").tolist()]
+
     def _run(self, shard: int, first: int, count: int) -> Run:
         inside = first - int(self.starts[shard])
         rows = min(count * self.rows_per_block, int(self._rows[shard]) - inside * self.rows_per_block)

@@ -13,6 +13,7 @@ from mmload.cloud.client import Objects
 from mmload.errors import DamagedError, StoreError, UsageError
 from mmload.remote.block_grid import BlockGrid
 from mmload.remote.cache_folder import OPEN, CacheFolder, kept_bytes
+from mmload.remote.epoch_plan import needed_last
 from mmload.remote.kept_blocks import KeptBlocks
 from mmload.remote.remote_blocks import RemoteBlocks
 from mmload.remote.remote_manifest import manifest_text
@@ -25,7 +26,7 @@ from mmload.store.manifest import FILE_NAME, Manifest, loads
 from mmload.store.row_reader import SMALL_ROW
 
 _BOOT, _BOOT_ID = "boot", Path("/proc/sys/kernel/random/boot_id")
-_SPARE = 0.01
+SPARE = 0.01
 """The share of the limit that an eviction frees beyond what is needed, so that not every block asks for one."""
 
 _RESERVED = 16 * 2**20
@@ -125,7 +126,7 @@ class DatasetCache:
             while (excess := self.folder.excess(more)) > 0 and self.folder.remove_unused(self.root.name):
                 pass
             if excess > 0:
-                self._evict(excess + int(_SPARE * (self.limit or 0)))
+                self._evict(excess + int(SPARE * (self.limit or 0)))
                 if self.folder.excess(more) > 0:
                     raise StoreError(
                         f"cache_limit is {bytes_text(self.limit or 0)}, which has no room for what is read at the same "
@@ -165,9 +166,7 @@ class DatasetCache:
         if not known:
             return
         owner, number, need, size = (np.concatenate(parts) for parts in (owners, numbers, needs, sizes))
-        latest = np.argsort(-need, kind="stable")
-        count = int(np.searchsorted(np.cumsum(size[latest]), wanted)) + 1
-        chosen = latest[:count]
+        chosen = needed_last(need, size, wanted)
         for index, blocks in enumerate(known):
             mine = np.sort(number[chosen[owner[chosen] == index]])
             if len(mine):

@@ -91,6 +91,18 @@ class EpochPlan:
         return first, last
 
 
+def needed_last(needs: Needs, sizes: Numbers, wanted: int) -> Numbers:
+    """Which blocks an eviction removes: the fewest of those needed last that have so many bytes; all if none have.
+
+    Args:
+        needs: float32 [B], by :meth:`EpochPlan.next_needs`.
+        sizes: int64 [B], bytes.
+        wanted: bytes.
+    """
+    latest = np.argsort(-needs, kind="stable")
+    return latest[: int(np.searchsorted(np.cumsum(sizes[latest]), wanted)) + 1]
+
+
 def _chunks(take: Take, epoch: int, start: int, size: int) -> Iterator[tuple[int, Numbers]]:
     while len(rows := take(epoch, start, start + size)):
         yield start, rows

@@ -25,7 +25,6 @@ from mmload.store.manifest import shard_name
 
 ABSENT, THERE, UNCHECKED, _KIND = 0, 1, 2, 3
 _STEP = 4
-_MOST_OPEN = 512
 _PAGE = 4096
 
 States = NDArray[np.uint32]

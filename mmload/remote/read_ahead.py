@@ -32,8 +32,7 @@ class ReadAhead:
         self._ended = threading.Event()
         self.close = weakref.finalize(self, self._ended.set)
         row_bytes = sum(blocks.grid.row_bytes for blocks in fields)
-        ahead = AHEAD_BYTES if limit is None else min(AHEAD_BYTES, int(_SHARE * limit))
-        positions = max(1, ahead // max(1, row_bytes))
+        positions = positions_ahead(row_bytes, limit)
         plans = [(blocks, blocks.plan) for blocks in fields if blocks.plan is not None]
         if plans:
             arguments = plans, epoch, positions, self._ended
@@ -43,7 +42,7 @@ class ReadAhead:
 def _run(fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, ended: threading.Event) -> None:
     plan = fields[0][1]
     try:
-        for position, rows in plan.chunks(epoch, plan.now, _at_once(most)):
+        for position, rows in plan.chunks(epoch, plan.now, positions_at_once(most)):
             while position + len(rows) - plan.now > most and position > plan.now and not ended.wait(_WAIT_S):
                 pass
             if ended.is_set():
@@ -56,6 +55,12 @@ def _run(fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, en
         blocks.forget_ahead()
 
 
-def _at_once(most: int) -> int:
+def positions_ahead(row_bytes: int, limit: int | None) -> int:
+    """How many positions an epoch is ahead at most, with so many bytes in a row of all fields."""
+    ahead = AHEAD_BYTES if limit is None else min(AHEAD_BYTES, int(_SHARE * limit))
+    return max(1, ahead // max(1, row_bytes))
+
+
+def positions_at_once(most: int) -> int:
     """How many positions are asked for at a time: the more, the more neighbors come in one request."""
     return max(min(_LEAST, most), min(_LARGEST, most // 2))

@@ -60,12 +60,9 @@ class RemoteBlocks:
         """Fetch blocks that are needed later, in this order."""
         absent = blocks[~self.kept.are_there(blocks)]
         if len(absent):
-            different, positions = np.unique(absent, return_index=True)
-            runs = self.grid.runs(different, MOST_JOINED)
-            starts = np.cumsum([0, *(run.blocks for run in runs[:-1])])
-            first = np.argsort(np.minimum.reduceat(positions, starts), kind="stable").tolist()
-            for start in range(0, len(first), _ASKED):
-                self._fetching.want([runs[index] for index in first[start : start + _ASKED]], AHEAD)
+            runs = self.grid.runs_by_need(absent, MOST_JOINED)
+            for start in range(0, len(runs), _ASKED):
+                self._fetching.want(runs[start : start + _ASKED], AHEAD)
 
     @property
     def backlog(self) -> int:
