@@ -1,0 +1,82 @@
+"""The simulated cluster downloads what real caches download, here of a store that is a folder."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from written_datasets import of_tensors
+
+import mmload
+from mmload.remote.push import push
+
+ROWS, ROW_BYTES = 96, 3 * 160 * 160
+SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate_cluster"
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    loaded = importlib.machinery.SourceFileLoader("simulate_cluster", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("simulate_cluster", loaded))  # type: ignore[arg-type]
+    loaded.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("simulated")
+    images = torch.arange(ROWS, dtype=torch.uint8)[:, None, None, None].expand(ROWS, 3, 160, 160).contiguous()
+    push(of_tensors(place / "rows", {"train": {"images": images}}), f"file://{place / 'store'}")
+    return f"file://{place / 'store'}"
+
+
+def downloaded(url: str, cache: Path, limit: int | None, **options: Any) -> list[int]:
+    """Bytes that a real cache fetches in each of three epochs."""
+    split = mmload.open(url, cache=cache, cache_limit=limit)["train"]
+    blocks: Any = split.reader.blocks("images")  # type: ignore[attr-defined]  # of a reader through a cache
+    fetched = [0]
+    with mmload.Loader(split, batch_size=2, threads=1, prefetch=0, tier="disk", **options) as loader:
+        for _ in range(3):
+            for _ in loader:
+                pass
+            fetched.append(blocks.fetched_bytes)
+    return np.diff(fetched).tolist()
+
+
+@pytest.mark.parametrize("order", ["shuffled", "block"])
+def test_two_nodes_download_the_bytes_of_real_caches(script: Any, url: str, tmp_path: Path, order: str) -> None:
+    epochs = script.ORDERS[order](rows=ROWS)
+    for node in range(2):
+        simulated = script.Node(script.grid_of(ROWS, ROW_BYTES), script.takes_of(epochs, node, 2, 1), None)
+        real = downloaded(url, tmp_path / f"{order}{node}", None, order=order, rank=node, world_size=2)
+        assert [simulated.epoch(number).bytes for number in range(3)] == real
+
+
+@pytest.mark.parametrize("order", ["shuffled", "block"])
+def test_half_of_the_data_in_cache(script: Any, url: str, tmp_path: Path, order: str) -> None:
+    """The real reader ahead runs in its own time, so the last rows may differ."""
+    limit = ROWS // 2 * ROW_BYTES
+    simulated = script.Node(
+        script.grid_of(ROWS, ROW_BYTES), script.takes_of(script.ORDERS[order](rows=ROWS), 0, 1, 1), limit
+    )
+    real = downloaded(url, tmp_path / "cache", limit, order=order)
+    shares = [simulated.epoch(number).bytes / (ROWS * ROW_BYTES) for number in range(3)]
+    assert np.array(real) / (ROWS * ROW_BYTES) == pytest.approx(shares, abs=0.06)
+    assert simulated.used == simulated.there.sum() * ROW_BYTES <= limit
+
+
+def test_a_line_an_epoch(script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--images 2k --nodes 4 --ranks 2 --replay 1 --cache 0.25 --order block --epochs 2"
+    monkeypatch.setattr("sys.argv", ["simulate_cluster", *words.split()])
+    script.main()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["epoch"] for line in lines] == [0, 1]
+    assert lines[0]["downloaded_share"] == 1
+    assert 0 < lines[1]["downloaded_share"] < 1
