@@ -19,12 +19,13 @@ from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.errors import counted
 from mmload.loader import Loader
-from mmload.parity.fixed_draws import Drawn, drawn, followable, results
+from mmload.parity.fixed_draws import Drawn, beyond_torch, drawn, followable, results
 from mmload.parity.level_reference import Allowance, Items, frame_after
 from mmload.parity.verdict import Verdict
 from mmload.parity.whole_rows import shape_of
 from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
+from mmload.store.whole_rows import MAX_PIXELS
 
 ROWS = 64
 """Default number of rows to compare."""
@@ -55,15 +56,18 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
     loader = Loader(split, batch_size=_BATCH, fields=fields, **options)
     seen = _Seen(_levels(steps, collate.dtype))
     try:
-        while seen.rows < rows:
+        while seen.rows + seen.left_out < rows:
             epoch = loader.epoch
             of_epoch = [step.at_epoch(epoch) if isinstance(step, Step) else step for step in steps]
             for batch in loader:
                 _compare(batch, split, of_epoch, followed, seen, epoch)
     finally:
         loader.close()
-    verdicts = seen.verdicts(name)
+    verdicts = seen.verdicts(name) if seen.rows else []
     notes = [f"compared up to {left_out}"] * bool(left_out)
+    if seen.left_out:
+        limits = f"more than {MAX_PIXELS:,} pixels or a width of 1"
+        notes.append(f"{counted(seen.left_out, 'row')} not compared: torch cannot resize an image to {limits}")
     if "boxes" in split.fields and collate.box_rule.min_visible:
         notes.append(f"boxes are not compared: torchvision has no min_visible, here {collate.box_rule.min_visible:g}")
     verdicts.extend(Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in notes)
@@ -79,7 +83,7 @@ class _Seen:
 
     def __init__(self, levels: Tensor | float) -> None:
         self.levels = levels
-        self.rows = self.values = self.far = 0
+        self.rows = self.values = self.far = self.left_out = 0
         self.greatest = self.total = self.limit = 0.0
         self.wrong: dict[str, tuple[int, float]] = {}
         self.looks: list[str] = []
@@ -157,6 +161,9 @@ def _compare_rows(
     if batch.ids is None or batch.seeds is None:
         raise ValueError("the batch has no ids and seeds")
     draws = drawn(steps, stored, batch.seeds, epoch, batch.ids)
+    if any(beyond_torch(draw) for draw in draws):
+        seen.left_out += len(batch)
+        return
     for k, (items, allowance) in enumerate(results(steps, draws, stored, collate.dtype)):
         seen.image(batch.images[k], items["images"], allowance)
         if "targets" in items:

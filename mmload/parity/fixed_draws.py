@@ -30,6 +30,7 @@ from mmload.parity.level_reference import Allowance, Items, changed
 from mmload.parity.mixed_reference import mixed
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
+from mmload.store.whole_rows import MAX_PIXELS
 
 _PLACED = augment.ScaleJitter | augment.RandomShortestSize
 _ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
@@ -120,6 +121,19 @@ def _within(old: Window, new: Window) -> Window:
     left = old.cols - new.cols - left if -1 in old.flips else left
     flips = tuple(axis for axis in (-1, -2) if (axis in old.flips) != (axis in new.flips))
     return Window(top, left, new.rows, new.cols, 0, 0, flips)
+
+
+def beyond_torch(draw: Drawn) -> bool:
+    """Whether a step resizes one sample to a size that torch gets wrong, or that takes gigabytes for a part of it.
+
+    mmload computes only what a crop keeps of it. torch returns wrong pixels for a width of 1 (2.11 and 2.15).
+    """
+    how = draw.plan.resampling
+    if how is None or draw.plan.count > 1:
+        return False
+    placed = how.placement
+    rows, cols = (how.height, how.width) if placed is None else (int(placed.rows), int(placed.cols))
+    return rows * cols > MAX_PIXELS or cols == 1
 
 
 def results(

@@ -11,7 +11,7 @@ from parity_stores import failed
 from PIL import Image
 
 from mmload import parity
-from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop, TwoViews
+from mmload.augment import CenterCrop, MixUp, RandomHorizontalFlip, RandomResizedCrop, Resize, TwoViews
 from mmload.augment.collate import Collate
 from mmload.builder import row_encoding
 from mmload.builder.pipeline import build
@@ -93,6 +93,20 @@ def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: 
     for collate in (Collate(), TwoViews(COLLATE, Collate(RandomHorizontalFlip()))):
         with pytest.raises(UsageError, match="cannot be done to split 'train': the images have a size each"):
             check(out, wide, collate)
+
+
+def test_rows_that_torch_cannot_resize_are_told_and_not_compared(tmp_path: Path) -> None:
+    """A line of 200 pixels, resized to 1,000 lines, would be 200,000 pixels wide."""
+    root = tmp_path / "photos/a"
+    root.mkdir(parents=True)
+    noise = np.random.default_rng(2).integers(0, 256, (20, 200, 3), dtype=np.uint8)
+    for number, image in enumerate((noise[:1], noise[:, :30])):
+        Image.fromarray(image).save(root / f"{number}.png")
+    report = check(built(root.parent, tmp_path / "out", None), root.parent, Collate(Resize(1000), CenterCrop(16)))
+    assert report.passed, parity.table(report)
+    notes = [verdict.text for verdict in report.verdicts if verdict.state == "note"]
+    left = "rows not compared: torch cannot resize an image to more than 178,956,970 pixels or a width of 1"
+    assert any(note.endswith(left) for note in notes), notes
 
 
 def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
