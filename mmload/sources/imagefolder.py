@@ -7,6 +7,7 @@ folder above it is not followed; torchvision follows it until the path is too lo
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,11 @@ from mmload.store.manifest import is_name
 
 MAX_DEPTH = 100
 """Folders inside one another in a class."""
+
+UNREAD = frozenset(
+    ["avif", "cr2", "cr3", "dng", "arw", "nef", "gif", "heic", "heif", "jfif", "jp2", "jpe", "jxl", "svg", "tga"]
+)
+"""Endings of pictures that an ImageFolder leaves out, in torchvision too: a build says how many there are."""
 
 SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
 
@@ -115,10 +121,10 @@ class ImageFolderSource:
         if not classes:
             raise SourceError(f"no class folders in {folder}; an ImageFolder has one subfolder of images per class")
         files = Listing(ImageFile)
-        empty = []
+        empty, unread = [], Counter[str]()
         for target, name in enumerate(classes):
             before = len(files)
-            files.extend(_images(str(self.root), os.path.join(split, name), target, self._links))
+            files.extend(_images(str(self.root), os.path.join(split, name), target, self._links, unread))
             if len(files) == before:
                 empty.append(name)
         if empty and not self.allow_empty:
@@ -131,6 +137,9 @@ class ImageFolderSource:
             raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
         if empty:
             notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
+        if unread:
+            kinds = ", ".join(f"{count} .{ending}" for ending, count in sorted(unread.items()))
+            notes += (f"not read, as an ImageFolder has no such endings: {kinds}; convert them to .jpg or .png",)
         return ImageFolderSplit(self.root, self.decoder, classes, files, (*notes, *_odd_names(classes)))
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
@@ -246,14 +255,19 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _images(root: str, folder: str, target: int, links: Links) -> Iterator[ImageFile]:
-    """Images under a class folder in torchvision's order: folders as sorted(os.walk), files sorted in each."""
+def _images(root: str, folder: str, target: int, links: Links, unread: Counter[str]) -> Iterator[ImageFile]:
+    """Images under a class folder in torchvision's order: folders as sorted(os.walk), files sorted in each.
+
+    Counts other pictures by their endings in ``unread``.
+    """
     skip = len(os.path.join(root, ""))
     for parent, names in sorted(_walk(os.path.join(root, folder), (), links)):
         for name in sorted(names):
             if name.lower().endswith(EXTENSIONS):
                 path = os.path.join(parent, name)
                 yield ImageFile(path[skip:].replace(os.sep, "/"), target, links.revision(path))
+            elif (ending := os.path.splitext(name)[1].lower()[1:]) in UNREAD:
+                unread[ending] += 1
 
 
 def _walk(folder: str, above: tuple[tuple[int, int], ...], links: Links) -> Iterator[tuple[str, list[str]]]:

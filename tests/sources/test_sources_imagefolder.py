@@ -118,6 +118,16 @@ def test_splits_by_subfolder(tmp_path: Path) -> None:
     assert splits["train"].notes() == ("not read beside the splits: 1 folder (raw)",)
 
 
+def test_pictures_of_other_endings_are_left_out_with_a_note(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, "train/a/1.png", "train/a/2.png", "val/a/3.png")
+    for name in ("1.gif", "2.GIF", "3.Heic", "gif", "Thumbs.db"):
+        (root / "train" / "a" / name).write_bytes(b"")
+    splits = source(root).splits()
+    note = "not read, as an ImageFolder has no such endings: 2 .gif, 1 .heic; convert them to .jpg or .png"
+    assert [split.notes() for split in splits.values()] == [(note,), ()]
+    assert len(splits["train"]) == len(ImageFolder(root / "train")) == 2
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     root = folder_of(tmp_path, "bus/1.png", "train/2.png")
     assert source(root).splits()["train"].classes == ("bus", "train")
