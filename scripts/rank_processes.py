@@ -20,7 +20,8 @@ from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.loader import Loader
 from mmload.records import FieldSpec
 from mmload.runtime import processes, shared_segment
-from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, FileRecord, Manifest, ShardRecord, SplitRecord
+from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, Manifest, SplitRecord
+from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 SIDE, CROP, BATCH = 224, 192, 64
 PERIOD = 251  # rows of equal pixels are so many rows apart: pixels of row r are r % 251
@@ -40,7 +41,7 @@ def make_rows(path: Path, rows: int) -> Path:
     (path / "train" / SAMPLES_NAME).touch()
     files = {"images": FileRecord(bytes=rows * 3 * SIDE * SIDE, crc32="00000000")}
     empty = FileRecord(bytes=0, crc32="00000000")
-    shards = (ShardRecord(rows=rows, files=files),)
+    shards = ShardTable.of([ShardRecord(rows=rows, files=files)])
     split = SplitRecord(rows=rows, fields=fields, mean=(0.5,) * 3, std=(0.3,) * 3, samples=empty, shards=shards)
     manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
     (path / FILE_NAME).write_text(manifest.dumps(), encoding="utf-8")

@@ -29,7 +29,8 @@ from mmload.runtime.thread_pools import available_cores, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.store.checksum import crc32
 from mmload.store.dataset import open as open_dataset
-from mmload.store.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord
+from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord
+from mmload.store.shard_table import FileRecord, ShardTable
 from mmload.store.shard_writer import BuildPaths
 
 SAMPLES = 64
@@ -169,7 +170,7 @@ def _build(folder: Path, recipe: BuildRecipe, chosen: _Chosen, threads: int) -> 
         rows=summary.record.rows,
         fields=fields,
         samples=FileRecord(bytes=len(content), crc32=f"{crc32(content):08x}"),
-        shards=(summary.record,),
+        shards=ShardTable.of([summary.record]),
     )
     manifest = Manifest(recipe={}, fingerprint="", splits={_SPLIT: record})
     (paths.dataset / "dataset.json").write_text(manifest.dumps(), encoding="utf-8")

@@ -38,7 +38,7 @@ class SplitRows:
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self._folder, self.name, self.record = folder, name, record
         self.samples = Samples(folder, name, record)
-        self._starts = np.cumsum([0, *(shard.rows for shard in record.shards)])
+        self._starts = np.concatenate([[0], np.cumsum(record.shards.rows)])
         self._members: OrderedDict[int, Rows] = OrderedDict()
         self._readers: dict[str, WholeReader] = {}
         self._lock = Lock()
@@ -151,7 +151,7 @@ class SplitRows:
     def _held(self, file: str, shard: int) -> HeldFile:
         """A file of a shard."""
         path = f"{self.name}/{shard_name(shard)}/{file}.memmap"
-        record = self.record.shards[shard].files[file]
+        record = self.record.shards.file(shard, file)
         return HeldFile(self._folder, path, record, self._folder.seen(self.name, file, shard))
 
     def _fill(self, field: str, shard: int, first: int, out: npt.NDArray[Any]) -> None:

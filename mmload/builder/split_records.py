@@ -12,6 +12,7 @@ from mmload.records import FieldSpec
 from mmload.sources import HasNotes, SourceSplit
 from mmload.store.losses import first_names, sentences, total_losses
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
+from mmload.store.shard_table import ShardTable
 from mmload.store.shard_writer import BuildPaths, ShardSummary
 
 
@@ -54,7 +55,7 @@ def split_record(
         skipped_file=skipped_file,
         samples=join_lists(paths, paths.samples_file, name, numbers, SAMPLES_NAME),
         shard_samples=shard_samples,
-        shards=tuple(summary.record for summary in summaries),
+        shards=ShardTable.of([summary.record for summary in summaries]),
     )
 
 

@@ -52,7 +52,8 @@ from mmload.runtime.durable_files import (
 )
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
-from mmload.store.manifest import FILE_NAME, FileRecord, Manifest
+from mmload.store.manifest import FILE_NAME, Manifest
+from mmload.store.shard_table import FileRecord
 from mmload.store.shard_writer import BuildPaths
 from mmload.store.unfinished import staging_folder
 

@@ -63,7 +63,7 @@ def _split(path: Path, name: str, record: SplitRecord, manifest: Manifest) -> di
 def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
     if not spec.own_sizes:
         return {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
-    total = sum(shard.files[f"{name}.{BYTES}"].bytes for shard in record.shards)
+    total = int(record.shards.bytes[f"{name}.{BYTES}"].sum())
     shape = [None if size == OWN else size for size in spec.shape]
     return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // max(1, record.rows), "encoding": spec.encoding}
 

@@ -20,7 +20,7 @@ from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset_files import DatasetFile
 from mmload.store.joined_checksums import joined_checksum
-from mmload.store.manifest import FileRecord
+from mmload.store.shard_table import FileRecord
 
 SUFFIX = ".crc32"
 SMALLEST_BLOCK = 64 * 2**10

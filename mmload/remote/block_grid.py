@@ -46,7 +46,7 @@ class BlockGrid:
         self.row_bytes = record.fields[field].row_bytes
         self.rows_per_block = max(1, SMALLEST_BLOCK // max(1, self.row_bytes))
         self.block_bytes = self.rows_per_block * self.row_bytes
-        self._rows = np.array([shard.rows for shard in record.shards], np.int64)
+        self._rows = record.shards.rows
         self._row_starts = np.concatenate([[0], np.cumsum(self._rows)])
         self.starts = np.concatenate([[0], np.cumsum(-(-self._rows // self.rows_per_block))])
 

@@ -89,7 +89,7 @@ class CachedReader(RowReader):
 
     def revision(self, name: str, shard: int) -> Revision:
         """Not of the file, which changes when blocks come and go: all blocks are as the manifest says."""
-        return 0, self._record.shards[shard].files[name].bytes, 0
+        return 0, int(self._record.shards.bytes[name][shard]), 0
 
     def handle(self, name: str, shard: int) -> int:
         """Refused: a map of a file would show zeros where blocks are absent."""

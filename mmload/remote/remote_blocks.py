@@ -174,7 +174,7 @@ class RemoteBlocks:
             split=self.grid.split,
             shard=shard,
             name=f"{self.grid.split}/{shard_name(shard)}/{self.grid.field}.memmap",
-            record=self._record.shards[shard].files[self.grid.field],
+            record=self._record.shards.file(shard, self.grid.field),
             row_bytes=self.grid.row_bytes,
         )
 

@@ -10,7 +10,8 @@ from typing import Any
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
 from mmload.store.field_files import files_of
-from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
+from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, shard_name
+from mmload.store.shard_table import FileRecord, ShardRecord
 
 META_NAME = "meta.json"
 

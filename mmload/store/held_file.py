@@ -14,7 +14,7 @@ from mmload.errors import DamagedError, StoreError
 from mmload.runtime.positioned_reads import read_at
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, Revision, revision_of
-from mmload.store.manifest import FileRecord
+from mmload.store.shard_table import FileRecord
 
 _CHUNK_BYTES = 2**20
 

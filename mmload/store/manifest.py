@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,17 @@ from mmload.errors import DamagedError, StoreError
 from mmload.records import DTYPES, OWN, FieldSpec
 from mmload.runtime.regular_files import read_regular
 from mmload.store.field_files import FieldFile, files_of
-from mmload.store.manifest_text import FIRST_VERSION, MOST_BYTES, VERSION, WHOLE_VERSION, parse, shown, text_of
+from mmload.store.json_values import JsonValues
+from mmload.store.manifest_text import (
+    FIRST_VERSION,
+    MOST_BYTES,
+    TABLE_VERSION,
+    VERSION,
+    WHOLE_VERSION,
+    parse,
+    text_of,
+)
+from mmload.store.shard_table import MOST_LISTED, FileRecord, ShardRecord, ShardTable, table_of
 from mmload.store.unfinished import how_to_go_on
 
 FILE_NAME = "dataset.json"
@@ -31,22 +41,6 @@ SKIPPED_SHOWN = 1000
 _DIMENSIONS = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CRC32 = re.compile(r"[0-9a-f]{8}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileRecord:
-    """One file: its size in bytes and its CRC-32 (the one of zip and PNG) as 8 hex digits."""
-
-    bytes: int
-    crc32: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardRecord:
-    """One shard: its rows, and the record of each ``<name>.memmap``, by :func:`mmload.store.field_files.files_of`."""
-
-    rows: int
-    files: dict[str, FileRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +74,12 @@ class SplitRecord:
     skipped_file: FileRecord | None = None
     samples: FileRecord
     shard_samples: int | None = None
-    shards: tuple[ShardRecord, ...]
+    shards: ShardTable
 
     @property
     def bytes(self) -> int:
         """Bytes of all shard files."""
-        return sum(file.bytes for shard in self.shards for file in shard.files.values())
+        return sum(int(sizes.sum()) for sizes in self.shards.bytes.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +102,11 @@ class Manifest:
         """Whether a field of a split has rows of their own sizes."""
         return any(spec.own_sizes for split in self.splits.values() for spec in split.fields.values())
 
+    @property
+    def tables(self) -> bool:
+        """Whether a split has so many shards that they are a table of columns."""
+        return any(len(split.shards) > MOST_LISTED for split in self.splits.values())
+
     def excluded(self, split: str) -> list[str]:
         """The samples of a split that the recipe leaves out, by id; none if the recipe is malformed."""
         table = self.recipe.get("exclude")
@@ -122,7 +121,7 @@ class Manifest:
             "splits": {name: _split_to_json(split) for name, split in self.splits.items()},
             "card": self.card,
         }
-        return text_of(body, WHOLE_VERSION if self.own_sizes else VERSION)
+        return text_of(body, TABLE_VERSION if self.tables else WHOLE_VERSION if self.own_sizes else VERSION)
 
 
 def shard_name(index: int) -> str:
@@ -151,7 +150,7 @@ def loads(text: str, path: str) -> Manifest:
     """
     body = parse(text, path)
     version = body["version"]
-    return _Reader(path, strict=version != FIRST_VERSION, whole=version == WHOLE_VERSION).manifest(body)
+    return _Reader(path, version).manifest(body)
 
 
 def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
@@ -167,8 +166,8 @@ def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
     folder = Path(folder)
     file = folder / FILE_NAME
     try:
-        content = read_regular(file if dir_fd is None else FILE_NAME, dir_fd=dir_fd, most=MOST_BYTES)
-        return loads(content.decode("utf-8"), str(file))
+        name = file if dir_fd is None else FILE_NAME
+        return loads(read_regular(name, dir_fd=dir_fd, most=MOST_BYTES).decode("utf-8"), str(file))
     except FileNotFoundError as error:
         if (advice := how_to_go_on(folder)) is not None:
             raise StoreError(advice) from error
@@ -198,7 +197,11 @@ def _split_to_json(split: SplitRecord) -> dict[str, Any]:
         "skipped_file": None if split.skipped_file is None else vars(split.skipped_file),
         "samples": vars(split.samples),
         "shard_samples": split.shard_samples,
-        "shards": [shard_to_json(shard) for shard in split.shards],
+        "shards": (
+            split.shards.columns(files_of(split.fields))
+            if len(split.shards) > MOST_LISTED
+            else [shard_to_json(shard) for shard in split.shards]
+        ),
     }
 
 
@@ -229,52 +232,18 @@ _FIELD_KEYS = _OWN_FIELD_KEYS - {"encoding"}
 _SKIPPED_KEYS = {"id", "reason"}
 
 
-class _Reader:
+class _Reader(JsonValues):
     """Checks JSON values and turns them into records; every error names the file and the key.
 
     Args:
         path: the file, for messages.
-        strict: refuse keys that this version does not have; version 1 lets a reader ignore them.
-        whole: fields may have rows of their own sizes, and at least one has.
+        version: of the format. All but the first refuse keys that they do not have; from version 3 on fields may have
+            rows of their own sizes, from version 4 on shards may be a table.
     """
 
-    def __init__(self, path: str, *, strict: bool = True, whole: bool = False) -> None:
-        self.path, self.strict, self.whole = path, strict, whole
-
-    def fail(self, where: str, expected: str, got: object) -> DamagedError:
-        what = f"{where} is {shown(got)}, expected {expected}"
-        return DamagedError(f"{self.path} is damaged: {what}; rebuild the dataset")
-
-    def mapping(self, body: object, where: str) -> Mapping[str, Any]:
-        if not isinstance(body, dict):
-            raise self.fail(where, "an object", body)
-        return body
-
-    def keys(self, body: object, where: str, keys: Set[str]) -> Mapping[str, Any]:
-        record = self.mapping(body, where)
-        if self.strict and record.keys() != keys:
-            raise self.fail(where, f"an object of {', '.join(sorted(keys))}", sorted(record))
-        return record
-
-    def items(self, body: object, where: str) -> list[Any]:
-        if not isinstance(body, list):
-            raise self.fail(where, "a list", body)
-        return body
-
-    def count(self, body: object, where: str) -> int:
-        if type(body) is not int or not 0 <= body < 2**62:
-            raise self.fail(where, "an integer", body)
-        return body
-
-    def text(self, body: object, where: str) -> str:
-        if not isinstance(body, str):
-            raise self.fail(where, "text", body)
-        return body
-
-    def number(self, body: object, where: str) -> float:
-        if not isinstance(body, int | float) or isinstance(body, bool) or not 0 <= body <= 1:
-            raise self.fail(where, "a number from 0 to 1", body)
-        return float(body)
+    def __init__(self, path: str, version: int = VERSION) -> None:
+        super().__init__(path, strict=version != FIRST_VERSION)
+        self.version = version
 
     def name(self, body: str, where: str) -> str:
         if not is_name(body):
@@ -289,7 +258,7 @@ class _Reader:
         return FileRecord(bytes=self.count(record.get("bytes"), f"{where}.bytes"), crc32=digest)
 
     def field(self, body: object, where: str) -> FieldSpec:
-        own_sizes = self.whole and "encoding" in self.mapping(body, where)
+        own_sizes = self.version >= WHOLE_VERSION and "encoding" in self.mapping(body, where)
         record = self.keys(body, where, _OWN_FIELD_KEYS if own_sizes else _FIELD_KEYS)
         shape = self.items(record.get("shape"), f"{where}.shape")
         sizes = tuple(OWN if own_sizes and size is None else self.count(size, f"{where}.shape") for size in shape)
@@ -312,6 +281,25 @@ class _Reader:
             files={name: self.file(file, f"{where}.files.{name}") for name, file in files.items()},
         )
 
+    def shards(self, body: object, fields: Mapping[str, FieldSpec], where: str) -> ShardTable:
+        """A list of shards, or from version 4 on a table of more than can be listed."""
+        files = files_of(fields)
+        if self.version < TABLE_VERSION or isinstance(body, list):
+            records = [self.shard(item, f"{where}[{i}]") for i, item in enumerate(self.items(body, where))]
+            for index, record in enumerate(records):
+                self.agree_shard(record, files, f"{where}[{index}].files")
+            return ShardTable.of(records)
+        table = self.keys(body, where, {"rows", "files"})
+        columns = self.keys(table["files"], f"{where}.files", files.keys())
+        for name, file in files.items():
+            own = self.keys(columns[name], f"{where}.files.{name}", {"crc32"} if file.counted else {"bytes", "crc32"})
+            for key, column in own.items():
+                self.text(column, f"{where}.files.{name}.{key}")
+        try:
+            return table_of(self.text(table["rows"], f"{where}.rows"), columns, files)
+        except ValueError as error:
+            raise DamagedError(f"{self.path} is damaged: {where}: {error}; rebuild the dataset") from error
+
     def skipped(self, body: object, where: str) -> tuple[str, str]:
         record = self.keys(body, where, _SKIPPED_KEYS)
         return self.text(record.get("id"), f"{where}.id"), self.text(record.get("reason"), f"{where}.reason")
@@ -325,11 +313,12 @@ class _Reader:
                 for i, item in enumerate(self.items(record.get(key), f"{where}.{key}"))
             )
 
-        fields = self.mapping(record.get("fields"), f"{where}.fields")
+        named = self.mapping(record.get("fields"), f"{where}.fields")
+        fields = {self.name(n, f"{where}.fields"): self.field(f, f"{where}.fields.{n}") for n, f in named.items()}
         skipped_file, planned = record.get("skipped_file"), record.get("shard_samples")
         split = SplitRecord(
             rows=self.count(record.get("rows"), f"{where}.rows"),
-            fields={self.name(n, f"{where}.fields"): self.field(f, f"{where}.fields.{n}") for n, f in fields.items()},
+            fields=fields,
             classes=each("classes", self.text),
             class_counts=each("class_counts", self.count),
             mean=each("mean", self.number),
@@ -339,7 +328,7 @@ class _Reader:
             skipped_file=None if skipped_file is None else self.file(skipped_file, f"{where}.skipped_file"),
             samples=self.file(record.get("samples"), f"{where}.samples"),
             shard_samples=None if planned is None else self.count(planned, f"{where}.shard_samples"),
-            shards=each("shards", self.shard),
+            shards=self.shards(record.get("shards"), fields, f"{where}.shards"),
         )
         self.agree(split, where)
         return split
@@ -352,13 +341,10 @@ class _Reader:
             raise self.fail(f"{where}.fields", "at least one field", {})
         self.agree_counts(split, where)
         self.agree_statistics(split, where)
-        files = files_of(split.fields)
-        for index, shard in enumerate(split.shards):
-            self.agree_shard(shard, files, f"{where}.shards[{index}].files")
 
     def agree_counts(self, split: SplitRecord, where: str) -> None:
         """Rows are counted alike by split, shards, classes and skipped samples."""
-        total = sum(shard.rows for shard in split.shards)
+        total = int(split.shards.rows.sum())
         if total != split.rows:
             raise self.fail(f"{where}.rows", f"{total}, the sum of its shards", split.rows)
         if len(split.class_counts) not in (0, len(split.classes)) or sum(split.class_counts) > split.rows:
@@ -397,6 +383,9 @@ class _Reader:
             splits={self.name(name, "splits"): self.split(split, f"splits.{name}") for name, split in splits.items()},
             card=dict(self.mapping(body.get("card", {}), "card")),
         )
-        if self.whole and not manifest.own_sizes:
+        if self.version == WHOLE_VERSION and not manifest.own_sizes:
             raise self.fail("version", f"{VERSION}, as no field has rows of their own sizes", WHOLE_VERSION)
+        if self.version == TABLE_VERSION and not manifest.tables:
+            expected = f"{VERSION} or {WHOLE_VERSION}, as no split has more than {MOST_LISTED} shards"
+            raise self.fail("version", expected, TABLE_VERSION)
         return manifest

@@ -18,15 +18,18 @@ FORMAT = "mmload"
 VERSION = 2
 WHOLE_VERSION = 3
 """Of datasets with a field of rows of their own sizes; all others are still written as :data:`VERSION`."""
+TABLE_VERSION = 4
+"""Of datasets with a split of so many shards that they are written as a table of columns."""
 FIRST_VERSION = 1
 """Read, but no longer written: it has no checksum."""
 
 MOST_BYTES = 2**31
-"""A larger dataset.json is refused unread: with two fields, more than four million shards fit."""
+"""A larger dataset.json is refused unread: with two fields, ninety million shards fit."""
 
 KEYS = ("format", "version", "recipe", "fingerprint", "splits", "card", "crc32")
-"""Those of versions 2 and 3, all of which must be there, and no others."""
+"""Those of all versions but the first, all of which must be there, and no others."""
 
+_PART = 2**20
 _END = re.compile(r',\n "crc32": "([0-9a-f]{8})"\n\}\n')
 _END_LENGTH = len(',\n "crc32": "01234567"\n}\n')
 
@@ -36,7 +39,7 @@ def text_of(body: Mapping[str, Any], version: int = VERSION) -> str:
 
     Args:
         body: with the keys of :data:`KEYS`; ``format``, ``version`` and ``crc32`` are set here.
-        version: :data:`VERSION` or :data:`WHOLE_VERSION`.
+        version: :data:`VERSION`, :data:`WHOLE_VERSION` or :data:`TABLE_VERSION`.
     """
     full = {"format": FORMAT, "version": version} | {
         key: value for key, value in body.items() if key not in ("format", "version", "crc32")
@@ -63,10 +66,10 @@ def parse(text: str, path: str) -> dict[str, Any]:
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise DamagedError(f'{path} is not the manifest of an mmload dataset: it has no "format": "{FORMAT}"')
     version = body.get("version")
-    if type(version) is not int or version not in (FIRST_VERSION, VERSION, WHOLE_VERSION):
+    if type(version) is not int or version not in (FIRST_VERSION, VERSION, WHOLE_VERSION, TABLE_VERSION):
         raise VersionError(
             f"{path} has format version {shown(version)}, this mmload reads versions {FIRST_VERSION} to "
-            f"{WHOLE_VERSION}; upgrade mmload, or build the dataset again"
+            f"{TABLE_VERSION}; upgrade mmload, or build the dataset again"
         )
     if version != FIRST_VERSION:
         _check(body, text, path)
@@ -91,15 +94,18 @@ def _check(body: Mapping[str, Any], text: str, path: str) -> None:
     end = _END.fullmatch(text, max(0, len(text) - _END_LENGTH))
     if end is None:
         raise DamagedError(f"{path} is damaged: it does not end as mmload writes it, with crc32; rebuild the dataset")
-    if end[1] != (expected := _checksum(text[:-_END_LENGTH])):
+    if end[1] != (expected := _checksum(text, len(text) - _END_LENGTH)):
         raise DamagedError(
             f"{path} is damaged: its crc32 is {end[1]}, the text before it has {expected}; rebuild the dataset"
         )
 
 
-def _checksum(text: str) -> str:
-    """CRC-32 of a text as it is stored, in UTF-8; 8 hex digits."""
-    return f"{crc32(text.encode('utf-8', 'backslashreplace')):08x}"
+def _checksum(text: str, end: int | None = None) -> str:
+    """CRC-32 of a text up to ``end`` as it is stored, in UTF-8; 8 hex digits. Made in parts, as it may be long."""
+    total, end = 0, len(text) if end is None else end
+    for start in range(0, end, _PART):
+        total = crc32(text[start : min(start + _PART, end)].encode("utf-8", "backslashreplace"), total)
+    return f"{total:08x}"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

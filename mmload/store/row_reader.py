@@ -66,7 +66,7 @@ class RowReader:
     def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
         self._folder, self._split = folder, split
         self._record = record
-        self._starts = np.cumsum([0, *(shard.rows for shard in record.shards)])
+        self._starts = np.concatenate([[0], np.cumsum(record.shards.rows)])
         self._files: dict[tuple[int, str], HeldFile] = {}
         self._columns: dict[str, Tensor] = {}
         self._specs = {
@@ -242,7 +242,7 @@ class RowReader:
         key = (shard, name)
         held = self._files.get(key)
         if held is None:
-            record = self._record.shards[shard].files[name]
+            record = self._record.shards.file(shard, name)
             seen = self._folder.seen(self._split, name, shard)
             held = self._files.setdefault(key, HeldFile(self._folder, self._file(name, shard), record, seen))
         return held

@@ -29,7 +29,8 @@ from mmload.store.checksum import crc32
 from mmload.store.dataset_files import META_NAME, tensordict_meta
 from mmload.store.field_files import BYTES, ENCODINGS, OFFSETS, SIZES, files_of
 from mmload.store.losses import first_names, total_losses
-from mmload.store.manifest import FileRecord, ShardRecord, shard_from_json, shard_name, shard_to_json
+from mmload.store.manifest import shard_from_json, shard_name, shard_to_json
+from mmload.store.shard_table import FileRecord, ShardRecord
 from mmload.store.whole_rows import WholeRows
 
 _JSON = json.JSONEncoder(ensure_ascii=False)

@@ -83,8 +83,8 @@ class WholeReader:
     ) -> None:
         self._folder, self._split, self._record = folder, split, record
         self._name, self.spec, self._held = name, spec, held
-        self._first_rows = np.cumsum([0, *(shard.rows for shard in record.shards)])
-        self._first_bytes = np.cumsum([0, *(shard.files[f"{name}.{BYTES}"].bytes for shard in record.shards)])
+        self._first_rows = np.concatenate([[0], np.cumsum(record.shards.rows)])
+        self._first_bytes = np.concatenate([[0], np.cumsum(record.shards.bytes[f"{name}.{BYTES}"])])
         self._index: Index | None = None
 
     @property
@@ -193,7 +193,7 @@ class WholeReader:
     def _read(self, part: str, shard: int) -> npt.NDArray[Any]:
         """All of a file of a shard, but not its rows' bytes."""
         file = parts_of(self.spec)[part]
-        out = np.empty((self._record.shards[shard].rows + file.more, *file.spec.shape), file.spec.dtype)
+        out = np.empty((int(self._record.shards.rows[shard]) + file.more, *file.spec.shape), file.spec.dtype)
         held = self._held(f"{self._name}.{part}", shard)
         held.fill(memoryview(out.reshape(-1).view(np.uint8).data), 0)
         held.check()

@@ -160,8 +160,8 @@ def test_an_unknown_split(dataset: Dataset, folder: Path) -> None:
 def test_an_unknown_version(dataset: Dataset, tmp_path: Path) -> None:
     copy = shutil.copytree(dataset.path, tmp_path / "copy")
     manifest = json.loads((copy / "dataset.json").read_text())
-    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 4}))
-    assert "format version 4, this mmload reads versions 1 to 3" in complaint(mmload("info", copy), 1)
+    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 5}))
+    assert "format version 5, this mmload reads versions 1 to 4" in complaint(mmload("info", copy), 1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.store.manifest_text import VERSION, WHOLE_VERSION, text_of
+from mmload.store.manifest_text import TABLE_VERSION, VERSION, WHOLE_VERSION, text_of
 
 EXACT = ({"step": "Resize", "size": [16, 20]},)
 
@@ -29,8 +29,12 @@ def make_pictures(root, classes=3, each=5):
 def resealed(body):
     """A changed manifest as text, with the checksum of what it says now; as plain JSON where it can have none."""
     try:
-        version = WHOLE_VERSION if body.get("version") == WHOLE_VERSION else VERSION
-        return text_of(body, version).encode("utf-8", "backslashreplace").decode()
+        version = body.get("version")
+        return (
+            text_of(body, version if version in (WHOLE_VERSION, TABLE_VERSION) else VERSION)
+            .encode("utf-8", "backslashreplace")
+            .decode()
+        )
     except (ValueError, TypeError, AttributeError, RecursionError):
         return json.dumps(body)
 

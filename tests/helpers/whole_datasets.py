@@ -14,7 +14,8 @@ from PIL import Image
 
 from mmload.records import OWN, FieldSpec
 from mmload.store.checksum import crc32
-from mmload.store.manifest import FileRecord, Manifest, SplitRecord
+from mmload.store.manifest import Manifest, SplitRecord
+from mmload.store.shard_table import FileRecord, ShardTable
 from mmload.store.shard_writer import BuildPaths, Chunk, ShardWriter
 from mmload.store.whole_rows import JPEG, RAW, WholeRows, whole_rows
 
@@ -104,7 +105,7 @@ def whole_dataset(
         rows=len(images),
         fields=specs,
         samples=FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}"),
-        shards=tuple(shards),
+        shards=ShardTable.of(shards),
     )
     (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits={split: record}).dumps())
     return path

@@ -12,7 +12,8 @@ import torch
 
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
-from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
+from mmload.store.manifest import Manifest, SplitRecord, shard_name
+from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 ROWS, SHARD_ROWS = 96, 4  # the images of a shard are three pages
 
@@ -33,7 +34,7 @@ def of_one_value(path: Path, value: int) -> Path:
         shards.append(ShardRecord(rows=SHARD_ROWS, files=files))
     (path / "train" / "samples.jsonl").touch()
     samples = FileRecord(bytes=0, crc32="00000000")
-    split = SplitRecord(rows=ROWS, fields=FIELDS, samples=samples, shards=tuple(shards))
+    split = SplitRecord(rows=ROWS, fields=FIELDS, samples=samples, shards=ShardTable.of(shards))
     text = Manifest(recipe={}, fingerprint=str(value), splits={"train": split}).dumps()
     (path / "dataset.json").write_text(text, encoding="utf-8")
     return path
@@ -62,7 +63,7 @@ def sparse_dataset(
         shards.append(ShardRecord(rows=count, files=files))
     (path / "train" / "samples.jsonl").touch()
     samples = FileRecord(bytes=0, crc32=f"{zlib.crc32(b''):08x}")
-    split = SplitRecord(rows=rows, fields=fields, samples=samples, shards=tuple(shards))
+    split = SplitRecord(rows=rows, fields=fields, samples=samples, shards=ShardTable.of(shards))
     manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
     (path / "dataset.json").write_text(manifest.dumps())
     return path
@@ -84,6 +85,8 @@ def of_tensors(path: Path, splits: Mapping[str, Mapping[str, torch.Tensor]], cla
         (path / name / "samples.jsonl").write_bytes(listed)
         samples = FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}")
         shards = (ShardRecord(rows=rows, files=files),)
-        records[name] = SplitRecord(rows=rows, fields=fields, classes=classes, samples=samples, shards=shards)
+        records[name] = SplitRecord(
+            rows=rows, fields=fields, classes=classes, samples=samples, shards=ShardTable.of(shards)
+        )
     (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits=records).dumps())
     return path

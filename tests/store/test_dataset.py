@@ -109,7 +109,7 @@ def test_another_version_is_refused_first(copy: Path) -> None:
     manifest = json.loads((copy / "dataset.json").read_text())
     (copy / "dataset.json").write_text(json.dumps({"format": "mmload", "version": 99, "splits": "of another shape"}))
     assert manifest["version"] == 2
-    with pytest.raises(VersionError, match="format version 99, this mmload reads versions 1 to 3"):
+    with pytest.raises(VersionError, match="format version 99, this mmload reads versions 1 to 4"):
         mmload.open(copy)
 
 

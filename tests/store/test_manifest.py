@@ -18,7 +18,8 @@ from mmload.builder.verify import verify
 from mmload.errors import DamagedError, MmloadError, VersionError
 from mmload.records import DTYPES, FieldSpec
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, is_name, loads
+from mmload.store.manifest import Manifest, SplitRecord, is_name, loads
+from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
 
@@ -63,7 +64,7 @@ def splits(draw: st.DrawFn) -> SplitRecord:
         skipped=skipped,
         skipped_file=FileRecord(bytes=1, crc32=draw(CRCS)) if skipped else None,
         samples=FileRecord(bytes=draw(st.integers(0, 2**40)), crc32=draw(CRCS)),
-        shards=shards,
+        shards=ShardTable.of(shards),
     )
 
 
@@ -207,7 +208,7 @@ def test_damaged_meta_and_samples_are_found(copy: Path, dataset: Dataset, name: 
         ('{"format": "mmload"}', VersionError, "format version None"),
         ('{"format": "mmload", "version": true}', VersionError, "format version True"),
         ('{"format": "mmload", "version": 1.0}', VersionError, r"format version 1\.0"),
-        ('{"format": "mmload", "version": 4}', VersionError, "this mmload reads versions 1 to 3"),
+        ('{"format": "mmload", "version": 5}', VersionError, "this mmload reads versions 1 to 4"),
         ('{"format": "mmload", "version": 1}', DamagedError, "splits is None, expected an object"),
     ],
 )

@@ -16,8 +16,9 @@ from mmload.builder.verify import compare, verify
 from mmload.errors import DamagedError, MmloadError, StoreError
 from mmload.parity import Report, record
 from mmload.records import FieldSpec
-from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, loads, read
+from mmload.store.manifest import Manifest, SplitRecord, loads, read
 from mmload.store.manifest_text import KEYS, VERSION, text_of
+from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 SMALL = Manifest(
     recipe={"source": {"kind": "python"}, "rate": 1.5e-05, "name": "\udce9t\u00e9 \\u00E9 \n"},
@@ -32,7 +33,7 @@ SMALL = Manifest(
             std=(0.1, 0.2, 0.0),
             samples=FileRecord(bytes=3, crc32="0123abcd"),
             shard_samples=8,
-            shards=(ShardRecord(rows=3, files={"images": FileRecord(bytes=36, crc32="deadbeef")}),),
+            shards=ShardTable.of([ShardRecord(rows=3, files={"images": FileRecord(bytes=36, crc32="deadbeef")})]),
         )
     },
 )

@@ -16,7 +16,8 @@ from mmload.errors import DamagedError, UsageError
 from mmload.records import FieldSpec
 from mmload.store import row_sources as samples
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
+from mmload.store.manifest import Manifest, SplitRecord
+from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 
 def split_of(path: Path, ids: Sequence[str], separators: tuple[str, str] = (", ", ": ")) -> Split:
@@ -32,7 +33,7 @@ def split_of(path: Path, ids: Sequence[str], separators: tuple[str, str] = (", "
     (path / "train" / "samples.jsonl").write_bytes(lines.encode())
     record = FileRecord(bytes=len(lines), crc32=f"{zlib.crc32(lines.encode()):08x}")
     shard = ShardRecord(rows=len(ids), files={"targets": FileRecord(bytes=8 * len(ids), crc32="00000000")})
-    split = SplitRecord(rows=len(ids), fields=fields, samples=record, shards=(shard,))
+    split = SplitRecord(rows=len(ids), fields=fields, samples=record, shards=ShardTable.of([shard]))
     (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits={"train": split}).dumps())
     return mmload.open(path)["train"]
 
