@@ -22,11 +22,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> None:
     loading_rows.STORES.update(build_stores(tmp_path_factory.mktemp("stores")))
 
 
-@pytest.mark.parametrize("sequences", [6, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [5, pytest.param(16, marks=pytest.mark.slow)])
 def test_whatever_a_user_does_is_the_plain_answer(sequences: int) -> None:
     how = settings(
         max_examples=sequences,
-        stateful_step_count=40,
+        stateful_step_count=30,
         derandomize=True,
         deadline=None,
         database=None,
