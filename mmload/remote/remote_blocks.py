@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -24,7 +26,9 @@ MOST_JOINED = 4 * 2**20
 
 _TRIES = 2  # of bytes with another checksum, which may have been spoiled on their way
 _ASKED = 256  # runs at a time: all threads wait meanwhile
-_READS = 50  # of blocks that are evicted again and again before they are read
+_READS = 30  # of blocks that are evicted again and again before they are read
+_LONGEST_PAUSE = 0.2  # seconds
+_chance = random.SystemRandom()  # of nobody else, and not copied by a fork
 
 Room = Callable[[int], None]
 """Makes room for so many bytes, and counts them."""
@@ -102,10 +106,12 @@ class RemoteBlocks:
                 self._awaited = [awaited for awaited in self._awaited if awaited is not blocks]
 
     def _await(self, blocks: Numbers) -> None:
-        for _ in range(_READS):
+        for attempt in range(_READS):
             absent = blocks[~self.kept.are_there(blocks)]
             if not len(absent):
                 return
+            if attempt > 1:  # processes that evict each other's blocks must not go on in step
+                time.sleep(_chance.random() * min(_LONGEST_PAUSE, 2**attempt / 1000))
             asked = self._fetching.want(self.grid.runs(np.unique(absent), MOST_JOINED), NOW)
             for wanted in asked:
                 wanted.done.wait()
