@@ -20,6 +20,7 @@ from mmload.remote.remote_manifest import manifest_text
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.durable_files import lock, open_lock, write_atomically
 from mmload.runtime.file_holes import can_punch
+from mmload.runtime.open_files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.dataset_files import lists_of
 from mmload.store.manifest import FILE_NAME, Manifest, loads
@@ -50,6 +51,7 @@ class DatasetCache:
         self, objects: Objects, text: str, manifest: Manifest, cache: Path, limit: int | None, parallel: int
     ) -> None:
         self.objects, self.manifest, self.limit, self.parallel = objects, manifest, limit, parallel
+        allow_more_files()  # ahead of an error, which connections to the store would meet as well as files
         self.folder = CacheFolder(cache, limit)
         self.root = cache / self.manifest.contents[:32]
         self._fields: dict[tuple[str, str], RemoteBlocks] = {}

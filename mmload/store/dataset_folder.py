@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from mmload.errors import StoreError
 from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.open_files import allow_more_files
 from mmload.runtime.regular_files import open_regular
 from mmload.store.manifest import FILE_NAME, Manifest, read
 
@@ -179,7 +179,7 @@ class Folder:
         try:
             return open_regular(self.name(file)) if handle is None else open_regular(file, dir_fd=handle)
         except OSError as error:
-            if error.errno != errno.EMFILE or not _allow_more_files():
+            if error.errno != errno.EMFILE or not allow_more_files():
                 raise
         return self._open(file)
 
@@ -205,22 +205,6 @@ def _open_folder(path: Path) -> int | None:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno == errno.EMFILE and _allow_more_files():
+        if error.errno == errno.EMFILE and allow_more_files():
             return _open_folder(path)
         return None
-
-
-def _allow_more_files() -> bool:
-    """Raise the soft limit of open files (often 1,024) to the hard limit; returns whether that changed anything.
-
-    Each field of each shard is a file: 2 TB in shards of 1 GiB with targets are 4,000 files.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return False
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS reports a hard limit that it does not grant
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return soft != hard
-    return False

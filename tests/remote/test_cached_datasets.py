@@ -265,6 +265,18 @@ def test_datasets_that_nobody_reads_make_room(dataset: Dataset, url: str, bucket
     assert len(before) == 1
 
 
+def test_the_limit_of_open_files_is_raised(url: str, tmp_path: Path) -> None:
+    """Each shard that is read stays open: at 1,024, which is usual, 1 TB would end with an error."""
+    resource = pytest.importorskip("resource", reason="no limits of open files on Windows")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard - 1, 1024), hard))
+    try:
+        mmload.open(url, cache=tmp_path / "cache")
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_what_is_asked_wrongly(url: str, large: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give cache="):
         mmload.open(url)
