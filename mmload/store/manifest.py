@@ -17,7 +17,6 @@ from typing import Any
 
 from mmload.errors import DamagedError, StoreError
 from mmload.records import DTYPES, OWN, FieldSpec
-from mmload.runtime.paused_collector import paused_collector
 from mmload.runtime.regular_files import read_regular
 from mmload.store.field_files import FieldFile, files_of
 from mmload.store.json_values import JsonValues
@@ -138,7 +137,6 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and text not in ("shape", "device")
 
 
-@paused_collector()
 def loads(text: str, path: str) -> Manifest:
     """Read a manifest.
 
