@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -257,3 +258,8 @@ def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, options: dict[st
     data.flush()
     with pytest.raises(DamagedError, match="images of row 1 of split 'train' of .*, made from '1.png', is damaged"):
         list(Loader(path, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, **options))  # type: ignore[arg-type]
+    good = whole_dataset(tmp_path / "good", some_images([(60, 80)] * 3), encoding="jpeg")
+    both = ConcatDataset([open_dataset(good)["train"], open_dataset(path)["train"]])
+    message = rf"images of row 1 of split 'train' of {re.escape(str(path))}, made from '1.png', is damaged"
+    with pytest.raises(DamagedError, match=message):
+        list(Loader(both, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, **options))  # type: ignore[arg-type]
