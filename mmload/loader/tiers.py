@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mmload.loader.kept_rows import is_kept, kept_by, kept_bytes, kept_rows, processes_text, unfilled_bytes
+from mmload.loader.row_counts import RowCounts
 from mmload.runtime import cgroup
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.local_ranks import local_ranks
@@ -54,29 +55,29 @@ class Tier(Protocol):
         """All rows into ``out`` [B, C, H, W] at once."""
 
 
-class Disk:
+class Disk(RowCounts):
     """Rows from the files, through the system's page cache."""
 
     name = "disk"
     sharing = ""
 
     def __init__(self, split: Rows) -> None:
+        super().__init__()
         self._reader = split.reader
-        self.hits = self.misses = 0
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
-        self.misses += len(rows)
+        self.count(misses=len(rows))
         indices = torch.arange(len(scratch))
         return ((scratch, indices[:count]) for count in self._reader.parts("images", rows, scratch))
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
-        self.misses += len(rows)
+        self.count(misses=len(rows))
         self._reader.gather_into("images", rows, out)
 
 
-class Memory:
+class Memory(RowCounts):
     """Keeps rows in memory at their first use: no wait at the start, no file access from the second epoch on.
 
     All loaders of this machine that read the same rows share one copy: see :mod:`mmload.loader.kept_rows`.
@@ -85,9 +86,9 @@ class Memory:
     name = "memory"
 
     def __init__(self, split: Rows) -> None:
+        super().__init__()
         self._reader, self._spec = split.reader, split.fields["images"]
         self._kept = kept_rows(split)
-        self.hits = self.misses = 0
 
     @property
     def sharing(self) -> str:
@@ -107,38 +108,37 @@ class Memory:
     def _fetch(self, rows: Tensor, scratch: Tensor) -> None:
         """Read the rows that are not in memory yet, by way of ``scratch``: only checked rows may be seen by others."""
         absent = self._kept.absent(rows)
-        self.hits += len(rows) - len(absent)
-        self.misses += len(absent)
+        self.count(len(rows) - len(absent), len(absent))
         first = 0
         for count in self._reader.parts("images", absent, scratch) if len(absent) else ():
             self._kept.write(absent[first : first + count], scratch[:count])
             first += count
 
 
-class OnDevice:
+class OnDevice(RowCounts):
     """The whole split on a device, copied there in chunks when the tier is made."""
 
     name = "device"
     sharing = ""
 
     def __init__(self, split: Rows, device: torch.device) -> None:
+        super().__init__()
         spec = split.fields["images"]
         self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
             chunk = torch.arange(start, min(start + step, len(split)))
             self.rows[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
-        self.hits = 0
-        self.misses = len(split)
+        self.count(misses=len(split))
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
-        self.hits += len(rows)
+        self.count(len(rows))
         yield self.rows, rows
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
-        self.hits += len(rows)
+        self.count(len(rows))
         torch.index_select(self.rows, 0, rows, out=out)
 
 

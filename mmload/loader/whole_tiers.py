@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmload.errors import DamagedError
 from mmload.loader.kept_rows import KeptRows, kept_rows
+from mmload.loader.row_counts import RowCounts
 from mmload.render.image_lines import HEIGHT, LAYOUT, LINES, PIXELS, START, ImageLines
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
@@ -57,15 +58,15 @@ class WholeTier(Protocol):
         """
 
 
-class WholeDisk:
+class WholeDisk(RowCounts):
     """Rows from the files, through the system's page cache."""
 
     name = "disk"
     sharing = ""
 
     def __init__(self, split: Rows) -> None:
+        super().__init__()
         self._reader = whole_reader(split)
-        self.hits = self.misses = 0
 
     def sizes(self, rows: Tensor) -> Tensor:
         """See :class:`WholeTier`."""
@@ -73,7 +74,7 @@ class WholeDisk:
 
     def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
         """See :class:`WholeTier`."""
-        self.misses += len(rows)
+        self.count(misses=len(rows))
         reader, numbers = self._reader, rows.numpy()
         index, channels = reader.index, reader.spec.channels
         sizes, jpeg = index.sizes[numbers].astype(np.int64), index.encodings[numbers] == JPEG
@@ -97,7 +98,7 @@ class WholeDisk:
             yield _decoded(reader, numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
 
 
-class WholeMemory:
+class WholeMemory(RowCounts):
     """Keeps rows in memory, at their first use; all loaders of this machine share one copy.
 
     Args:
@@ -108,9 +109,9 @@ class WholeMemory:
     name = "memory"
 
     def __init__(self, split: Rows, decoded: bool = False) -> None:
+        super().__init__()
         self._reader, self._decoded = whole_reader(split), decoded
         self._kept: KeptRows = kept_rows(split, decoded)
-        self.hits = self.misses = 0
 
     @property
     def sharing(self) -> str:
@@ -146,8 +147,7 @@ class WholeMemory:
     def _fetch(self, rows: Tensor) -> None:
         """Read the rows that are not in memory yet: only checked rows may be seen by others."""
         absent = self._kept.absent(rows)
-        self.hits += len(rows) - len(absent)
-        self.misses += len(absent)
+        self.count(len(rows) - len(absent), len(absent))
         if not len(absent):
             return
         numbers, index = absent.numpy(), self._reader.index

@@ -26,8 +26,8 @@ MOST_JOINED = 4 * 2**20
 
 _TRIES = 2  # of bytes with another checksum, which may have been spoiled on their way
 _ASKED = 256  # runs at a time: all threads wait meanwhile
-_READS = 30  # of blocks that are evicted again and again before they are read
-_LONGEST_PAUSE = 0.2  # seconds
+_READS = 50  # of blocks that are evicted again and again before they are read
+_LONGEST_PAUSE = 0.05  # seconds
 _chance = random.SystemRandom()  # of nobody else, and not copied by a fork
 
 Room = Callable[[int], None]
@@ -107,11 +107,11 @@ class RemoteBlocks:
 
     def _await(self, blocks: Numbers) -> None:
         for attempt in range(_READS):
-            absent = blocks[~self.kept.are_there(blocks)]
-            if not len(absent):
+            if self.kept.are_there(blocks).all():
                 return
             if attempt > 1:  # processes that evict each other's blocks must not go on in step
                 time.sleep(_chance.random() * min(_LONGEST_PAUSE, 2**attempt / 1000))
+            absent = blocks[~self.kept.are_there(blocks)]
             asked = self._fetching.want(self.grid.runs(np.unique(absent), MOST_JOINED), NOW)
             for wanted in asked:
                 wanted.done.wait()
