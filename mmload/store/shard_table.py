@@ -125,10 +125,11 @@ def table_of(rows: str, columns: Mapping[str, Mapping[str, str]], files: Mapping
         files: of the split's fields.
 
     Raises:
-        ValueError: if a column is not base64, or not of one value for each shard, or a number is below 0.
+        ValueError: if a column is not base64, or not of one value for each shard, or a number cannot be.
     """
     counts = _array(rows, _COUNT, "rows")
-    if (counts < 0).any() or counts.sum(dtype=np.float64) >= 2**62:
+    most = max((file.spec.row_bytes for file in files.values()), default=1)
+    if (counts < 0).any() or counts.sum(dtype=np.float64) * max(1, most) >= 2**62:
         raise ValueError("rows has numbers below 0, or too large")
     sizes, checksums = {}, {}
     for name, file in files.items():
@@ -140,8 +141,8 @@ def table_of(rows: str, columns: Mapping[str, Mapping[str, str]], files: Mapping
         for part, column in (("bytes", sizes[name]), ("crc32", checksums[name])):
             if len(column) != len(counts):
                 raise ValueError(f"{name}.{part} has {len(column):,} values for {len(counts):,} shards")
-        if (sizes[name] < 0).any():
-            raise ValueError(f"{name}.bytes has numbers below 0")
+        if (sizes[name] < counts).any():
+            raise ValueError(f"{name}.bytes has numbers below those of rows")
     return ShardTable(counts, sizes, checksums)
 
 

@@ -85,6 +85,7 @@ def columns(values: list[int], dtype: str = "<i8") -> str:
         (lambda table: table.update(rows=columns([1] * COUNT)[:-4]), "rows is no column of 8 bytes"),
         (lambda table: table.update(rows=columns([-1] * COUNT)), "rows has numbers below 0"),
         (lambda table: table.update(rows=columns([2**61] * COUNT)), "or too large"),
+        (lambda table: table.update(rows=columns([2**57] + [0] * (COUNT - 1))), "or too large"),
         (lambda table: table.update(rows=columns([1] * COUNT)), "rows is 500500, expected 1001, the sum"),
         (lambda table: table.update(rows=columns([500500])), r"images.crc32 has 1,001 values for 1 shards"),
         (lambda table: table.update(rows=3), "shards.rows is 3, expected text"),
@@ -104,7 +105,7 @@ def test_a_damaged_table_is_refused(change: Callable[[dict[str, Any]], object], 
 def test_sizes_below_nothing_and_tables_where_none_may_be_are_refused() -> None:
     body = json.loads(many(own=True).dumps())
     body["splits"]["train"]["shards"]["files"]["images.bytes"]["bytes"] = columns([-1] * COUNT)
-    with pytest.raises(DamagedError, match="images.bytes.bytes has numbers below 0"):
+    with pytest.raises(DamagedError, match="images.bytes.bytes has numbers below those of rows"):
         loads(resealed(body), "here")
     with pytest.raises(DamagedError, match="shards is .*, expected a list"):
         loads(resealed(json.loads(many().dumps()) | {"version": 2}), "here")
