@@ -70,7 +70,7 @@ def test_half_of_the_data_in_cache(script: Any, url: str, tmp_path: Path, order:
     )
     real = downloaded(url, tmp_path / "cache", limit, order=order)
     shares = [simulated.epoch(number).bytes / (ROWS * ROW_BYTES) for number in range(3)]
-    assert np.array(real) / (ROWS * ROW_BYTES) == pytest.approx(shares, abs=0.06)
+    assert np.array(real) / (ROWS * ROW_BYTES) == pytest.approx(shares, abs=0.12)
     assert simulated.used == simulated.there.sum() * ROW_BYTES <= limit
 
 
