@@ -285,12 +285,23 @@ function move(key) {
   if (target) target.focus();
 }
 
+function leaveRow() {
+  if (!opened) return;
+  const row = opened.row;
+  opened = null;
+  state.row = null;
+  writeHash();
+  const button = document.querySelector(`.tile[data-row="${row}"]`);
+  if (button) button.focus();
+}
+
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || !about) return;
   if (event.target.matches("input:not([type=checkbox]), select")) return;
   const { key } = event;
   const inRow = $("row").open;
   if ($("help").open) return;
+  if (!inRow) leaveRow();  // a key may come before the event that says that the row was closed
   const focused = document.activeElement.closest(".tile");
   const current = inRow ? opened : focused && rows.find((each) => each.row === Number(focused.dataset.row));
   const reason = about.reasons["1234".indexOf(key)];
@@ -332,14 +343,7 @@ function listen() {
   $("row-previous").addEventListener("click", () => step(-1));
   $("row-next").addEventListener("click", () => step(1));
   $("row-close").addEventListener("click", () => $("row").close());
-  $("row").addEventListener("close", () => {
-    const row = opened.row;
-    opened = null;
-    state.row = null;
-    writeHash();
-    const button = document.querySelector(`.tile[data-row="${row}"]`);
-    if (button) button.focus();
-  });
+  $("row").addEventListener("close", leaveRow);
   $("shown").addEventListener("change", showStored);
   document.addEventListener("keydown", onKey);
 }
