@@ -139,17 +139,17 @@ def test_an_interrupt_ends_every_process_with_one_line(
     words = ["bench", dataset.path, "--source", folder, *TINY]
     bench = Program(MMLOAD, words, {"TMPDIR": str(tmp_path)})
     seen: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(seen) < 3 and time.monotonic() < deadline:
         seen.update(usage.tree(bench.pid))
         time.sleep(0.02)
     time.sleep(patience)
     seen.update(usage.tree(bench.pid))
     os.killpg(bench.pid, signal.SIGINT)
-    done = bench.ended(60)
+    done = bench.ended(300)
     assert len(seen) >= 3
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "mmload: interrupted; nothing was changed\n")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(alive(each) for each in seen) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [each for each in seen if alive(each)]

@@ -47,7 +47,7 @@ def command(source: Path, out: Path, *more: str) -> list[str]:
     return ["build", "imagefolder", str(source), str(out), "--size", "32", "--shard-size", "15400", *more]
 
 
-def until(happened: object, seconds: float = 60) -> None:
+def until(happened: object, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not happened():  # type: ignore[operator]
         assert time.monotonic() < end

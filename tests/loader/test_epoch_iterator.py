@@ -193,7 +193,7 @@ def test_a_loader_that_is_closed_while_another_thread_waits_says_so(dataset: Dat
 
     def collate(batch: Batch) -> Batch:
         waits.set()
-        goes_on.wait(timeout=30)
+        goes_on.wait(timeout=60)
         return batch
 
     loader = Loader(dataset, batch_size=2, threads=1, prefetch=2, collate=collate)
@@ -207,7 +207,7 @@ def test_a_loader_that_is_closed_while_another_thread_waits_says_so(dataset: Dat
         return "no error"
 
     def close() -> None:
-        waits.wait(timeout=30)
+        waits.wait(timeout=60)
         threading.Timer(0.1, goes_on.set).start()
         loader.close()
 
@@ -299,7 +299,7 @@ def test_an_iterator_that_is_forgotten_ends_its_work_and_with_its_loader_the_thr
     del batches
     gc.collect()
     for thread in ours:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in ours)
 
 

@@ -181,7 +181,7 @@ def test_breaking_out_and_forgetting_leave_no_thread(dataset: Dataset) -> None:
     del loader
     gc.collect()
     for thread in ours:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in ours)
 
 

@@ -53,7 +53,7 @@ def moto_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def _answered(request: Request) -> None:
     """Ask until the server is there."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             urlopen(request, timeout=10).close()

@@ -21,7 +21,7 @@ class Slow:
         """Forty-two."""
         self.computed += 1
         self.begun.set()
-        self.goes_on.wait(timeout=30)
+        self.goes_on.wait(timeout=60)
         return 42
 
 
@@ -37,13 +37,13 @@ def test_a_thread_that_computes_does_not_hold_up_other_instances() -> None:
     second.goes_on.set()
     held = threading.Thread(target=lambda: first.value)
     held.start()
-    first.begun.wait(timeout=30)
+    first.begun.wait(timeout=60)
     free = threading.Thread(target=lambda: second.value, daemon=True)
     free.start()
-    free.join(timeout=10)
+    free.join(timeout=60)
     ended = not free.is_alive()
     first.goes_on.set()
-    held.join(timeout=30)
+    held.join(timeout=60)
     assert ended
 
 
