@@ -20,7 +20,15 @@ from mmload.cloud.urls import refuse_url
 from mmload.errors import DamagedError, MmloadError, UsageError
 from mmload.remote.push import Copied, Progress
 from mmload.remote.remote_manifest import manifest_text
-from mmload.runtime.durable_files import lock, open_lock, remove, sync_everything, sync_folder, write_atomically
+from mmload.runtime.durable_files import (
+    begin_sync,
+    lock,
+    open_lock,
+    remove,
+    sync_everything,
+    sync_folder,
+    write_atomically,
+)
 from mmload.runtime.positioned_reads import read_at, write_at
 from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
@@ -156,6 +164,7 @@ class _Arriving:
         start = index * PART_BYTES
         data = self._objects.get_range(self._file.name, start, self._length(index))
         write_at(file, data, start)
+        begin_sync(file, start, len(data))
         self._parts[index] = _THERE | crc32(data)
         write_at(table, self._parts[index : index + 1].view(np.uint8).data, index * 8)
 
