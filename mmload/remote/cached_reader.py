@@ -6,20 +6,18 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from mmload.errors import StoreError, UsageError
 from mmload.remote.block_grid import Numbers
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
 from mmload.remote.epoch_plan import EpochPlan, Take
+from mmload.remote.kept_blocks import can_be_read
 from mmload.remote.read_ahead import ReadAhead
 from mmload.remote.remote_blocks import RemoteBlocks
 from mmload.store.dataset_folder import Folder, Revision
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord
-from mmload.store.row_reader import SMALL_ROW, Request, RowReader
+from mmload.store.row_reader import SMALL_ROW, Request, RowReader, served
 
-_THERE = 1
 _TRIES = 100  # of a row that is evicted while it is read
 
 
@@ -58,19 +56,12 @@ class CachedFile(HeldFile):
 
     def __init__(self, blocks: RemoteBlocks, shard: int) -> None:
         self.path = str(blocks.kept.path(shard))
-        self._first = int(blocks.grid.starts[shard])
-        self._block_bytes = blocks.grid.block_bytes
         self.shared_handle = blocks.kept.handle(shard)
 
     @property
     def handle(self) -> int:  # type: ignore[override]  # belongs to the blocks, which close it
         """The descriptor."""
         return self.shared_handle
-
-    def blocks_at(self, offset: int, length: int) -> slice:
-        """The blocks of a range of bytes."""
-        first = offset // self._block_bytes
-        return slice(self._first + first, self._first + (offset + length - 1) // self._block_bytes + 1)
 
     def check(self) -> None:
         """Nothing: the reader compares the states of the blocks."""
@@ -122,32 +113,43 @@ class CachedReader(RowReader):
         key = shard, name
         return self._files.get(key) or self._files.setdefault(key, CachedFile(self.blocks(name), shard))
 
-    def _served(self, name: str, rows: Numbers, requests: Sequence[Request]) -> Iterator[None]:
-        """Fill the requests in turn, from blocks that were there before and after."""
-        blocks = self.blocks(name)
-        states, wait = blocks.kept.states, blocks.await_blocks
-        blocks.ask(blocks.grid.of_rows(rows))
-        reading = super()._served(name, rows, requests)
-        for request in requests:
-            file: Any = request.file
-            where = file.blocks_at(request.offset, len(request.out))
-            seen = states[where].tolist()  # mostly one: faster as a list than as an array
-            if not _are_there(seen):
-                wait(np.arange(where.start, where.stop))
-                seen = states[where].tolist()
-            next(reading)
-            for _ in range(_TRIES):
-                if states[where].tolist() == seen and _are_there(seen):
-                    break
-                wait(np.arange(where.start, where.stop))
-                seen = states[where].tolist()
-                file.fill(request.out, request.offset)
-            else:
-                raise StoreError(f"{file.path} has no room for what is read at the same time; give more cache_limit")
+    def _served(self, name: str, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
+        """As :meth:`RowReader._served`: from blocks that were there before a group was read, and after."""
+        blocks, row_bytes = self.blocks(name), self._spec(name).row_bytes
+        of_rows, states = blocks.grid.of_rows(rows), blocks.kept.states
+        blocks.ask(of_rows)
+        seen = states[of_rows]
+        there = can_be_read(seen).tolist()
+        reading, first, row = served(requests), 0, 0
+        for last in groups:
+            first_row = row
+            for request in requests[first:last]:
+                begin, row = row, row + len(request.out) // row_bytes
+                if not all(there[begin:row]):
+                    blocks.await_blocks(of_rows[begin:row])
+                    seen[begin:row] = states[of_rows[begin:row]]
+                next(reading)
+            now = states[of_rows[first_row:row]]
+            if (now != seen[first_row:row]).any() or not can_be_read(now).all():
+                self._read_again(blocks, of_rows[first_row:row], requests[first:last])
+            first = last
             yield
         if blocks.plan is not None:
             blocks.plan.passed(len(rows))
 
-
-def _are_there(states: list[int]) -> bool:
-    return all(state & 3 == _THERE for state in states)
+    def _read_again(self, blocks: RemoteBlocks, of_rows: Numbers, requests: Sequence[Request]) -> None:
+        """Fill the requests of a group once more, one by one: some of its blocks were evicted while it was read."""
+        states, row_bytes, row = blocks.kept.states, blocks.grid.row_bytes, 0
+        for request in requests:
+            begin, row = row, row + len(request.out) // row_bytes
+            mine = of_rows[begin:row]
+            for _ in range(_TRIES):
+                blocks.await_blocks(mine)
+                seen = states[mine]
+                request.file.fill(request.out, request.offset)
+                if can_be_read(seen).all() and (states[mine] == seen).all():
+                    break
+            else:
+                raise StoreError(
+                    f"{blocks.kept.root} has no room for what is read at the same time; give more cache_limit"
+                )

@@ -30,6 +30,12 @@ _PAGE = 4096
 States = NDArray[np.uint32]
 
 
+def can_be_read(states: States) -> NDArray[np.bool_]:
+    """Whether blocks of these states can be read."""
+    found: NDArray[np.bool_] = (states & _KIND) == THERE
+    return found
+
+
 class _Stored:
     """Blocks whose bytes are in their file, with the states that they had before they were fetched."""
 
@@ -75,8 +81,7 @@ class KeptBlocks:
 
     def are_there(self, blocks: Numbers) -> NDArray[np.bool_]:
         """Whether each block can be read."""
-        found: NDArray[np.bool_] = (self.states[blocks] & _KIND) == THERE
-        return found
+        return can_be_read(self.states[blocks])
 
     def handle(self, shard: int) -> int:
         """The descriptor of a shard's file, which is made with its full size."""

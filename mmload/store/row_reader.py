@@ -47,11 +47,10 @@ class Request(NamedTuple):
 
 
 class _Requests(NamedTuple):
-    """What a call reads: the requests in order, the row of ``out`` after the last of each, and the files, once each."""
+    """What a call reads: the requests in order, and the row of ``out`` after the last of each."""
 
     each: list[Request]
     ends: list[int]
-    files: list[HeldFile]
 
 
 class RowReader:
@@ -142,9 +141,8 @@ class RowReader:
     def _fill(self, name: str, rows: Numbers, out_rows: Numbers, memory: memoryview) -> None:
         most = max(1, _JOINED_BYTES // self._spec(name).row_bytes)
         requests = self._requests(name, rows, out_rows, memory, most)
-        for _ in self._served(name, rows, requests.each):
+        for _ in self._served(name, rows, requests.each, [len(requests.each)]):
             pass
-        check_files(requests.files)
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """The rows in turn, as many at a time as fit into ``scratch`` [n, *row shape]; each part overwrites the last.
@@ -157,17 +155,30 @@ class RowReader:
         """
         most = len(scratch)
         requests = self._requests(name, rows.numpy(), np.arange(len(rows)) % most, memory_of(scratch), most)
-        last, first = len(requests.each), 0
-        for number, _ in enumerate(self._served(name, rows.numpy(), requests.each), 1):
-            end = requests.ends[number - 1]
-            if end == most or number == last:
-                check_files({request.file for request in requests.each[first:number]})
-                first = number
-                yield end
+        last = len(requests.each)
+        groups = [number for number, end in enumerate(requests.ends, 1) if end == most or number == last]
+        for group, _ in zip(groups, self._served(name, rows.numpy(), requests.each, groups), strict=True):
+            yield requests.ends[group - 1]
 
-    def _served(self, name: str, rows: Numbers, requests: Sequence[Request]) -> Iterator[None]:
-        """Fill the requests of some rows in turn."""
-        return served(requests)
+    def _served(self, name: str, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
+        """Fill the requests of some rows in turn.
+
+        Args:
+            name: the field.
+            rows: int64 [B]; the requests are theirs, in this order.
+            requests: where they are, and where they go.
+            groups: after which requests the rows so far must be right; the last is their number.
+
+        Yields:
+            After each group, which was checked to belong to the dataset that was opened.
+        """
+        reading, first = served(requests), 0
+        for last in groups:
+            for _ in range(first, last):
+                next(reading)
+            check_files({request.file for request in requests[first:last]})
+            first = last
+            yield
 
     def whole(self, name: str) -> WholeReader:
         """The rows of a field whose rows have their own sizes."""
@@ -215,7 +226,7 @@ class RowReader:
         firsts = (wanted[heads] - self._starts[shards]).tolist()
         shard_of, out_row_of = shards.tolist(), out_rows[heads].tolist()
         files = {shard: self.held(name, shard) for shard in set(shard_of)}
-        requests = _Requests([], [], list(files.values()))
+        requests = _Requests([], [])
         for shard, row, out_row, length in zip(shard_of, firsts, out_row_of, lengths, strict=True):
             for past in range(0, length, most):
                 first = out_row + past
