@@ -179,14 +179,17 @@ class WholeMemory(RowCounts):
 def _await(
     reader: WholeReader | JoinedWhole, arriving: Iterator[object], rows: Numbers, files: Sequence[HeldFile]
 ) -> None:
-    """Waits until some rows have arrived from their files; an error names the row."""
-    row = int(rows[0])
-    try:
-        for row in rows.tolist():  # noqa: B007  # an error names it
+    """Waits until some rows have arrived from their files.
+
+    An error names the row that could not be read. A file that was truncated elsewhere is named alone: its rows here are
+    in memory, and no row of another file, or another dataset, may be blamed for it.
+    """
+    for row in rows.tolist():
+        try:
             next(arriving)
-        check_files(set(files))
-    except DamagedError as error:
-        raise reader.damaged(row, str(error)) from error
+        except DamagedError as error:
+            raise reader.damaged(row, str(error)) from error
+    check_files(set(files))
 
 
 def _places(starts: Numbers, sizes: npt.NDArray[np.int32]) -> Numbers:

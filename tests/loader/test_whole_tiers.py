@@ -30,6 +30,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
 from mmload.loader import jpeg_strips, tiers, whole_tiers
+from mmload.loader.whole_tiers import WholeDisk, WholeMemory
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.whole_rows import JPEG
 from tests.helpers.whole_datasets import some_images, whole_dataset
@@ -234,18 +235,33 @@ def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path:
         assert torch.equal(image, which)
 
 
+@pytest.mark.parametrize("tier", [WholeDisk, WholeMemory])
+def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: type[WholeDisk | WholeMemory]) -> None:
+    path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 6), shard_rows=6)
+    rows, needed = torch.tensor([0, 4, 3, 5]), np.array([[0, 60]] * 4)
+    source = tier(open_dataset(path)["train"])
+    list(source.parts(rows[:1], needed[:1]))
+    with next((path / "train").glob("*/images.bytes.memmap")).open("r+b") as opened:
+        opened.truncate(60 * 80 * 3 * 3)
+    with pytest.raises(DamagedError, match=r"^images of row 4 of .*, made from '4.png', is damaged: .*truncated"):
+        list(source.parts(rows, needed))
+
+
 @pytest.mark.parametrize("tier", ["disk", "memory"])
-def test_a_file_truncated_under_a_running_loader_is_one_error(tmp_path: Path, tier: str) -> None:
-    path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 12), shard_rows=12)
-    loader = Loader(path, collate=crop(), tier=tier, batch_size=2, threads=1, prefetch=0)
-    batches = iter(loader)
-    next(batches)
-    file = next((path / "train").glob("*/images.bytes.memmap"))
-    with file.open("r+b") as opened:
-        opened.truncate(60 * 80 * 3 * 5)
-    with pytest.raises(DamagedError, match=r"images of row \d+ of .*, made from '\d+.png', is damaged: .*truncated"):
-        list(batches)
-    loader.close()
+def test_a_truncated_file_is_blamed_on_no_other_dataset(tmp_path: Path, tier: str) -> None:
+    """The batch's own rows are all there; what is missing is a row of the first dataset that it does not have."""
+    first, second = (whole_dataset(tmp_path / name, some_images([(60, 80)] * 9), shard_rows=9) for name in "ab")
+    both = ConcatDataset([open_dataset(path)["train"] for path in (first, second)])
+    file = next((first / "train").glob("*/images.bytes.memmap"))
+    order = [row for pair in zip(range(8), range(9, 17), strict=True) for row in pair]
+    loader = Loader(both, collate=crop(), tier=tier, sampler=order, batch_size=2, threads=1, prefetch=0)
+    with loader:
+        batches = iter(loader)
+        next(batches)
+        with file.open("r+b") as opened:
+            opened.truncate(60 * 80 * 3 * 8)
+        with pytest.raises(DamagedError, match=rf"^{re.escape(str(file))} is damaged: it ends at byte 115200"):
+            list(batches)
 
 
 @pytest.mark.parametrize("options", [{"tier": "disk"}, {"tier": "memory"}, {"decoded": True}], ids=str)
