@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from mmload.builder.recipe import canonical
+from mmload.cloud.urls import Location, refuse_url
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.runtime.durable_files import is_partial, sync_folder
 from mmload.runtime.path_identity import is_same, is_within
@@ -29,7 +30,7 @@ _SHOWN = 3  # upper bound on the entries listed in a message
 _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
 
 
-def check_apart(kind: str, root: Path, out: Path) -> None:
+def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     """Refuse a destination that is equal to the source, contains it, or is inside it.
 
     Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved.
@@ -43,19 +44,21 @@ def check_apart(kind: str, root: Path, out: Path) -> None:
     Raises:
         UsageError: naming both folders.
     """
+    refuse_url(out, "a build writes here; copy the dataset with mmload push afterwards")
     try:
-        source, place = root.resolve(), out.resolve()
+        place = out.resolve()
+        source = None if isinstance(root, Location) else root.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
         raise UsageError(f"cannot tell where {root} and {out} are ({error}); check their links") from error
     advice = "choose a place apart from the source"
     for folder in (place, staging_folder(place)):
-        if is_within(source, folder):
+        if source is not None and is_within(source, folder):
             what = "is" if is_same(source, folder) else "lies in"
             raise UsageError(f"the source {root} {what} {folder}, where the build would write; {advice}")
     for folder in place.parents:
         if is_staging_folder(folder):
             raise UsageError(f"OUT {out} lies in {folder}, which another build empties; {advice}")
-    if kind not in _IMPORTED and is_within(place, source):
+    if source is not None and kind not in _IMPORTED and is_within(place, source):
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
 
 

@@ -124,7 +124,7 @@ def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) 
         raise UsageError("threads and processes are of this machine, and an engine is given; give them to the engine")
     if Decoder(**recipe.decode).device == "cuda":
         raise UsageError("decode on cuda is for one machine; leave out the engine, or decode on the cpu")
-    return recipe if recipe.root is None else replace(recipe, root=Path(os.path.abspath(recipe.root)))
+    return replace(recipe, root=Path(os.path.abspath(recipe.root))) if isinstance(recipe.root, Path) else recipe
 
 
 def _built_at(out: Path, work: PlannedBuild, engine: Engine, overwrite: bool) -> tuple[Manifest, Path | None]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mmload.builder.whole_layout import WholeLayout, layout_of
+from mmload.cloud.urls import Location, is_url, place
 from mmload.errors import RecipeError, choices
 from mmload.runtime.byte_sizes import parse_bytes
 from mmload.runtime.regular_files import read_regular_text
@@ -21,19 +22,45 @@ _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affec
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
 _DECODE_KEYS = {*_DECODE, "device"}
 
+P = TypeVar("P")
 
-class _PathField:
-    """A dataclass field that accepts a path, text or None, and stores a Path or None."""
+
+class _PlaceField(Generic[P]):
+    """A dataclass field that accepts a place, text or None, and stores a place or None.
+
+    Args:
+        read: makes a place of what is given; raises RecipeError.
+    """
+
+    def __init__(self, read: Callable[[object, str], P | None]) -> None:
+        self._read = read
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, recipe: object | None, owner: type | None = None) -> Path | None:
-        path: Path | None = None if recipe is None else vars(recipe)[self._name]  # accessed on the class: the default
-        return path
+    def __get__(self, recipe: object | None, owner: type | None = None) -> P | None:
+        found: P | None = None if recipe is None else vars(recipe)[self._name]  # accessed on the class: the default
+        return found
 
-    def __set__(self, recipe: object, path: str | Path | None) -> None:
-        vars(recipe)[self._name] = path if isinstance(path, Path) else _path(path, self._name)
+    def __set__(self, recipe: object, given: str | P | None) -> None:
+        vars(recipe)[self._name] = self._read(given, self._name)
+
+
+def _root(value: object, where: str) -> Path | Location | None:
+    if isinstance(value, Location):
+        return value
+    return place(value) if isinstance(value, str) and is_url(value) else _path(value, where)
+
+
+def _path(value: object, where: str) -> Path | None:
+    if value is None or isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise RecipeError(f"{where} is {value!r}; write a path")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise RecipeError(f"{where} is {value!r}, whose home folder is unknown; write the full path") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +69,7 @@ class BuildRecipe:
 
     Attributes:
         kind: the source's kind, a name of :data:`mmload.sources.SOURCES`.
-        root: the source's folder, as a path or text; None until it is set.
+        root: the source's folder, as a path, or the URL where it lies in object storage; None until it is set.
         options: further ``[source]`` keys, checked by the source.
         decode: arguments of :class:`mmload.sources.decode.Decoder`.
         transforms: arguments of :class:`mmload.builder.transforms.TransformChain`, in order.
@@ -54,14 +81,14 @@ class BuildRecipe:
     """
 
     kind: str
-    root: _PathField = _PathField()
+    root: _PlaceField[Path | Location] = _PlaceField(_root)
     options: Mapping[str, Any] = field(default_factory=dict)
     decode: Mapping[str, Any] = field(default_factory=lambda: dict(_DECODE))
     transforms: tuple[Mapping[str, Any], ...] = ()
     shard_bytes: int = 2**30
     shuffle_seed: int | None = None
     exclude: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    out: _PathField = _PathField()
+    out: _PlaceField[Path] = _PlaceField(_path)
     whole: WholeLayout | None = None
 
     def __post_init__(self) -> None:
@@ -190,7 +217,7 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
         raise RecipeError("transforms has to be a list of tables; write each as [[transforms]] with a step")
     return BuildRecipe(
         kind=kind,
-        root=_path(root, "[source] root"),
+        root=_root(root, "[source] root"),
         options=source,
         decode={**_DECODE, **decode},
         transforms=tuple(steps),
@@ -226,14 +253,3 @@ def _excluded(body: object) -> dict[str, tuple[str, ...]]:
 
 def _are_texts(split: object, ids: object) -> bool:
     return isinstance(split, str) and isinstance(ids, list | tuple) and all(isinstance(each, str) for each in ids)
-
-
-def _path(value: object, where: str) -> Path | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise RecipeError(f"{where} is {value!r}; write a path")
-    try:
-        return Path(value).expanduser()
-    except RuntimeError as error:
-        raise RecipeError(f"{where} is {value!r}, whose home folder is unknown; write the full path") from error

@@ -35,7 +35,7 @@ def repair(
 
     Args:
         path: the dataset's folder.
-        source: the root of the source that it was built from.
+        source: the root of the source that it was built from, or its URL.
         trust: let the dataset's own recipe run code, download, or read outside of the source.
         threads: decoding threads; None takes the cores available.
         progress: called with (samples done, samples needed).
@@ -48,7 +48,7 @@ def repair(
         StoreError: if there is no readable manifest.
         BuildError: if the source has changed, so that some faults could not be repaired; all others are.
     """
-    path, source = Path(path), Path(source)
+    path = Path(path)
     faults = verify(path)
     if not faults:
         drop_leftovers(path.resolve())

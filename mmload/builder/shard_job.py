@@ -24,11 +24,12 @@ from mmload.builder.sample_geometry import Pixels
 from mmload.builder.staging import attend
 from mmload.builder.transforms import TransformChain
 from mmload.builder.whole_layout import WholeLayout
+from mmload.cloud.urls import Location
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec, Sample, dtype_name
 from mmload.runtime.permutation import permute
 from mmload.runtime.thread_pools import single_op_pool
-from mmload.sources import ReadsBlocks, SourceSplit, Splittable
+from mmload.sources import FetchesAhead, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.losses import with_box_losses
 from mmload.store.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
 
@@ -67,7 +68,7 @@ class ShardJob:
         alone: the splits contain only the samples of one plan, in the order of its rows.
         apart: write each shard in a folder of its own, then move it, as other processes may build the same one.
         whole: how images of their own sizes are stored; None: all rows have one size.
-        root: the source's folder.
+        root: where the source is.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -79,7 +80,7 @@ class ShardJob:
     alone: bool = False
     apart: bool = False
     whole: WholeLayout | None = None
-    root: Path | None = None
+    root: Path | Location | None = None
 
     def common(self) -> ShardJob:
         """The job without the samples that :meth:`samples` returns; every worker process receives it once."""
@@ -99,7 +100,7 @@ class ShardJob:
 
     def folders(self) -> tuple[Path, ...]:
         """The folders that must be there on every machine that builds a shard."""
-        return (self.paths.folder,) if self.root is None else (self.root, self.paths.folder)
+        return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
 
     def rehearse(self, plan: ShardPlan) -> int:
         """The CRC-32 of what :meth:`chunks` gives of a plan; machines that get the same make the same shards.
@@ -163,6 +164,8 @@ class ShardJob:
                 stop = min(start + rows, plan.stop)
                 numbers = range(start - plan.start, stop - plan.start)
                 indices = numbers if self.alone else self._samples(len(split), start, stop)
+                if isinstance(split, FetchesAhead):
+                    split.fetch_ahead(indices)
                 under_way.append(pool.submit(self._chunk, split, indices, fields, stopped))
                 if len(under_way) == 2 * threads:
                     yield under_way.popleft().result()

@@ -112,7 +112,7 @@ def compare(
 
     Args:
         path: the dataset's folder.
-        source: the root of the source that it was built from.
+        source: the root of the source that it was built from, or its URL.
         trust: let the dataset's own recipe run code, download, or read outside of the source.
         threads: decoding threads; None takes the cores available.
         progress: called with (samples done, samples in all).
@@ -125,7 +125,7 @@ def compare(
         StoreError: if the dataset cannot be read.
         BuildError: if the source no longer has as many samples as the dataset was built from.
     """
-    path, source = Path(path), Path(source)
+    path = Path(path)
     manifest = read(path)
     job, plans = job_of(manifest, recipe_at(manifest, path, source, trust), BuildPaths(path))
     total = sum(plan.stop - plan.start for plan in plans)
@@ -243,7 +243,7 @@ def _byte_rows(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 
-def recipe_at(manifest: Manifest, path: Path, source: Path, trust: bool) -> BuildRecipe:
+def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
     """The recipe of a dataset with the source's root, restricted to trusted operations."""
     return replace(recipe_of(manifest.recipe, path, trust=trust), root=source)
 

@@ -20,6 +20,7 @@ from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import DecodingThreads
 from mmload.cli.terminal import progress_bar, show
+from mmload.cloud.urls import place
 from mmload.errors import UsageError, counted
 from mmload.runtime.byte_sizes import parse_bytes
 
@@ -176,15 +177,17 @@ def _recipe_of_words(
     whole = layout_of(store)
     pixels = int(size) if size is not None and re.fullmatch("[0-9]{1,9}", size) else size
     transforms = recipes.usual(kind, pixels, options, whole=whole is not None)
-    return recipes.BuildRecipe(kind=kind, root=Path(root), out=Path(out), transforms=transforms, whole=whole)
+    return recipes.BuildRecipe(kind=kind, root=place(root), out=Path(out), transforms=transforms, whole=whole)
 
 
 def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
     recipe = recipes.load(config)
     if len(words) > 2:
         raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
-    paths = dict(zip(("root", "out"), map(Path, words), strict=False))
-    recipe = replace(recipe, **paths)  # type: ignore[arg-type]  # both fields are Path | None
+    if words:
+        recipe = replace(recipe, root=place(words[0]))
+    if len(words) == 2:
+        recipe = replace(recipe, out=Path(words[1]))
     for name in ("root", "out"):
         if getattr(recipe, name) is None:
             raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
@@ -224,6 +227,6 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
         show("  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch")
         show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ...")
         return
-    if recipe.kind == "imagefolder":
+    if recipe.kind == "imagefolder" and isinstance(recipe.root, Path):
         show(f"  {shlex.join(['mmload', 'bench', str(report.out), '--source', str(recipe.root)])}")
     show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True): ...")

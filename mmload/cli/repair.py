@@ -9,7 +9,7 @@ from mmload.cli.terminal import progress_bar, show
 
 def repair(
     dataset: options.Dataset,
-    source: options.Source,
+    source: options.SourceOrUrl,
     trust: options.Trust = False,
     threads: options.DecodingThreads = None,
 ) -> None:

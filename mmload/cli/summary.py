@@ -68,7 +68,7 @@ def of_splits(facts: Mapping[str, Any]) -> list[str]:
     return [line for name, split in facts["splits"].items() for line in _of_split(name, split)]
 
 
-def of_whole(path: Path, manifest: Manifest, source: Path | None) -> str:
+def of_whole(path: Path, manifest: Manifest, source: str | None) -> str:
     """That a dataset is as it was written, and equals its source if that was compared; less what was left out."""
     line = f"{path} is whole" + (f" and equals {source}" if source is not None else "")
     left_out = "; ".join(text for name in manifest.splits if (text := _left_out(path, manifest, name)))

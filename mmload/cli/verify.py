@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def verify(
     dataset: options.Dataset,
     source: Annotated[
-        Path | None, typer.Option(help="Decode this, what it was built from, again and compare every pixel.")
+        str | None,
+        typer.Option(metavar="PATH_OR_URL", help="Decode this, what it was built from, again and compare every pixel."),
     ] = None,
     trust: options.Trust = False,
     threads: options.DecodingThreads = None,

@@ -56,10 +56,17 @@ RETRIES = Retries()
 
 
 class Found(NamedTuple):
-    """An object of a list: its name below the URL, and its size in bytes."""
+    """An object of a list.
+
+    Attributes:
+        name: below the URL.
+        size: in bytes.
+        revision: text that changes when its content does: size, and entity tag or time of its last change.
+    """
 
     name: str
     size: int
+    revision: str
 
 
 class Objects:
@@ -162,8 +169,8 @@ class Objects:
             """All of it at once: a list that broke off cannot be gone on with."""
             found: list[Found] = []
             for page in _obstore().list(store, prefix=prefix or None):
-                names = ((meta["path"][len(prefix) + 1 if prefix else 0 :], meta["size"]) for meta in page)
-                found += (Found(name, size) for name, size in names if name)
+                each = (_found(meta, len(prefix) + 1 if prefix else 0) for meta in page)
+                found += (one for one in each if one.name)
                 if most is not None and len(found) >= most:
                     return found[:most]
             return found
@@ -202,6 +209,11 @@ class Objects:
                 "object storage was used before this process was forked; start processes by spawn or forkserver "
                 "(multiprocessing_context='spawn' of a DataLoader)"
             )
+
+
+def _found(meta: Any, skip: int) -> Found:
+    size = meta["size"]
+    return Found(meta["path"][skip:], size, f"{size} {meta['e_tag'] or meta['last_modified'].isoformat()}")
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mmload.errors import UsageError, choices
@@ -30,7 +31,8 @@ def refuse_url(place: str | os.PathLike[str], advice: str) -> None:
     """
     text = os.fspath(place)
     if _URL.match(text) and not os.path.exists(text):
-        raise UsageError(f"{_without_secrets(text)} is a URL, and a path on this machine is needed: {advice}")
+        url = re.sub(r"^(?!file)([^:]+):/(?!/)", r"\1://", text)  # as it was before it went through a Path
+        raise UsageError(f"{_without_secrets(url)} is a URL, and a path on this machine is needed: {advice}")
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,24 @@ class Location:
             return f"file:///{self.prefix}"
         return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
 
+    def __str__(self) -> str:
+        return self.url
+
     def key(self, name: str) -> str:
         """The whole name of an object."""
         return f"{self.prefix}/{name}" if self.prefix and name else self.prefix or name
+
+
+def place(text: str | os.PathLike[str]) -> Path | Location:
+    """What a path or a URL names: a place in object storage, or a path of this machine, which ``file://`` names too.
+
+    Raises:
+        UsageError: as :func:`location`.
+    """
+    if not is_url(text):
+        return Path(text)
+    found = location(os.fspath(text))
+    return Path(f"/{found.prefix}") if found.scheme == "file" else found
 
 
 def location(url: str) -> Location:

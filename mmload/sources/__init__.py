@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import Tensor
 
+from mmload.cloud.urls import Location
 from mmload.errors import RecipeError, choices
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
@@ -75,6 +76,14 @@ class ReadsBlocks(Protocol):
         """Rows [start, stop) at once: each field of :meth:`SourceSplit.read` as a tensor [stop - start, ...]."""
 
 
+@runtime_checkable
+class FetchesAhead(Protocol):
+    """A split whose samples take long to come. Any split may implement this; a build says what it reads next."""
+
+    def fetch_ahead(self, samples: Sequence[int]) -> None:
+        """Get these samples, which are read soon and in this order."""
+
+
 class Source(Protocol):
     """A dataset in its original form.
 
@@ -92,7 +101,8 @@ class Source(Protocol):
 
 SourceFactory = Callable[..., Source]
 """Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
-values and raises RecipeError, but looks at no file."""
+values and raises RecipeError, but looks at no file. The root is a Path; one with an attribute ``reads_urls`` that is
+true is also called with a :class:`~mmload.cloud.urls.Location`."""
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",
@@ -123,19 +133,23 @@ def register(kind: str) -> Callable[[_M], _M]:
     return add
 
 
-def make_source(kind: str, root: str | Path, decoder: Decoder, options: Mapping[str, Any]) -> Source:
+def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Mapping[str, Any]) -> Source:
     """The source of this kind over ``root``.
 
     Args:
         kind: a key of :data:`SOURCES`, or an entry point's name.
-        root: the source's folder.
+        root: the source's folder, or where it lies in object storage.
         decoder: how its images become pixels.
         options: the recipe's further ``[source]`` keys.
 
     Raises:
-        RecipeError: if the kind or an option is unknown.
+        RecipeError: if the kind or an option is unknown, or this kind does not read object storage.
     """
-    factory, root = _factory_of(kind), Path(root)
+    factory = _factory_of(kind)
+    if isinstance(root, Location) and not getattr(factory, "reads_urls", False):
+        raise RecipeError(
+            f"a source of kind {kind} reads folders of this machine, and {root} is in object storage; copy it to a disk"
+        )
     takes = [name for name in inspect.signature(factory).parameters if name not in ("root", "decoder")]
     try:
         inspect.signature(factory).bind(root, decoder, **options)

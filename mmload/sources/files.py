@@ -20,11 +20,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.errors import RecipeError, SampleError, SourceError, UsageError
 from mmload.records import DTYPES, dtype_name
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.columns import Bytes
 from mmload.sources.decode import Decoder
+from mmload.sources.remote_files import RemoteFiles
 
 _RANK = np.dtype([("stratum", "<i8"), ("high", ">u8"), ("low", ">u8")])
 _RANKED = 2**20
@@ -45,12 +46,15 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") else plain
 
 
-def read_bytes(root: Path, name: str, sample: str) -> bytes:
+def read_bytes(root: Path | RemoteFiles, name: str, sample: str) -> bytes:
     """The file ``root/name``.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read.
+        RemoteError: if the store that it lies in cannot be read.
     """
+    if isinstance(root, RemoteFiles):
+        return root.read(name, sample)
     try:
         with io.FileIO(os.path.join(root, name), opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
@@ -66,7 +70,7 @@ def read_bytes(root: Path, name: str, sample: str) -> bytes:
         raise SampleError(sample, f"{name} cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
-def read_image(root: Path, name: str, decoder: Decoder, sample: str) -> Tensor:
+def read_image(root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str) -> Tensor:
     """The image file ``root/name`` as uint8 [C, H, W].
 
     Raises:
@@ -75,7 +79,9 @@ def read_image(root: Path, name: str, decoder: Decoder, sample: str) -> Tensor:
     return read_image_and_jpeg(root, name, decoder, sample)[0]
 
 
-def read_image_and_jpeg(root: Path, name: str, decoder: Decoder, sample: str) -> tuple[Tensor, bytes | None]:
+def read_image_and_jpeg(
+    root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str
+) -> tuple[Tensor, bytes | None]:
     """As :func:`read_image`, and the file itself if it is a JPEG that can stand for these pixels, else None."""
     data = read_bytes(root, name, sample)
     try:
@@ -85,7 +91,18 @@ def read_image_and_jpeg(root: Path, name: str, decoder: Decoder, sample: str) ->
     return pixels, data if stands else None
 
 
-def read_tensor(root: Path, name: str, sample: str) -> Tensor:
+def local_root(files: Path | RemoteFiles) -> Path:
+    """The folder where files are read.
+
+    Raises:
+        UsageError: if they are in object storage.
+    """
+    if isinstance(files, RemoteFiles):
+        raise UsageError(f"{files} is in object storage, and this needs the files on a disk; copy them")
+    return files
+
+
+def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
     """The tensor in a ``.pt`` file, loaded with ``weights_only``.
 
     Raises:

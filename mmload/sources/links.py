@@ -113,7 +113,7 @@ class Links:
 
 
 @contextmanager
-def reading(root: Path) -> Iterator[None]:
+def reading(root: object) -> Iterator[None]:
     """Turns system errors while a source is scanned (a folder that disappears, no permission) into one line.
 
     Raises:

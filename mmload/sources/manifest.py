@@ -6,56 +6,45 @@ allowed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from mmload.cloud.urls import Location
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import Sample
 from mmload.sources.columns import Arrays
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
-    EXTENSIONS,
     check_fraction,
     inner_name,
+    local_root,
     need_folder,
     read_image_and_jpeg,
     read_tensor,
 )
 from mmload.sources.labels import targets_of
 from mmload.sources.links import Links, reading
+from mmload.sources.listed_files import OBJECT, Finder, Item, LocalFinder, RemoteFinder, below, folder_of
 from mmload.sources.listing import Listing, with_held_out
-from mmload.sources.tables import COLUMNS, Labels, Row, read_rows
+from mmload.sources.remote_files import RemoteFiles
+from mmload.sources.tables import COLUMNS, Labels, Row, Table, read_rows
 from mmload.store.manifest import is_name
 
 _HASHED = 2**22
 """Names to check for duplicates at a time."""
 
 
-class Item(NamedTuple):
-    """One sample: its id in the list (may be empty), its file in the folder, its target's index, its revision."""
-
-    id: str
-    file: str
-    target: int
-    revision: str
-
-    @property
-    def name(self) -> str:
-        """Its id, else its file."""
-        return self.id or self.file
-
-
 class ManifestSource:
     """The samples of a list.
 
     Args:
-        root: the folder that the paths are relative to; or the list itself, which then lies in that folder.
+        root: the folder that the paths are relative to; or the list itself, which then lies in that folder. Either may
+            lie in object storage.
         decoder: how image files become pixels.
         file: the list, relative to the root: ``.csv``, ``.jsonl``, or ``.json`` (IDs); None if ``root`` is the list.
         folder: a subfolder of the root that the paths or IDs are relative to.
@@ -63,15 +52,17 @@ class ManifestSource:
         classes: class names by index; None: the labels' own, sorted.
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: which samples are held out.
-        allow_outside: let paths be absolute or lead out of the root, themselves or by links.
+        allow_outside: let paths be absolute, URLs, or lead out of the root, themselves or by links.
 
     Raises:
         RecipeError: if an option is invalid.
     """
 
+    reads_urls: ClassVar[bool] = True
+
     def __init__(
         self,
-        root: str | Path,
+        root: str | Path | Location,
         decoder: Decoder,
         *,
         file: str | None = None,
@@ -91,10 +82,13 @@ class ManifestSource:
             raise RecipeError(f"columns is {columns!r}; write a table of {choices(COLUMNS)} = the list's name for it")
         if classes is not None and (not _is_texts(classes) or len(set(classes)) != len(classes)):
             raise RecipeError(f"classes is {classes!r}; write a list of different names")
-        self.root, self.decoder, self.file, self.folder, self.columns = Path(root), decoder, file, folder, columns
+        self.root = root if isinstance(root, Location) else Path(root)
+        self.decoder, self.file, self.folder, self.columns = decoder, file, folder, columns
         self.classes = None if classes is None else tuple(classes)
         self.val_fraction, self.seed = val_fraction, seed
-        self._allow_outside = Links(root, allow_outside).allow_outside
+        if not isinstance(allow_outside, bool):
+            raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
+        self._allow_outside = allow_outside
 
     def splits(self) -> Mapping[str, ManifestSplit]:
         """The splits in the order in which the list names them; without split names all is ``train``.
@@ -103,14 +97,17 @@ class ManifestSource:
             SourceError: if the list is missing or wrong, a path leaves the folder, or labels differ in kind.
             RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
         """
+        if isinstance(self.root, Location):
+            return self._splits(*self._remote(self.root))
         with reading(self.root):
-            return self._splits()
+            folder, path, links = self._paths(self.root)
+            finder = LocalFinder(str(folder), links, by_id=path.suffix.lower() == ".json")
+            return self._splits(folder, path, read_rows(path, self.columns), finder)
 
-    def _splits(self) -> dict[str, ManifestSplit]:
-        root, path, links = self._paths()
-        rows = read_rows(path, self.columns)
+    def _splits(
+        self, place: Path | RemoteFiles, path: Path | Location, rows: Table, finder: Finder
+    ) -> dict[str, ManifestSplit]:
         targets = targets_of(rows, self.classes)
-        finder = _Finder(root, links, by_id=path.suffix.lower() == ".json")
         items: dict[str, Listing[Item]] = {}
         for index, row in enumerate(rows):
             name = _split_name(row)
@@ -128,7 +125,8 @@ class ManifestSource:
         doubles = _doubles(items)
         return {
             name: ManifestSplit(
-                root,
+                place,
+                finder.urls,
                 self.decoder,
                 targets.classes,
                 members,
@@ -138,14 +136,23 @@ class ManifestSource:
             for name, members in items.items()
         }
 
-    def _paths(self) -> tuple[Path, Path, Links]:
+    def _remote(self, root: Location) -> tuple[RemoteFiles, Location, Table, Finder]:
+        """Where paths are relative to in object storage, the list there, its rows, and what makes items of them."""
+        path = root if self.file is None else below(root, self.file, "file")
+        files = RemoteFiles(below(folder_of(root) if self.file is None else root, self.folder, "folder"))
+        if path.prefix.lower().endswith(".json"):
+            raise RecipeError(f"{path} is a list of ids, whose files are looked for on a disk; give a .csv or .jsonl")
+        rows = read_rows(path, self.columns, files.read(path.url, path.url))
+        return files, path, rows, RemoteFinder(files, self._allow_outside)
+
+    def _paths(self, given: Path) -> tuple[Path, Path, Links]:
         """The folder that paths are relative to, the list, and which links may be followed."""
-        if self.file is None and not self.root.is_dir():
-            root, path = self.root.parent, self.root
+        if self.file is None and not given.is_dir():
+            root, path = given.parent, given
         elif self.file is None:
-            raise RecipeError(f"{self.root} is a folder; give the list in it as file, or the list itself as the root")
+            raise RecipeError(f"{given} is a folder; give the list in it as file, or the list itself as the root")
         else:
-            root, path = self.root, self.root / self.file
+            root, path = given, given / self.file
         if not path.is_file():
             raise SourceError(f"no such list: {path}")
         need_folder(root / self.folder, "the folder that holds what the list names")
@@ -161,7 +168,8 @@ class ManifestSplit:
     """One split.
 
     Args:
-        root: what the items' files are relative to.
+        place: what the items' files are relative to, if they are no URLs.
+        urls: reads the items that lie in object storage; None: none does.
         decoder: how image files become pixels.
         classes: class names by index; empty where labels are no classes.
         items: the samples in order.
@@ -171,20 +179,27 @@ class ManifestSplit:
 
     def __init__(
         self,
-        root: Path,
+        place: Path | RemoteFiles,
+        urls: RemoteFiles | None,
         decoder: Decoder,
         classes: tuple[str, ...],
         items: Listing[Item],
         targets: Arrays,
         noted: tuple[str, ...] = (),
     ) -> None:
-        self.root, self.decoder, self.classes, self.items = root, decoder, classes, items
+        self._place, self._urls = place, urls
+        self.decoder, self.classes, self.items = decoder, classes, items
         self.targets, self._noted = targets, noted
+
+    @property
+    def root(self) -> Path:
+        """What files are relative to; UsageError if any may be in object storage."""
+        return local_root(self._place if self._urls is None else self._urls)
 
     def part(self, samples: Sequence[int]) -> ManifestSplit:
         """Only these samples, in this order."""
         items, targets = self.items.only(samples), self.targets.only(samples)
-        return ManifestSplit(self.root, self.decoder, self.classes, items, targets, self._noted)
+        return ManifestSplit(self._place, self._urls, self.decoder, self.classes, items, targets, self._noted)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -202,6 +217,12 @@ class ManifestSplit:
         _, file, _, revision = self.items[index]
         return f"{self.targets[index].tolist()} {file} {revision}"
 
+    def fetch_ahead(self, samples: Sequence[int]) -> None:
+        """See :class:`mmload.sources.FetchesAhead`."""
+        if self._urls is not None:
+            rows = (self.items[index] for index in samples)
+            self._urls.fetch_ahead(item.file for item in rows if item.revision == OBJECT)
+
     def read(self, index: int) -> Sample:
         """The image (``images`` uint8 [C, H, W]) or tensor (``features``, its own dtype) and its ``targets``.
 
@@ -213,43 +234,15 @@ class ManifestSplit:
             where = "paths are relative to the list's folder, or to the folder that option folder names"
             raise SampleError(item.name, f"no such file: {item.file} ({where})")
         jpeg = None
+        place = self._urls if self._urls is not None and item.revision == OBJECT else self._place
         if item.file.lower().endswith(".pt"):
-            tensor = read_tensor(self.root, item.file, item.name)
+            tensor = read_tensor(place, item.file, item.name)
         else:
-            tensor, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.name)
+            tensor, jpeg = read_image_and_jpeg(place, item.file, self.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
         target = torch.from_numpy(np.array(self.targets[index]))
         return Sample(item.name, {"images" if image else "features": tensor, "targets": target}, size, encoded=jpeg)
-
-
-class _Finder:
-    """Makes an item of a row: where its file is, if it may be there."""
-
-    def __init__(self, root: Path, links: Links, by_id: bool) -> None:
-        self.root, self.links, self.by_id = str(root), links, by_id
-        self.endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
-
-    def item(self, row: Row, index: int) -> Item:
-        name = row.path if self.links.allow_outside else inner_name(row.path)
-        if name is None or "\0" in name:
-            raise SourceError(
-                f"{row.where}: the path {row.path!r:.80} leaves {self.root}; set allow_outside to follow it"
-            )
-        path = os.path.join(self.root, name)
-        self.links.check_folder(os.path.dirname(path))
-        file, revision = self.by_ending(name, path) if self.by_id else (name, self.links.revision(path))
-        return Item(row.id or "", file, index, revision)
-
-    def by_ending(self, name: str, path: str) -> tuple[str, str]:
-        """The ID's file; tries the ending that was found last first, as most files share it."""
-        for ending in self.endings:
-            revision = self.links.revision(path + ending)
-            if revision != "missing":
-                self.endings.remove(ending)
-                self.endings.insert(0, ending)
-                return name + ending, revision
-        return name + ".pt", "missing"
 
 
 def _split_name(row: Row) -> str:
@@ -280,7 +273,7 @@ def _doubles(splits: Mapping[str, Listing[Item]]) -> dict[str, list[str]]:
     return notes
 
 
-def _check_ids(split: str, items: Listing[Item], path: Path) -> None:
+def _check_ids(split: str, items: Listing[Item], path: Path | Location) -> None:
     buckets = 1 + len(items) // _HASHED  # a set of a million texts would take 130 MB, their hashes take 8
     if all(_all_differ(hash(item.name) for item in items if hash(item.name) % buckets == b) for b in range(buckets)):
         return

@@ -7,11 +7,13 @@ messages. It never opens the files that they name.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TextIO
 
+from mmload.cloud.urls import Location
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.columns import Numbers, Texts
@@ -113,23 +115,26 @@ class Table:
         return (self[index] for index in range(len(self)))
 
 
-def read_rows(path: Path, columns: Mapping[str, str]) -> Table:
+def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes | None = None) -> Table:
     """The rows of a list, in its order.
 
     Args:
         path: ``.csv``, ``.jsonl`` or ``.ndjson`` with the columns path and label, and perhaps split and id; or
             ``.json``, an ID list: ``{"partition": {split: [id, ...]}, "labels": {id: label}}``.
         columns: column -> its name in the list, where that differs.
+        content: of the file, if it is not on a disk.
 
     Raises:
         SourceError: if it cannot be read; names the line.
     """
     readers = {".csv": (_csv, ""), ".jsonl": (_json_lines, "\n"), ".ndjson": (_json_lines, "\n"), ".json": (_ids, None)}
-    if path.suffix.lower() not in readers:
-        raise SourceError(f"the list {path} ends in {path.suffix!r}; use .csv, .jsonl, or .json for an ID list")
-    reader, newline = readers[path.suffix.lower()]
+    suffix = PurePosixPath(str(path)).suffix
+    if suffix.lower() not in readers:
+        raise SourceError(f"the list {path} ends in {suffix!r}; use .csv, .jsonl, or .json for an ID list")
+    reader, newline = readers[suffix.lower()]
     try:
-        with open(path, encoding="utf-8-sig", newline=newline, opener=open_regular) as file:
+        stored = io.FileIO(str(path), opener=open_regular) if content is None else io.BytesIO(content)
+        with io.TextIOWrapper(io.BufferedReader(stored), encoding="utf-8-sig", newline=newline) as file:
             rows = Table(reader(file, str(path), columns))
     except OSError as error:
         raise SourceError(f"cannot read the list {path} ({error.strerror or error})") from error

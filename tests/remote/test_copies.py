@@ -45,8 +45,8 @@ def test_the_commands(dataset: Dataset, bucket: Bucket, tmp_path: Path) -> None:
     assert "0 files copied" in mmload("push", dataset.path, bucket.url, "--parallel", 2).stdout
     assert "13 files copied" in mmload("pull", bucket.url, tmp_path / "back").stdout
     assert "13 there already" in mmload("pull", bucket.url, tmp_path / "back").stdout
-    assert "s3:/x is a URL" in complaint(mmload("push", "s3://x", bucket.url), 2)
-    assert "s3:/x is a URL" in complaint(mmload("pull", bucket.url, "s3://x"), 2)
+    assert "s3://x is a URL" in complaint(mmload("push", "s3://x", bucket.url), 2)
+    assert "s3://x is a URL" in complaint(mmload("pull", bucket.url, "s3://x"), 2)
     assert "use 1 to 512" in complaint(mmload("pull", bucket.url, tmp_path / "back", "--parallel", 0), 2)
 
 

@@ -172,6 +172,6 @@ def test_a_folder_that_goes_away_during_the_scan_is_named(source: Path, monkeypa
 
     split = make_source("imagefolder", source, Decoder(), {})
     with monkeypatch.context() as changed:
-        changed.setattr("mmload.sources.imagefolder.os.stat", stat)
+        changed.setattr("mmload.sources.image_trees.os.stat", stat)
         with pytest.raises(SourceError, match=r"cannot read .*class1 \(No such file"):
             split.splits()

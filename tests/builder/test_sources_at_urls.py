@@ -1,0 +1,191 @@
+"""Builds of sources in object storage: the rows of a local build, whatever the store does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import complaint, contents, mmload
+from object_storage import Bucket
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.repair import repair
+from mmload.builder.verify import compare
+from mmload.cloud.client import Found, Objects
+from mmload.cloud.urls import Location, location
+from mmload.errors import RemoteError, SampleError, SourceError, UsageError
+from mmload.sources import remote_files
+from mmload.sources.remote_files import MAX_AHEAD, RemoteFiles
+
+STEPS = ({"step": "Resize", "size": 16}, {"step": "CenterCrop", "size": 16})
+
+
+@pytest.fixture
+def url(bucket: Bucket, folder: Path) -> str:
+    """The images of ``folder``, 18 PNGs of 3 classes, in a bucket."""
+    shutil.copytree(folder, bucket.folder / "photos", dirs_exist_ok=True)
+    return f"{bucket.url}/photos"
+
+
+def recipe(root: str | Path, out: Path, kind: str = "imagefolder", **options: object) -> BuildRecipe:
+    return BuildRecipe(kind=kind, root=root, out=out, transforms=STEPS, shard_bytes=6 * 800, options=options)
+
+
+def rows_of(dataset: Path) -> dict[str, bytes]:
+    """Every file but the manifest, which names the source's fingerprint."""
+    found = contents(dataset)
+    found.pop("dataset.json")
+    return found
+
+
+def test_an_image_folder_at_a_url_gives_the_rows_of_a_local_one(
+    url: str, bucket: Bucket, folder: Path, tmp_path: Path
+) -> None:
+    bucket.faults(fail_every=3)
+    (bucket.folder / "photos" / "beside.txt").write_text("no class")
+    build(recipe(folder, tmp_path / "local"))
+    build(recipe(url, tmp_path / "out"))
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+    assert build(recipe(url, tmp_path / "out")).built == 0
+    assert compare(tmp_path / "out", url) == []
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"].encode()
+    assert not any(secret in content for content in contents(tmp_path / "out").values())
+    (tmp_path / "out" / "train" / "000001" / "images.memmap").write_bytes(b"lost")
+    assert len(repair(tmp_path / "out", url)) == 1
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+
+
+def test_splits_and_the_order_of_folders_are_those_of_a_local_one(url: str, bucket: Bucket, tmp_path: Path) -> None:
+    local = tmp_path / "photos"
+    for name in ("train/a b/x/1.PNG", "train/a b/x-y/0.png", "train/a b/2.png", "train/c/0.png", "val/a b/0.gif"):
+        for root in (local, bucket.folder / "split"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(bucket.folder / "photos" / "ant" / "00.png", root / name)
+    for name in ("val/a b/3.png", "val/c/0.png"):
+        for root in (local, bucket.folder / "split"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(bucket.folder / "photos" / "bee" / "00.png", root / name)
+    build(recipe(local, tmp_path / "local"))
+    build(recipe(f"{bucket.url}/split/", tmp_path / "out"))
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+
+
+def test_an_interrupted_build_goes_on(url: str, folder: Path, tmp_path: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(recipe(url, tmp_path / "out"), threads=1, progress=interrupt)
+    assert 0 < build(recipe(url, tmp_path / "out")).built < 18
+    build(recipe(folder, tmp_path / "local"))
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+
+
+def test_an_object_that_is_gone_is_a_sample_that_cannot_be_read(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Objects.listed
+    gone = Found("bee/99.png", 1, "1 x")
+    monkeypatch.setattr(Objects, "listed", lambda objects, most=None: [*listed(objects), gone])
+    with pytest.raises(SampleError, match="bee/99.png: s3://.*/photos/bee/99.png does not exist"):
+        build(recipe(url, tmp_path / "out"))
+    assert build(recipe(url, tmp_path / "out"), on_error="skip").skipped == 1
+
+
+def test_a_store_that_fails_ends_the_build_and_skips_nothing(
+    url: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Objects.listed
+
+    def last(objects: Objects, most: int | None = None) -> list[Found]:
+        found = listed(objects)
+        bucket.faults(fail_every=1)
+        return found
+
+    monkeypatch.setattr(Objects, "listed", last)
+    with pytest.raises(RemoteError, match=r"cannot read s3://.*/photos/ant/0\d.png"):
+        build(recipe(url, tmp_path / "out"), on_error="skip")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_list_at_a_url_and_a_list_of_urls(url: str, bucket: Bucket, folder: Path, tmp_path: Path) -> None:
+    names = [f"{name}/{number:02d}.png" for name in ("ant", "cat") for number in range(6)]
+    lines = [json.dumps({"path": name, "label": name[:3], "id": name}) for name in names]
+    (tmp_path / "list.jsonl").write_text("\n".join(lines))
+    (bucket.folder / "photos" / "list.jsonl").write_text("\n".join(lines))
+    (bucket.folder / "list.jsonl").write_text("\n".join(lines))
+    urls = [json.dumps({"path": f"{url}/{name}", "label": name[:3], "id": name}) for name in names]
+    (tmp_path / "urls.jsonl").write_text("\n".join(urls))
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    build(recipe(tmp_path / "list.jsonl", tmp_path / "local", "manifest"))
+    build(recipe(f"{url}/list.jsonl", tmp_path / "beside", "manifest"))
+    build(recipe(bucket.url, tmp_path / "named", "manifest", file="list.jsonl", folder="photos"))
+    with pytest.raises(SourceError, match="urls.jsonl, line 1: .* is a URL, outside of .*allow_outside=true"):
+        build(recipe(tmp_path / "urls.jsonl", tmp_path / "out", "manifest"))
+    build(recipe(tmp_path / "urls.jsonl", tmp_path / "urls", "manifest", allow_outside=True))
+    for made in ("beside", "named", "urls"):
+        assert rows_of(tmp_path / made) == rows_of(tmp_path / "local"), made
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("https://example.com/a.png", "begins with https://; the URLs of object storage are"),
+        ("../a.png", "leaves s3://.*/photos; name an object below it"),
+        ("file:///etc/passwd", "leaves s3://.*/photos; name an object below it"),
+    ],
+)
+def test_a_list_names_what_may_not_be_read(url: str, bucket: Bucket, tmp_path: Path, path: str, message: str) -> None:
+    (bucket.folder / "photos" / "list.jsonl").write_text(json.dumps({"path": path, "label": "ant"}))
+    with pytest.raises(SourceError, match=message):
+        build(recipe(f"{url}/list.jsonl", tmp_path / "out", "manifest", allow_outside=True))
+
+
+def test_what_is_asked_wrongly(url: str, bucket: Bucket, folder: Path, tmp_path: Path) -> None:
+    for root, message in (
+        (f"{bucket.url}/nothing", "there is nothing at s3://.*/nothing"),
+        ("s3://no-such-bucket/x", "there is no bucket 'no-such-bucket'"),
+        ("s3://key:secret@bucket/x", "has credentials or options in it"),
+        ("https://example.com/x", "the URLs of object storage are"),
+    ):
+        with pytest.raises((SourceError, UsageError), match=message):
+            build(recipe(root, tmp_path / "out"))
+    assert "reads folders of this machine" in complaint(mmload("build", "voc", url, tmp_path / "out"), 2)
+    assert "s3://b/out is a URL" in complaint(mmload("build", "imagefolder", folder, "s3://b/out"), 2)
+    assert "is a list of ids" in complaint(mmload("build", "manifest", f"{url}/list.json", tmp_path / "out"), 2)
+    assert mmload("build", "imagefolder", url, tmp_path / "out", "--size", 16).returncode == 0
+    assert f"equals {url}" in mmload("verify", tmp_path / "out", "--source", url).stdout
+    assert "copy what it was built from" in complaint(mmload("parity", tmp_path / "out", "--source", url), 2)
+    (bucket.folder / "photos" / "ant" / "zz.png").write_bytes(b"")
+    assert "zz.png: the file is empty" in complaint(mmload("build", "imagefolder", url, tmp_path / "more"), 1)
+
+
+def test_files_are_fetched_ahead_in_order_each_once_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    goes_on = threading.Event()
+
+    class Slow:
+        def __init__(self, url: str) -> None:
+            pass
+
+        def get(self, name: str) -> memoryview:
+            seen.append(name)
+            goes_on.wait(60)
+            return memoryview(name.encode())
+
+    monkeypatch.setattr(remote_files, "Objects", Slow)
+    files = RemoteFiles(location("s3://bucket/photos"))
+    names = [f"{number:04d}" for number in range(3 * MAX_AHEAD)]
+    files.fetch_ahead(names)
+    goes_on.set()
+    assert files.read("0000", "") == b"0000"
+    assert set(files._coming) == set(names[1 : MAX_AHEAD + 1])
+    assert [files.read(name, "") for name in reversed(names[1:])] == [name.encode() for name in reversed(names[1:])]
+    assert sorted(seen) == names
+    assert isinstance(location("s3://bucket/photos"), Location)
