@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from building import make_pictures, recipe
+from cached_datasets import end_all
 from devkit import Devkit
 from hypothesis import settings
 from object_storage import Bucket, Running, serving
@@ -31,6 +32,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
 from mmload.cloud import client
+from mmload.remote import dataset_cache
 from mmload.runtime import processes
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
@@ -158,6 +160,14 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     own = Bucket(s3_server, tmp_path.name.replace("_", "-").lower())
     own.faults()
     return own
+
+
+@pytest.fixture
+def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No dataset of object storage is open before, nor after."""
+    monkeypatch.setattr(dataset_cache, "_OPENED", {})
+    yield
+    end_all()
 
 
 def contents(folder: Path) -> dict[str, bytes]:

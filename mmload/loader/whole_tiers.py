@@ -15,17 +15,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.errors import DamagedError
 from mmload.loader.kept_rows import KeptRows, kept_rows
 from mmload.loader.row_counts import RowCounts
 from mmload.render.image_lines import HEIGHT, LAYOUT, LINES, PIXELS, START, ImageLines
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
-from mmload.store.held_file import HeldFile
 from mmload.store.joined_whole import JoinedWhole
-from mmload.store.row_reader import Request, check_files, memory_of, served
+from mmload.store.row_reader import memory_of
 from mmload.store.split_views import Rows
-from mmload.store.whole_reader import WholeReader
+from mmload.store.whole_reader import WholeReader, row_requests
 from mmload.store.whole_rows import JPEG
 
 Bytes = npt.NDArray[np.uint8]
@@ -80,18 +78,14 @@ class WholeDisk(RowCounts):
         sizes, jpeg = index.sizes[numbers].astype(np.int64), index.encodings[numbers] == JPEG
         lines = sizes[:, 1] * channels
         lengths = index.offsets[numbers + 1] - index.offsets[numbers]
-        files, starts = reader.located(numbers)
-        starts = np.where(jpeg, starts, starts + needed[:, 0] * lines)
+        skipped = np.where(jpeg, 0, needed[:, 0] * lines)
         lengths = np.where(jpeg, lengths, (needed[:, 1] - needed[:, 0]) * lines)
         groups = _groups(np.where(jpeg, sizes[:, 0] * lines, lengths))
         stored = scratch("stored rows", (int(max((lengths[group].sum() for group in groups), default=0)),), torch.uint8)
-        memory, requests = memory_of(stored), []
         ends = np.concatenate([np.cumsum(lengths[group]) for group in groups]) if groups else lengths
-        for file, start, length, end in zip(files, starts.tolist(), lengths.tolist(), ends.tolist(), strict=True):
-            requests.append(Request(file, start, memory[end - length : end]))
-        arriving = served(requests)
-        for group in groups:
-            _await(reader, arriving, numbers[group], files[group])
+        requests = row_requests(reader, numbers, memory_of(stored), ends - lengths, lengths, skipped)
+        arriving = reader.served(numbers, requests, [group.stop for group in groups])
+        for group, _ in zip(groups, arriving, strict=True):
             places = np.empty((group.stop - group.start, 6), np.int64)
             places[:, 0], places[:, 1] = ends[group] - lengths[group], needed[group, 0]
             places[:, 2], places[:, 3:5], places[:, 5] = np.diff(needed[group])[:, 0], sizes[group], LINES
@@ -153,16 +147,16 @@ class WholeMemory(RowCounts):
         numbers, index = absent.numpy(), self._reader.index
         lengths = index.offsets[numbers + 1] - index.offsets[numbers]
         room = np.diff(self._ends)[numbers] if self._decoded else lengths
-        files, starts = self._reader.located(numbers)
         for group in _groups(np.maximum(lengths, room)):
             ends = np.cumsum(lengths[group])
             read = scratch("stored rows", (int(ends[-1]),), torch.uint8)
-            memory = memory_of(read)
-            parts = [memory[end - size : end] for end, size in zip(ends.tolist(), lengths[group].tolist(), strict=True)]
-            places = zip(files[group], starts[group].tolist(), parts, strict=True)
-            _await(self._reader, served([Request(*place) for place in places]), numbers[group], files[group])
+            memory, firsts = memory_of(read), ends - lengths[group]
+            requests = row_requests(self._reader, numbers[group], memory, firsts, lengths[group])
+            for _ in self._reader.served(numbers[group], requests, [len(requests)]):
+                pass
+            parts = [request.out for request in requests]
             if self._decoded:
-                parts = self._pixels(numbers[group], read.numpy(), ends - lengths[group], lengths[group])
+                parts = self._pixels(numbers[group], read.numpy(), firsts, lengths[group])
             self._kept.write_parts(absent[group], parts, self._ends[numbers[group]].tolist())
 
     def _pixels(self, rows: Numbers, stored: Bytes, starts: Numbers, lengths: Numbers) -> list[memoryview]:
@@ -174,22 +168,6 @@ class WholeMemory(RowCounts):
         memory, sizes = memory_of(torch.from_numpy(lines.memory)), _pixel_bytes(lines.places, self._reader)
         firsts = lines.places[:, START].tolist()
         return [memory[first : first + size] for first, size in zip(firsts, sizes.tolist(), strict=True)]
-
-
-def _await(
-    reader: WholeReader | JoinedWhole, arriving: Iterator[object], rows: Numbers, files: Sequence[HeldFile]
-) -> None:
-    """Waits until some rows have arrived from their files.
-
-    An error names the row that could not be read. A file that was truncated elsewhere is named alone: its rows here are
-    in memory, and no row of another file, or another dataset, may be blamed for it.
-    """
-    for row in rows.tolist():
-        try:
-            next(arriving)
-        except DamagedError as error:
-            raise reader.damaged(row, str(error)) from error
-    check_files(set(files))
 
 
 def _places(starts: Numbers, sizes: npt.NDArray[np.int32]) -> Numbers:

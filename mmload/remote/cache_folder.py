@@ -104,5 +104,6 @@ class CacheFolder:
 
 
 def kept_bytes(dataset: Path) -> int:
-    """Bytes on disk of the blocks that a dataset's folder keeps."""
-    return sum(os.stat(path).st_blocks * 512 for path in dataset.rglob("*.memmap"))
+    """Bytes on disk of the blocks that a dataset's folder keeps; other files are whole, and do not count."""
+    states = dataset.glob("*/*.states")
+    return sum(os.stat(path).st_blocks * 512 for each in states for path in each.parent.glob(f"*/{each.stem}.memmap"))

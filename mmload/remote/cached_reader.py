@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from mmload.errors import StoreError, UsageError
@@ -14,9 +15,11 @@ from mmload.remote.kept_blocks import can_be_read
 from mmload.remote.read_ahead import ReadAhead
 from mmload.remote.remote_blocks import RemoteBlocks
 from mmload.store.dataset_folder import Folder, Revision
+from mmload.store.field_files import BYTES
+from mmload.store.file_requests import Request, served
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord
-from mmload.store.row_reader import SMALL_ROW, Request, RowReader, served
+from mmload.store.row_reader import SMALL_ROW, RowReader
 
 _TRIES = 100  # of a row that is evicted while it is read
 
@@ -31,6 +34,16 @@ class RemoteFolder(Folder):
     def __reduce__(self) -> tuple[Any, ...]:
         cache = self.cache
         return _folder, (cache.objects.url, cache.folder.path, cache.limit, cache.parallel, cache.manifest.contents)
+
+    @property
+    def title(self) -> str:
+        """See :class:`Folder`."""
+        return self.cache.objects.url
+
+    @property
+    def remedy(self) -> str:
+        """See :class:`Folder`."""
+        return "run mmload verify on the dataset that was pushed there"
 
     def stat(self, file: str) -> os.stat_result:
         """See :class:`Folder`."""
@@ -75,8 +88,10 @@ class CachedReader(RowReader):
         self._cache = folder.cache
 
     def blocks(self, name: str) -> RemoteBlocks:
-        """The blocks of a field."""
-        return self._cache.blocks(self._split, name)
+        """The blocks of a field, by its name or that of its file of rows."""
+        field = name.removesuffix(f".{BYTES}")
+        own_sizes = self._record.fields[field].own_sizes
+        return self._cache.blocks(self._split, field, self.whole(field).index.offsets if own_sizes else None)
 
     def revision(self, name: str, shard: int) -> Revision:
         """Not of the file, which changes when blocks come and go: all blocks are as the manifest says."""
@@ -102,7 +117,8 @@ class CachedReader(RowReader):
         Returns:
             The reader ahead; it ends when it is closed or collected.
         """
-        large = [self.blocks(name) for name in fields if self._record.fields[name].row_bytes > SMALL_ROW]
+        specs = {name: self._record.fields[name] for name in fields}
+        large = [self.blocks(name) for name, spec in specs.items() if spec.own_sizes or spec.row_bytes > SMALL_ROW]
         for blocks in large:
             blocks.plan = EpochPlan(blocks.grid, takes, margin, blocks.plan)
             blocks.plan.begin(epoch, now)
@@ -111,45 +127,62 @@ class CachedReader(RowReader):
     def held(self, name: str, shard: int) -> HeldFile:
         """See :class:`RowReader`."""
         key = shard, name
-        return self._files.get(key) or self._files.setdefault(key, CachedFile(self.blocks(name), shard))
+        return self._files.get(key) or self._files.setdefault(key, self._opened(name, shard))
+
+    def _opened(self, name: str, shard: int) -> HeldFile:
+        field, _, part = name.partition(".")
+        if part in ("", BYTES):
+            return CachedFile(self.blocks(name), shard)
+        self._cache.have_index(self._split, field)
+        return super().held(name, shard)
 
     def _served(self, name: str, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
         """As :meth:`RowReader._served`: from blocks that were there before a group was read, and after."""
-        blocks, row_bytes = self.blocks(name), self._spec(name).row_bytes
-        of_rows, states = blocks.grid.of_rows(rows), blocks.kept.states
+        blocks = self.blocks(name)
+        of_rows = blocks.grid.of_rows(rows)
         blocks.ask(of_rows)
-        seen = states[of_rows]
-        there = can_be_read(seen).tolist()
-        reading, first, row = served(requests), 0, 0
-        for last in groups:
-            first_row = row
-            for request in requests[first:last]:
-                begin, row = row, row + len(request.out) // row_bytes
-                if not all(there[begin:row]):
-                    blocks.await_blocks(of_rows[begin:row])
-                    seen[begin:row] = states[of_rows[begin:row]]
-                next(reading)
-            now = states[of_rows[first_row:row]]
-            if (now != seen[first_row:row]).any() or not can_be_read(now).all():
-                self._read_again(blocks, of_rows[first_row:row], requests[first:last])
-            first = last
-            yield
-        if blocks.plan is not None:
-            blocks.plan.passed(len(rows))
+        if name.endswith(f".{BYTES}"):
+            edges = list(range(len(rows) + 1))
+        else:
+            edges = [0, *accumulate(len(request.out) // blocks.grid.row_bytes for request in requests)]
+        return _from_blocks(blocks, of_rows, edges, requests, groups)
 
-    def _read_again(self, blocks: RemoteBlocks, of_rows: Numbers, requests: Sequence[Request]) -> None:
-        """Fill the requests of a group once more, one by one: some of its blocks were evicted while it was read."""
-        states, row_bytes, row = blocks.kept.states, blocks.grid.row_bytes, 0
-        for request in requests:
-            begin, row = row, row + len(request.out) // row_bytes
-            mine = of_rows[begin:row]
-            for _ in range(_TRIES):
-                blocks.await_blocks(mine)
-                seen = states[mine]
-                request.file.fill(request.out, request.offset)
-                if can_be_read(seen).all() and (states[mine] == seen).all():
-                    break
-            else:
-                raise StoreError(
-                    f"{blocks.kept.root} has no room for what is read at the same time; give more cache_limit"
-                )
+
+def _from_blocks(
+    blocks: RemoteBlocks, of_rows: Numbers, edges: list[int], requests: Sequence[Request], groups: Sequence[int]
+) -> Iterator[None]:
+    """See :meth:`CachedReader._served`; request k is of the rows from ``edges[k]`` on, whose blocks are ``of_rows``."""
+    states = blocks.kept.states
+    seen = states[of_rows]
+    there = can_be_read(seen).tolist()
+    reading, first = served(requests), 0
+    for last in groups:
+        for number in range(first, last):
+            begin, end = edges[number], edges[number + 1]
+            if not all(there[begin:end]):
+                with requests[number].named():
+                    blocks.await_blocks(of_rows[begin:end])
+                seen[begin:end] = states[of_rows[begin:end]]
+            next(reading)
+        part = slice(edges[first], edges[last])
+        now = states[of_rows[part]]
+        if (now != seen[part]).any() or not can_be_read(now).all():
+            for number in range(first, last):
+                _read_again(blocks, of_rows[edges[number] : edges[number + 1]], requests[number])
+        if last == len(requests) and blocks.plan is not None:
+            blocks.plan.passed(len(of_rows))
+        first = last
+        yield
+
+
+def _read_again(blocks: RemoteBlocks, of_rows: Numbers, request: Request) -> None:
+    """Fill a request once more: one of its group's blocks was evicted while they were read."""
+    states = blocks.kept.states
+    for _ in range(_TRIES):
+        with request.named():
+            blocks.await_blocks(of_rows)
+        seen = states[of_rows]
+        request.fill()
+        if can_be_read(seen).all() and (states[of_rows] == seen).all():
+            return
+    raise StoreError(f"{blocks.kept.root} has no room for what is read at the same time; give more cache_limit")

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from mmload.cloud.client import Objects
+from mmload.cloud.parallel import in_parallel
 from mmload.errors import DamagedError, StoreError, UsageError
-from mmload.remote.block_grid import BlockGrid
+from mmload.remote.block_grid import BlockGrid, Numbers, WholeGrid
 from mmload.remote.cache_folder import OPEN, CacheFolder, kept_bytes
 from mmload.remote.epoch_plan import needed_last
-from mmload.remote.kept_blocks import KeptBlocks
+from mmload.remote.kept_blocks import KeptBlocks, doubt
 from mmload.remote.remote_blocks import RemoteBlocks
 from mmload.remote.remote_manifest import manifest_text
 from mmload.runtime.byte_sizes import bytes_text
@@ -23,8 +24,9 @@ from mmload.runtime.file_holes import can_punch
 from mmload.runtime.open_files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.dataset_files import lists_of
-from mmload.store.manifest import FILE_NAME, Manifest, loads
-from mmload.store.row_reader import SMALL_ROW
+from mmload.store.field_files import BYTES, parts_of
+from mmload.store.manifest import FILE_NAME, Manifest, loads, shard_name
+from mmload.store.shard_table import FileRecord
 
 _BOOT, _BOOT_ID = "boot", Path("/proc/sys/kernel/random/boot_id")
 SPARE = 0.01
@@ -55,6 +57,8 @@ class DatasetCache:
         self.folder = CacheFolder(cache, limit)
         self.root = cache / self.manifest.contents[:32]
         self._fields: dict[tuple[str, str], RemoteBlocks] = {}
+        self._indexed: set[tuple[str, str]] = set()
+        self._indexing = threading.Lock()
         self._lock = threading.Lock()
         self._reserve, self._reserving = 0, threading.Lock()
         self._random = np.random.default_rng(0)
@@ -81,13 +85,14 @@ class DatasetCache:
         """Bytes of all rows."""
         return sum(split.bytes for split in self.manifest.splits.values())
 
-    def blocks(self, split: str, field: str) -> RemoteBlocks:
-        """The blocks of a field."""
+    def blocks(self, split: str, field: str, offsets: Numbers | None = None) -> RemoteBlocks:
+        """The blocks of a field; where each row has its own size, ``offsets`` are where they begin."""
         with self._lock:
             key = split, field
             if key not in self._fields:
                 record = self.manifest.splits[split]
-                kept = KeptBlocks(self.folder, self.root, BlockGrid(split, field, record))
+                grid = BlockGrid(split, field, record) if offsets is None else WholeGrid(split, field, record, offsets)
+                kept = KeptBlocks(self.folder, self.root, grid)
                 self._fields[key] = RemoteBlocks(self.objects, kept, record, self.make_room, self.parallel)
             return self._fields[key]
 
@@ -99,8 +104,31 @@ class DatasetCache:
         """
         split, _, file = name.partition("/")
         record = lists_of(self.manifest.splits[split]).get(file) if split in self.manifest.splits else None
+        if record is not None:
+            self._have(name, record)
+
+    def have_index(self, split: str, field: str) -> None:
+        """Have the files here, whole and checked, that say where the rows of a field are that have their own sizes.
+
+        Raises:
+            DamagedError: if one is not the file that the manifest names; RemoteError: if it cannot be read.
+        """
+        record = self.manifest.splits[split]
+        with self._indexing:
+            if (split, field) in self._indexed:
+                return
+            parts = [part for part in parts_of(record.fields[field]) if part != BYTES]
+            names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
+            files = (
+                (f"{split}/{shard_name(shard)}/{name}.memmap", record.shards.file(shard, name)) for shard, name in names
+            )
+            for _ in in_parallel(lambda file: self._have(*file), files, self.parallel):
+                pass
+            self._indexed.add((split, field))
+
+    def _have(self, name: str, record: FileRecord) -> None:
         path = self.root / name
-        if record is None or path.exists():
+        if path.exists():
             return
         data = self.objects.get(name)
         if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
@@ -152,7 +180,7 @@ class DatasetCache:
 
     def _evict(self, wanted: int) -> None:
         """Remove at least so many bytes of what is needed last, if there are as many; under ``counting``."""
-        known = [blocks for blocks in self._fields.values() if blocks.grid.row_bytes > SMALL_ROW]
+        known = [blocks for blocks in list(self._fields.values()) if blocks.grid.is_evicted]
         length = max((len(blocks.plan) for blocks in known if blocks.plan is not None), default=0)
         owners, numbers, needs, sizes = [], [], [], []
         for index, blocks in enumerate(known):
@@ -184,10 +212,8 @@ class DatasetCache:
         with suppress(FileNotFoundError):
             if path.read_text(encoding="ascii") == boot:
                 return
-            for name, split in self.manifest.splits.items():
-                for field in split.fields:
-                    if (self.root / name / f"{field}.states").exists():
-                        self.blocks(name, field).kept.doubt()
+            for states in self.root.rglob("*.states"):
+                doubt(states)
         write_atomically(path, boot)
 
 
@@ -199,7 +225,6 @@ def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int) -> Da
         objects = Objects(url)
         text = manifest_text(objects)
         manifest = loads(text, objects.url_of(FILE_NAME))
-        _check_rows(manifest, url)
         known = _OPENED.get((manifest.contents, cache))
         if known is None:
             known = DatasetCache(objects, text, manifest, cache, limit, parallel)
@@ -210,13 +235,3 @@ def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int) -> Da
                 "give the same"
             )
         return known
-
-
-def _check_rows(manifest: Manifest, url: str) -> None:
-    for name, split in manifest.splits.items():
-        for field, spec in split.fields.items():
-            if spec.own_sizes:
-                raise UsageError(
-                    f"{field} of split {name!r} are whole photographs, each of its own size, which are not read from "
-                    f"object storage; copy the dataset: mmload pull {url} DIR"
-                )

@@ -79,7 +79,7 @@ class EpochPlan:
 
     def _found(self, epoch: int) -> tuple[Needs, Needs]:
         first = np.full(self._grid.blocks, _NEVER, np.float32)
-        last = first if self._grid.rows_per_block == 1 else np.full(self._grid.blocks, -1, np.float32)
+        last = first if self._grid.has_one_row else np.full(self._grid.blocks, -1, np.float32)
         for take in self._takes:
             for start, rows in _chunks(take, epoch, 0, AT_ONCE):
                 blocks = self._grid.of_rows(rows)

@@ -36,6 +36,14 @@ def can_be_read(states: States) -> NDArray[np.bool_]:
     return found
 
 
+def doubt(path: Path) -> None:
+    """Take every block as unchecked, of which this is the file of states: after the machine was started anew."""
+    if path.stat().st_size:
+        states = np.memmap(path, np.uint32, "r+")
+        there = can_be_read(states)
+        states[there] += np.uint32(UNCHECKED - THERE)
+
+
 class _Stored:
     """Blocks whose bytes are in their file, with the states that they had before they were fetched."""
 
@@ -68,11 +76,6 @@ class KeptBlocks:
         self._open: dict[int, int] = {}
         self._lock, self._marking = threading.Lock(), threading.Lock()
         self._stored: list[_Stored] = []
-
-    def doubt(self) -> None:
-        """Take every block as unchecked: after the machine was started anew."""
-        there = (self.states & _KIND) == THERE
-        self.states[there] += np.uint32(UNCHECKED - THERE)
 
     def bytes(self) -> int:
         """Bytes of all blocks that are there."""

@@ -6,7 +6,8 @@ object ``dataset.pushing`` says of which dataset.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mmload.cloud.client import PARALLEL, Objects
 from mmload.cloud.parallel import check_parallel, in_parallel
 from mmload.cloud.urls import refuse_url
 from mmload.errors import StoreError, UsageError
-from mmload.remote.block_checksums import SUFFIX, parse, sums_of_file
+from mmload.remote.block_checksums import SUFFIX, block_bytes_of, lengths_of, parse, sums_of_file
 from mmload.remote.remote_manifest import manifest_at
 from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.manifest import FILE_NAME, Manifest
@@ -59,23 +60,26 @@ def push(dataset: str | Path, url: str, *, parallel: int = PARALLEL, progress: P
     check_parallel(parallel)
     objects = Objects(url)
     folder, manifest = opened(dataset)
+    root = folder.path
     files = list(dataset_files(manifest))
     listed = _listed(objects, manifest, files)
     missing, done = [], sum(file.record.bytes for file in files)
     total = done
-    for file, is_there in in_parallel(lambda file: (file, _is_there(objects, listed, file)), files, parallel):
+    for file, is_there in in_parallel(
+        lambda file: (file, _is_there(objects, folder.path, listed, file)), files, parallel
+    ):
         if not is_there:
             missing.append(file)
             done -= file.record.bytes
     complete = FILE_NAME in listed and not missing
     if not complete:
         objects.put(MARK, manifest.contents.encode())
-        for copied in in_parallel(lambda file: _push_file(objects, folder.path, file), missing, parallel):
+        for copied in in_parallel(lambda file: _push_file(objects, root, file), missing, parallel):
             done += copied
             if progress is not None:
                 progress(done, total)
         folder.check()
-        objects.put(FILE_NAME, folder.path / FILE_NAME)
+        objects.put(FILE_NAME, root / FILE_NAME)
     if MARK in listed or not complete:
         objects.delete(MARK)
     return Copied(
@@ -104,13 +108,17 @@ def _listed(objects: Objects, manifest: Manifest, files: list[DatasetFile]) -> d
     return listed
 
 
-def _is_there(objects: Objects, listed: dict[str, int], file: DatasetFile) -> bool:
+def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
     """Whether a file was pushed: its object has its size, and the checksums that were written after it are its own."""
     if listed.get(file.name) != file.record.bytes:
         return False
     if file.content is not None:
         return True
-    return file.name + SUFFIX in listed and parse(objects.get(file.name + SUFFIX), file) is not None
+    if file.name + SUFFIX not in listed:
+        return False
+    with _reading(root):
+        lengths = lengths_of(root, file)
+    return parse(objects.get(file.name + SUFFIX), file.record, block_bytes_of(file), lengths) is not None
 
 
 def _push_file(objects: Objects, root: Path, file: DatasetFile) -> int:
@@ -118,11 +126,17 @@ def _push_file(objects: Objects, root: Path, file: DatasetFile) -> int:
     if file.content is not None:
         objects.put(file.name, file.content)
         return file.record.bytes
-    path = root / file.name
-    try:
-        sums = sums_of_file(path, file)
-    except OSError as error:
-        raise StoreError(f"cannot read {path} ({error.strerror})") from error
-    objects.put(file.name, path)
+    with _reading(root):
+        sums = sums_of_file(root, file)
+    objects.put(file.name, root / file.name)
     objects.put(file.name + SUFFIX, sums.to_bytes())
     return file.record.bytes
+
+
+@contextmanager
+def _reading(root: Path) -> Iterator[None]:
+    """An error of the system names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot read {error.filename or root} ({error.strerror})") from error

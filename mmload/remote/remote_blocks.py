@@ -18,7 +18,6 @@ from mmload.remote.fetching import AHEAD, NOW, Fetching
 from mmload.remote.kept_blocks import _KIND, UNCHECKED, KeptBlocks
 from mmload.runtime.durable_files import write_atomically
 from mmload.store.checksum import crc32
-from mmload.store.dataset_files import DatasetFile
 from mmload.store.manifest import SplitRecord, shard_name
 
 MOST_JOINED = 4 * 2**20
@@ -141,7 +140,7 @@ class RemoteBlocks:
 
     def _fetch_absent(self, run: Run) -> None:
         seen = self.kept.states[run.first : run.first + run.blocks].copy()
-        name = self._file(run.shard).name
+        name = self._name(run.shard)
         sums = self._sums_of(run.shard)
         for attempt in range(_TRIES):
             data = self._objects.get_range(name, run.offset, run.length)
@@ -169,20 +168,16 @@ class RemoteBlocks:
 
     def _wrong(self, run: Run, data: memoryview, sums: BlockChecksums) -> int | None:
         """The byte of the file at which the first block with another checksum begins."""
-        size, first = self.grid.block_bytes, run.first - int(self.grid.starts[run.shard])
-        for number in range(run.blocks):
-            if crc32(data[number * size : (number + 1) * size]) != int(sums.each[first + number]):
-                return run.offset + number * size
+        first, at = run.first - int(self.grid.starts[run.shard]), 0
+        lengths = self.grid.bytes_of(np.arange(run.first, run.first + run.blocks))
+        for number, length in enumerate(lengths.tolist(), first):
+            if crc32(data[at : at + length]) != int(sums.each[number]):
+                return run.offset + at
+            at += length
         return None
 
-    def _file(self, shard: int) -> DatasetFile:
-        return DatasetFile(
-            split=self.grid.split,
-            shard=shard,
-            name=f"{self.grid.split}/{shard_name(shard)}/{self.grid.field}.memmap",
-            record=self._record.shards.file(shard, self.grid.field),
-            row_bytes=self.grid.row_bytes,
-        )
+    def _name(self, shard: int) -> str:
+        return f"{self.grid.split}/{shard_name(shard)}/{self.grid.field}.memmap"
 
     def _sums_of(self, shard: int) -> BlockChecksums:
         """The checksums of a shard's blocks, kept beside its file."""
@@ -193,28 +188,28 @@ class RemoteBlocks:
             return self._sums.get(shard) or self._sums.setdefault(shard, self._read_sums(shard))
 
     def _read_sums(self, shard: int) -> BlockChecksums:
-        file = self._file(shard)
-        path = self.kept.root / (file.name + SUFFIX)
-        sums = parse(memoryview(path.read_bytes()), file) if path.exists() else None
+        name, record = self._name(shard) + SUFFIX, self._record.shards.file(shard, self.grid.field)
+        kind = record, self.grid.block_bytes, self.grid.lengths_in(shard)
+        path = self.kept.root / name
+        sums = parse(memoryview(path.read_bytes()), *kind) if path.exists() else None
         if sums is None:
-            content = self._content_of_sums(file)
-            sums = parse(content, file)
-            if sums is None or sums.block_bytes != self.grid.block_bytes:
+            content = self._content_of_sums(name)
+            sums = parse(content, *kind)
+            if sums is None:
                 raise DamagedError(
-                    f"{self._objects.url_of(file.name + SUFFIX)} does not belong to the manifest; remove it, and "
-                    "push the dataset again"
+                    f"{self._objects.url_of(name)} does not belong to the manifest; push the dataset again"
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, bytes(content))
         return sums
 
-    def _content_of_sums(self, file: DatasetFile) -> memoryview:
+    def _content_of_sums(self, name: str) -> memoryview:
         try:
-            return self._objects.get(file.name + SUFFIX)
+            return self._objects.get(name)
         except RemoteMissingError as error:
             raise StoreError(
-                f"{self._objects.url_of(file.name + SUFFIX)} does not exist, so a part of a file cannot be checked: "
-                "mmload push writes it; push the dataset once more, or pull it"
+                f"{self._objects.url_of(name)} does not exist, so a part of a file cannot be checked: mmload push "
+                "writes it; push the dataset once more, or pull it"
             ) from error
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
-from mmload.store.field_files import files_of
+from mmload.store.field_files import BYTES, OFFSETS, files_of
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, shard_name
 from mmload.store.shard_table import FileRecord, ShardRecord
 
@@ -26,6 +26,7 @@ class DatasetFile:
         name: relative to the dataset's folder.
         record: its size and checksum.
         row_bytes: bytes of a row, in a file of rows; else None.
+        offsets: of a file of rows of their own sizes, the file that says where each begins; else None.
         content: of a file that follows from the manifest; else None.
     """
 
@@ -34,6 +35,7 @@ class DatasetFile:
     name: str
     record: FileRecord
     row_bytes: int | None = None
+    offsets: str | None = None
     content: bytes | None = None
 
 
@@ -47,9 +49,14 @@ def dataset_files(manifest: Manifest) -> Iterator[DatasetFile]:
             record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
             yield DatasetFile(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record, content=meta)
             for field, record in shard.files.items():
-                size = specs[field].spec.row_bytes
+                spec, counted = specs[field].spec, specs[field].counted
                 yield DatasetFile(
-                    split=name, shard=index, name=f"{folder}/{field}.memmap", record=record, row_bytes=size
+                    split=name,
+                    shard=index,
+                    name=f"{folder}/{field}.memmap",
+                    record=record,
+                    row_bytes=spec.row_bytes,
+                    offsets=None if counted else f"{folder}/{field.removesuffix(BYTES)}{OFFSETS}.memmap",
                 )
         for file, record in lists_of(split).items():
             yield DatasetFile(split=name, shard=None, name=f"{name}/{file}", record=record)

@@ -73,6 +73,16 @@ class Folder:
             raise RuntimeError("no manifest was read")
         return self._manifest.contents
 
+    @property
+    def title(self) -> str:
+        """What messages call the dataset."""
+        return str(self.path)
+
+    @property
+    def remedy(self) -> str:
+        """What a message about damage says to do."""
+        return f"run: mmload verify {self.path}"
+
     def remember(self, split: str, name: str, revisions: list[Revision]) -> None:
         """Remember the files' revisions at the time when the dataset was opened: 24 bytes each."""
         self._seen[split, name] = np.array(revisions, dtype=np.uint64).reshape(-1, 3)

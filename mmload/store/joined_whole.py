@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from mmload.errors import DamagedError
 from mmload.records import FieldSpec
+from mmload.store.file_requests import Request
 from mmload.store.held_file import HeldFile
 from mmload.store.whole_reader import Index, Numbers, WholeReader, read_rows
 from mmload.store.whole_rows import WholeRows
@@ -51,9 +52,29 @@ class JoinedWhole:
                 files[place] = file
         return [file for file in files if file is not None], starts
 
+    def served(self, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
+        """See :meth:`WholeReader.served`."""
+        owners, numbers = self._owners(rows)
+        parts = []
+        for owner in np.unique(owners).tolist():  # all at once, so that every split can ask for its rows
+            places = np.flatnonzero(owners == owner)
+            own = [requests[place] for place in places.tolist()]
+            ends = np.searchsorted(places, groups).tolist()  # of each group, among the split's own requests
+            is_in = np.diff(ends, prepend=0) > 0
+            stops = [end for end, inside in zip(ends, is_in, strict=True) if inside]
+            parts.append((is_in.tolist(), self._readers[owner].served(numbers[places], own, stops)))
+        return self._in_groups(parts, len(groups))
+
+    def _in_groups(self, parts: Sequence[tuple[list[bool], Iterator[None]]], groups: int) -> Iterator[None]:
+        for group in range(groups):
+            for is_in, arriving in parts:
+                if is_in[group]:
+                    next(arriving)
+            yield
+
     def rows(self, rows: Numbers) -> WholeRows:
         """See :meth:`WholeReader.rows`."""
-        return read_rows(self.index, self.located, rows, self.spec.channels)
+        return read_rows(self, rows)
 
     def damaged(self, row: int, reason: str) -> DamagedError:
         """See :meth:`WholeReader.damaged`."""

@@ -2,16 +2,14 @@
 
 Positioned reads (``preadv``) make large requests instead of a page fault for every 4 KiB, and a truncated or failing
 file raises an exception with its path, where a mapped read is a SIGBUS. At the first row of a batch that is not in the
-page cache, the reader announces all later rows to the system (``posix_fadvise``), so that a cold disk can work on a
-whole batch of each thread. It never allocates batches and never decides an order. torch is imported only where tensors
+page cache, the reader announces all later rows to the system, so that a cold disk can work on a whole batch of each
+thread. It never allocates batches and never decides an order. torch is imported only where tensors
 are asked for: :meth:`RowReader.array` needs none.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from mmload.records import FieldSpec
 from mmload.store.dataset_folder import Folder, Revision, revision_of
 from mmload.store.field_files import files_of, need_one_size
+from mmload.store.file_requests import Request, check_files, served_in_groups
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
 from mmload.store.whole_reader import WholeReader
@@ -36,14 +35,6 @@ SMALL_ROW = 1024
 _JOINED_BYTES = 8 * 2**20
 
 Numbers = NDArray[np.int64]
-
-
-class Request(NamedTuple):
-    """Bytes of a shard's file from ``offset``, as many as fit into ``out``."""
-
-    file: HeldFile
-    offset: int
-    out: memoryview
 
 
 class _Requests(NamedTuple):
@@ -161,31 +152,15 @@ class RowReader:
             yield requests.ends[group - 1]
 
     def _served(self, name: str, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
-        """Fill the requests of some rows in turn.
-
-        Args:
-            name: the field.
-            rows: int64 [B]; the requests are theirs, in this order.
-            requests: where they are, and where they go.
-            groups: after which requests the rows so far must be right; the last is their number.
-
-        Yields:
-            After each group, which was checked to belong to the dataset that was opened.
-        """
-        reading, first = served(requests), 0
-        for last in groups:
-            for _ in range(first, last):
-                next(reading)
-            check_files({request.file for request in requests[first:last]})
-            first = last
-            yield
+        """Fill the requests of some rows, int64 [B], as :func:`served_in_groups`; they are theirs, in this order."""
+        return served_in_groups(requests, groups)
 
     def whole(self, name: str) -> WholeReader:
         """The rows of a field whose rows have their own sizes."""
         found = self._whole.get(name)
         if found is None:
             spec = self._record.fields[name]
-            made = WholeReader(self._folder, self._split, self._record, name, spec, self.held)
+            made = WholeReader(self._folder, self._split, self._record, name, spec, self.held, self._served)
             found = self._whole.setdefault(name, made)
         return found
 
@@ -294,50 +269,8 @@ def _contiguous(rows: Numbers) -> bool:
     return len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
-def served(requests: Sequence[Request]) -> Iterator[None]:
-    """Fill the requests in turn; the first that has to wait for the disk announces all later ones."""
-    announced = False
-    for number, request in enumerate(requests):
-        done = 0 if announced else _read_cached(request.file.handle, request.out, request.offset)
-        if done < len(request.out):
-            if not announced:
-                announced = True
-                _announce(requests[number:])
-            request.file.fill(request.out, request.offset, done)
-        yield
-
-
-def _announce(requests: Sequence[Request]) -> None:
-    """Ask the system to read ahead; only a hint."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    for request in requests:
-        with suppress(OSError):
-            os.posix_fadvise(request.file.handle, request.offset, len(request.out), os.POSIX_FADV_WILLNEED)
-
-
-def check_files(files: Iterable[HeldFile]) -> None:
-    """Check that what was read of them belongs to the dataset that was opened: one ``fstat`` each.
-
-    Raises:
-        DamagedError, StoreError: if a file was written to.
-    """
-    for file in files:
-        file.check()
-
-
 def memory_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, writable, not copied."""
     import torch
 
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy 2 on 3.11
-
-
-def _read_cached(handle: int, out: memoryview, offset: int) -> int:
-    """Read what is in the page cache, without waiting for the disk; 0 where the system cannot do that."""
-    if not hasattr(os, "RWF_NOWAIT"):
-        return 0
-    try:
-        return os.preadv(handle, [out], offset, os.RWF_NOWAIT)
-    except OSError:  # EAGAIN: nothing is cached; the blocking read reports any other error
-        return 0

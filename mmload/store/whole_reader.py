@@ -6,17 +6,19 @@ are not. Rows are read by their place in the file, with ``preadv``, as :mod:`mml
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import DamagedError, StoreError
+from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
 from mmload.store.dataset_folder import Folder
 from mmload.store.field_files import BYTES, ENCODINGS, OFFSETS, SIZES, parts_of
+from mmload.store.file_requests import Request, served_in_groups
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_sources import Samples
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.int64]
 
+Serve = Callable[[str, Numbers, Sequence[Request], Sequence[int]], Iterator[None]]
+"""(file, rows, one request for each, groups) -> fills them as :func:`served_in_groups`."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Index:
@@ -52,12 +57,23 @@ class Index:
     encodings: npt.NDArray[np.uint8]
 
 
-class Place(NamedTuple):
-    """Where a row is: a file, its first byte there, and how many they are."""
+class LocatedRows(Protocol):
+    """Rows whose places are known: a :class:`WholeReader`, or several joined. Thread-safe."""
 
-    file: HeldFile
-    offset: int
-    size: int
+    spec: FieldSpec
+
+    @property
+    def index(self) -> Index:
+        """Where all rows are."""
+
+    def located(self, rows: Numbers) -> tuple[list[HeldFile], Numbers]:
+        """The file of each row, and the first byte of the row there: int64 [B]."""
+
+    def served(self, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
+        """See :meth:`WholeReader.served`."""
+
+    def damaged(self, row: int, reason: str) -> DamagedError:
+        """The error of a row."""
 
 
 class WholeReader:
@@ -70,6 +86,7 @@ class WholeReader:
         name: the field.
         spec: of the field.
         held: gives an open file by its name and shard.
+        serve: reads from the files of bytes; None: as local files are read.
     """
 
     def __init__(
@@ -80,9 +97,11 @@ class WholeReader:
         name: str,
         spec: FieldSpec,
         held: Callable[[str, int], HeldFile],
+        serve: Serve | None = None,
     ) -> None:
         self._folder, self._split, self._record = folder, split, record
         self._name, self.spec, self._held = name, spec, held
+        self._serve: Serve = serve or (lambda file, rows, requests, groups: served_in_groups(requests, groups))
         self._first_rows = np.concatenate([[0], np.cumsum(record.shards.rows)])
         self._first_bytes = np.concatenate([[0], np.cumsum(record.shards.bytes[f"{name}.{BYTES}"])])
         self._index: Index | None = None
@@ -99,12 +118,6 @@ class WholeReader:
             self._index = self._read_index()
         return self._index
 
-    def place(self, row: int) -> Place:
-        """Where a row's bytes are. What is read there is valid after ``place.file.check()``."""
-        start, stop = self.index.offsets[row : row + 2].tolist()
-        shard = int(np.searchsorted(self._first_rows, row, "right")) - 1
-        return Place(self._held(f"{self._name}.{BYTES}", shard), start - int(self._first_bytes[shard]), stop - start)
-
     def located(self, rows: Numbers) -> tuple[list[HeldFile], Numbers]:
         """The file of each row, and the first byte of the row there: int64 [B]."""
         shards = np.searchsorted(self._first_rows, rows, "right") - 1
@@ -112,17 +125,21 @@ class WholeReader:
         held = {shard: self._held(f"{self._name}.{BYTES}", shard) for shard in set(shards.tolist())}
         return [held[shard] for shard in shards.tolist()], starts
 
+    def served(self, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
+        """Fill one request for each of some rows, int64 [B], as :func:`~mmload.store.file_requests.served_in_groups`.
+
+        Raises:
+            DamagedError, StoreError: if one cannot be filled, or its file was written to.
+        """
+        return self._serve(f"{self._name}.{BYTES}", rows, requests, groups)
+
     def encoded(self, row: int) -> Bytes:
         """The bytes of a row as they are stored, uint8 [n].
 
         Raises:
             DamagedError, StoreError: as :attr:`index`.
         """
-        place = self.place(row)
-        out = np.empty(place.size, np.uint8)
-        place.file.fill(out.data, place.offset)
-        place.file.check()
-        return out
+        return self.rows(np.array([row])).bytes
 
     def rows(self, rows: Numbers) -> WholeRows:
         """Rows as they are stored, in memory.
@@ -133,7 +150,7 @@ class WholeReader:
         Raises:
             DamagedError, StoreError: as :attr:`index`.
         """
-        return read_rows(self.index, self.located, rows, self.spec.channels)
+        return read_rows(self, rows)
 
     def pixels(self, row: int) -> Pixels:
         """The pixels of a row, uint8 [*channels, H, W], in memory of any order.
@@ -164,13 +181,10 @@ class WholeReader:
         """The error of a row: its number, the sample that it was made from, what is wrong, and what to do."""
         try:
             sample = repr(Samples(self._folder, self._split, self._record).source(row).id)
-        except StoreError:
+        except MmloadError:
             sample = "a sample that its damaged list does not name"
-        path = self._folder.path
-        return DamagedError(
-            f"{self._name} of row {row} of split {self._split!r} of {path}, made from {sample}, is damaged: "
-            f"{reason}; run: mmload verify {path}"
-        )
+        where = f"row {row} of split {self._split!r} of {self._folder.title}, made from {sample}"
+        return DamagedError(f"{self._name} of {where}, is damaged: {reason}; {self._folder.remedy}")
 
     def _read_index(self) -> Index:
         rows, encoding = int(self._first_rows[-1]), encoding_of(self.spec)
@@ -200,20 +214,47 @@ class WholeReader:
         return out
 
 
-def read_rows(
-    index: Index, located: Callable[[Numbers], tuple[list[HeldFile], Numbers]], rows: Numbers, channels: int
-) -> WholeRows:
-    """Rows as they are stored, int64 [B], in memory. ``located`` says where they are."""
+def read_rows(reader: LocatedRows, rows: Numbers) -> WholeRows:
+    """Rows as they are stored, int64 [B], in memory."""
+    index = reader.index
     lengths = index.offsets[rows + 1] - index.offsets[rows]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     out = np.empty(offsets[-1], np.uint8)
-    files, places = located(rows)
-    for file, place, start, stop in zip(
-        files, places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-    ):
-        file.fill(out[start:stop].data, place)
-    for file in set(files):
-        file.check()
+    requests = row_requests(reader, rows, out.data, offsets[:-1], lengths)
+    for _ in reader.served(rows, requests, [len(rows)]):
+        pass
     return WholeRows(
-        bytes=out, offsets=offsets, sizes=index.sizes[rows], encodings=index.encodings[rows], channels=channels
+        bytes=out,
+        offsets=offsets,
+        sizes=index.sizes[rows],
+        encodings=index.encodings[rows],
+        channels=reader.spec.channels,
     )
+
+
+def row_requests(
+    reader: LocatedRows,
+    rows: Numbers,
+    memory: memoryview,
+    firsts: Numbers,
+    lengths: Numbers,
+    skipped: Numbers | int = 0,
+) -> list[Request]:
+    """What fills memory with rows, or with a part of each.
+
+    Args:
+        reader: of the rows.
+        rows: int64 [B].
+        memory: where they go.
+        firsts: int64 [B], where each begins there.
+        lengths: int64 [B], bytes that are read of each.
+        skipped: int64 [B], bytes of each before those.
+    """
+    files, starts = reader.located(rows)
+    places = zip(
+        rows.tolist(), files, (starts + skipped).tolist(), firsts.tolist(), (firsts + lengths).tolist(), strict=True
+    )
+    return [
+        Request(file, start, memory[first:stop], partial(reader.damaged, row))
+        for row, file, start, first, stop in places
+    ]

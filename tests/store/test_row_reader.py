@@ -62,14 +62,14 @@ def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
 
 def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    read = mmload.store.row_reader._read_cached
+    read = mmload.store.file_requests._read_cached
 
     def counted(handle: int, out: memoryview, offset: int) -> int:
         sizes.append(len(out) // ROW_BYTES)
         return read(handle, out, offset)
 
     monkeypatch.setattr(mmload.store.row_reader, "_JOINED_BYTES", 2 * ROW_BYTES)
-    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", counted)
+    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", counted)
     assert torch.equal(reader.gather("images", torch.arange(9)), images[:9])
     assert sizes[:1] == [2]
 
@@ -83,7 +83,7 @@ def test_a_cold_batch_is_announced_from_its_first_missing_row(
         size = left.pop(0) if left else 0
         return os.preadv(handle, [out[:size]], offset) if size else 0
 
-    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", cached)
+    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", cached)
     scratch = torch.empty(2, 3, 32, 32, dtype=torch.uint8)
     rows = torch.tensor([1, 8, 4, 12, 16])
     parts = [scratch[:count].clone() for count in reader.parts("images", rows, scratch)]
@@ -120,12 +120,12 @@ def test_a_hint_that_is_refused_does_no_harm(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
-    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", lambda handle, out, offset: 0)
     assert torch.equal(reader.gather("images", ROWS), images[ROWS])
 
 
 def test_tiers_read_cold_files_alike(dataset: Dataset, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmload.store.row_reader, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", lambda handle, out, offset: 0)
     for tier in ("disk", "memory"):
         with Loader(dataset, batch_size=4, shuffle=True, tier=tier, threads=2) as loader:
             for batch in loader:

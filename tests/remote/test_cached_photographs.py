@@ -1,0 +1,258 @@
+"""Whole photographs read from object storage through a cache: blocks of whole rows, and the same batches."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cached_datasets import cache_of, end_all
+from object_storage import Bucket
+from torch.utils.data import ConcatDataset
+from whole_datasets import some_images, whole_dataset
+
+import mmload
+from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
+from mmload.errors import DamagedError, RemoteError
+from mmload.remote import cached_reader
+from mmload.remote.block_checksums import SMALLEST_BLOCK, BlockChecksums, first_rows
+from mmload.remote.block_grid import BlockGrid
+from mmload.remote.push import push
+from mmload.store.dataset import Dataset
+from mmload.store.file_requests import Request
+
+pytestmark = pytest.mark.usefixtures("fresh_caches")
+
+SIZES = [(150 + 31 * k % 90, 150 + 47 * k % 80) if k % 4 else (40 + k, 60) for k in range(40)]
+"""Three of four take 67 to 165 kB as pixels, and are a block each; the others are small."""
+
+
+@pytest.fixture(scope="session", params=["raw", "mixed"])
+def photographs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Forty photographs with masks, in four shards."""
+    images = some_images(SIZES)
+    path = tmp_path_factory.mktemp(f"photographs-{request.param}") / "data"
+    masks = [image[0] for image in images]
+    return mmload.open(whole_dataset(path, images, encoding=request.param, shard_rows=11, masks=masks))
+
+
+@pytest.fixture
+def url(bucket: Bucket, photographs: Dataset) -> str:
+    push(photographs.path, bucket.url)
+    bucket.faults()
+    return bucket.url
+
+
+def batches(rows: object, **options: object) -> list[torch.Tensor]:
+    given = {"batch_size": 4, "threads": 2, "tier": "disk", "collate": collate(), **options}
+    with mmload.Loader(rows, **given) as loader:  # type: ignore[arg-type]
+        return [
+            torch.cat([batch.ids.float(), batch.images.flatten(), batch.masks.flatten().float()]) for batch in loader
+        ]
+
+
+def collate() -> mmload.Collate:
+    return mmload.Collate(RandomResizedCrop(24), RandomHorizontalFlip())
+
+
+def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return len(first) == len(second) and all(map(torch.equal, first, second))
+
+
+def test_blocks_hold_whole_rows() -> None:
+    lengths = np.random.default_rng(0).choice([1, 900, 20_000, 65_535, 65_536, 400_000], 500)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    expected, inside = [], -1
+    for row, length in enumerate(lengths.tolist()):
+        if length >= SMALLEST_BLOCK or int(offsets[row]) // SMALLEST_BLOCK != inside:
+            expected.append(row)
+        inside = int(offsets[row]) // SMALLEST_BLOCK
+    assert first_rows(offsets).tolist() == expected
+    sizes = np.diff(np.append(offsets[expected], offsets[-1]))
+    assert (sizes[np.diff(np.append(expected, len(lengths))) > 1] < 2 * SMALLEST_BLOCK).all()
+    assert len(first_rows(np.zeros(1, np.int64))) == 0
+
+
+def test_runs_of_blocks_cover_their_bytes(url: str, photographs: Dataset, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    index = remote["train"].reader.whole("images").index
+    grid: BlockGrid = cache_of(remote).blocks("train", "images", index.offsets).grid
+    blocks = grid.of_rows(np.arange(len(SIZES)))
+    assert 20 < grid.blocks <= len(SIZES)
+    assert np.unique(blocks).tolist() == list(range(grid.blocks))
+    for most in (1, 300_000, 1 << 30):
+        runs = grid.runs(np.arange(grid.blocks), most)
+        assert all(run.blocks == 1 or run.length <= most for run in runs)
+        stored = b"".join(
+            (photographs.path / f"train/{run.shard:06d}/images.bytes.memmap").read_bytes()[run.offset :][: run.length]
+            for run in runs
+        )
+        assert stored == b"".join(
+            path.read_bytes() for path in sorted(photographs.path.glob("train/*/images.bytes.memmap"))
+        )
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+def test_batches_are_those_of_the_local_dataset(
+    photographs: Dataset, url: str, tmp_path: Path, shuffle: bool | str
+) -> None:
+    for limit in (None, 2_000_000):
+        remote = mmload.open(url, cache=tmp_path / f"cache-{limit}", cache_limit=limit)
+        for seed in range(2):
+            local = batches(photographs["train"], shuffle=shuffle, seed=seed)
+            assert same(local, batches(remote["train"], shuffle=shuffle, seed=seed))
+        assert 0 < cache_of(remote).folder.used <= (limit or 1 << 30)
+        end_all()
+
+
+def test_what_was_read_is_not_fetched_again(photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+    for fails in (0, 1):  # nothing is needed of the store any more but the manifest, which comes before the fault
+        remote = mmload.open(url, cache=tmp_path / "cache")
+        bucket.faults(fail_every=fails)
+        assert same(batches(remote["train"], shuffle=True), batches(photographs["train"], shuffle=True))
+        used = cache_of(remote).folder.used
+        end_all()
+    assert used >= sum(path.stat().st_size for path in photographs.path.rglob("*.bytes.memmap"))
+
+
+@pytest.mark.parametrize("shuffle", [True, "block"])
+def test_half_of_the_data_in_cache(tmp_path: Path, shuffle: bool | str) -> None:
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    path = whole_dataset(tmp_path / "data", some_images([(150 + 31 * k % 90, 150 + 47 * k % 80) for k in range(96)]))
+    push(path, f"memory://{tmp_path.name}/data")
+    size = sum(file.stat().st_size for file in path.rglob("*.bytes.memmap"))
+    remote = mmload.open(f"memory://{tmp_path.name}/data", cache=tmp_path / "cache", cache_limit=size // 2)
+    fetched, options = [], {"batch_size": 2, "threads": 1, "prefetch": 0, "tier": "disk", "collate": collate()}
+    with mmload.Loader(remote["train"], shuffle=shuffle, **options) as loader:  # type: ignore[arg-type]
+        for _ in range(4):
+            assert sum(len(batch) for batch in loader) == 96
+            fetched.append(remote["train"].reader.blocks("images").fetched_bytes / size)  # type: ignore[attr-defined]
+    assert fetched[0] == pytest.approx(1, abs=0.1)
+    assert np.diff(fetched).mean() <= 0.55, fetched
+
+
+def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str, tmp_path: Path) -> None:
+    remote, local = mmload.open(url, cache=tmp_path / "cache", cache_limit=2_000_000)["train"], photographs["train"]
+    assert torch.equal(remote[5].images, local[5].images)
+    again = pickle.loads(pickle.dumps(remote))
+    assert torch.equal(again[7].masks, local[7].masks)
+    rows = np.array([38, 0, 1, 1, 12])
+    assert np.array_equal(again.reader.whole("images").rows(rows).bytes, local.reader.whole("images").rows(rows).bytes)
+    decoded = local.fields["images"].encoding != "raw"
+    for options in ({"tier": "memory"}, {"tier": "memory", "decoded": decoded}, {"bucket": "aspect"}):
+        assert same(batches(remote, shuffle=True, **options), batches(local, shuffle=True, **options))
+    expected = batches(ConcatDataset([local, local]), shuffle=True)
+    assert same(batches(ConcatDataset([remote, local]), shuffle=True), expected)
+
+
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_a_block_that_goes_while_it_is_read_is_read_again(
+    photographs: Dataset, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_again: bool
+) -> None:
+    """Another process evicts it in the middle of a group: no row may be the zeros of a hole."""
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    reader, rows, served = remote["train"].reader.whole("images"), np.array([9, 5, 3, 7]), cached_reader.served
+    blocks = remote["train"].reader.blocks("images")  # type: ignore[attr-defined]
+    gone = blocks.grid.of_rows(rows[2:3])
+
+    def disturbed(requests: Sequence[Request]) -> Iterator[None]:
+        for number, _ in enumerate(requests):
+            if number == 2:
+                with blocks.kept.cache.counting():
+                    blocks.kept.evict(gone)
+            yield from served(requests[number : number + 1])
+            if number == 2 and comes_again:
+                blocks.await_blocks(gone)
+
+    monkeypatch.setattr(cached_reader, "served", disturbed)
+    assert np.array_equal(reader.rows(rows).bytes, photographs["train"].reader.whole("images").rows(rows).bytes)
+
+
+def test_what_a_crash_of_the_machine_lost_is_fetched_again(photographs: Dataset, url: str, tmp_path: Path) -> None:
+    rows = np.arange(11)
+    expected = photographs["train"].reader.whole("images").rows(rows).bytes
+    for fetched in (len(expected), 0, None):
+        remote = mmload.open(url, cache=tmp_path / "cache")
+        assert np.array_equal(remote["train"].reader.whole("images").rows(rows).bytes, expected)
+        blocks, root = remote["train"].reader.blocks("images"), cache_of(remote).root  # type: ignore[attr-defined]
+        if fetched is None:
+            assert 0 < blocks.fetched_bytes < len(expected)
+        else:
+            assert blocks.fetched_bytes == fetched
+        end_all()
+        if fetched == 0:
+            with open(root / "train" / "000000" / "images.bytes.memmap", "r+b") as file:
+                file.seek(len(expected) // 2)
+                file.write(bytes(5000))  # as bytes that never reached the disk
+            (root / "boot").write_text("an earlier start")
+
+
+def test_a_corrupt_object_is_one_error_that_names_row_and_url(
+    photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    split = mmload.open(url, cache=tmp_path / "cache")["train"]
+    assert split[12].images.shape[1:] == SIZES[12]
+    bucket.faults(corrupt="train/000000/images.bytes.memmap")
+    name = rf"images of row 5 of split 'train' of {url}, made from '5.png', is damaged: "
+    message = rf"^{name}{url}/train/000000/images.bytes.memmap is damaged at byte \d"
+    with pytest.raises(DamagedError, match=message):
+        _ = split[5]
+    both = ConcatDataset([photographs["train"], split])
+    for rows, first in ((split, 0), (both, len(split))):
+        for tier in ("disk", "memory"):
+            with pytest.raises(DamagedError, match=message):
+                batches(rows, sampler=[first + 5, first + 12], tier=tier)
+    bucket.faults()
+    assert torch.equal(split[5].images, photographs["train"][5].images)
+
+
+@pytest.mark.parametrize("part", ["offsets", "sizes"])
+def test_damage_to_where_rows_are_is_one_error(url: str, bucket: Bucket, tmp_path: Path, part: str) -> None:
+    file = bucket.folder / "train" / "000002" / f"images.{part}.memmap"
+    content = file.read_bytes()
+    file.write_bytes(content[:-3] + b"\1" + content[-2:])
+    split = mmload.open(url, cache=tmp_path / "cache")["train"]
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=rf"^{url}/train/000002/images.{part}.memmap is not the file that"):
+            batches(split)
+    file.unlink()
+    with pytest.raises(RemoteError, match=rf"{url}/train/000002/images.{part}.memmap"):
+        batches(split)
+    file.write_bytes(content)
+    assert len(batches(split)) == 10
+
+
+def test_checksums_of_blocks_that_are_no_rows_are_written_anew(
+    photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    lists = sorted(bucket.folder.glob("train/*/images.bytes.memmap.crc32"))
+    for file in lists:
+        file.write_bytes(BlockChecksums(SMALLEST_BLOCK, np.zeros(3, np.uint32)).to_bytes())
+    remote = mmload.open(url, cache=tmp_path / "cache")["train"]
+    with pytest.raises(DamagedError, match=r"bytes.memmap.crc32 does not belong to the manifest; push the dataset"):
+        _ = remote[0]
+    assert push(photographs.path, url).files == len(lists)
+    assert torch.equal(remote[0].images, photographs["train"][0].images)
+
+
+def test_processes_share_a_cache(photographs: Dataset, url: str, tmp_path: Path) -> None:
+    code = f"""if True:
+        import mmload
+        import numpy as np
+        remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit=1_200_000)
+        total, read = 0, remote["train"].reader.whole("images").rows
+        for epoch in range(4):
+            for row in range({len(SIZES)} - 3):
+                total += int(read(np.arange(row, row + 3)).bytes.sum())
+        print(total)
+    """
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    totals = [int(process.communicate(timeout=100)[0]) for process in running]
+    read = photographs["train"].reader.whole("images").rows
+    expected = sum(int(read(np.arange(row, row + 3)).bytes.sum()) for row in range(len(SIZES) - 3))
+    assert totals == [4 * expected] * 2
