@@ -11,7 +11,7 @@ import typer
 
 from mmload.cli.bench_options import JsonFile
 from mmload.cli.interrupt import interruptible
-from mmload.cli.options import DecodingThreads
+from mmload.cli.options import DecodingThreads, on_a_disk
 from mmload.cli.terminal import check_target, show, status_line
 from mmload.errors import MmloadError, counted
 from mmload.runtime.byte_sizes import bytes_text
@@ -23,7 +23,7 @@ _ROOM = 1.25  # times the pixels of all rows: labels, links and file systems nee
 
 
 def bench_build(
-    source: Annotated[Path, typer.Option(help="A folder of class folders of images.")],
+    source: Annotated[Path, typer.Option(help="A folder of class folders of images.", callback=on_a_disk)],
     size: Annotated[int, typer.Option(help="Pixels of the square rows.")] = 256,
     images: Annotated[int, typer.Option(help="Images of a round at least; fewer are repeated.")] = 1200,
     rounds: Annotated[int, typer.Option(help="Measured rounds, after one to warm up.")] = 5,

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from mmload.cli.options import on_a_disk
+
 # What is measured.
 
 Dataset = Annotated[Path | None, typer.Argument(help="A built dataset; write ./build for one called build.")]
 Source = Annotated[
     Path | None,
-    typer.Option(help="The folder it was built from. Without DATASET: what a build of it would gain."),
+    typer.Option(
+        help="The folder it was built from. Without DATASET: what a build of it would gain.", callback=on_a_disk
+    ),
 ]
 Compare = Annotated[
     tuple[Path, Path] | None,

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def browse(
     dataset: options.Dataset,
-    source: Annotated[Path | None, typer.Option(help="What it was built from, to see the photographs.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="What it was built from, to see the photographs.", callback=options.on_a_disk)
+    ] = None,
     augment: augmentations.Augment = None,
     recipe: augmentations.Recipe = None,
     seed: Annotated[int, typer.Option(help="What random draws are made of.")] = 0,

@@ -12,14 +12,14 @@ from mmload.cloud.urls import refuse_url
 Dataset = Annotated[Path, typer.Argument(help="A built dataset.")]
 
 
-def _on_a_disk(source: Path | None) -> Path | None:
+def on_a_disk(source: Path | None) -> Path | None:
     """Refuse a URL; raises UsageError."""
     if source is not None:
         refuse_url(source, "copy what it was built from to a disk")
     return source
 
 
-Source = Annotated[Path, typer.Option(help="What it was built from.", callback=_on_a_disk)]
+Source = Annotated[Path, typer.Option(help="What it was built from.", callback=on_a_disk)]
 
 SourceOrUrl = Annotated[str, typer.Option(metavar="PATH_OR_URL", help="What it was built from.")]
 

@@ -142,7 +142,11 @@ class ManifestSource:
         files = RemoteFiles(below(folder_of(root) if self.file is None else root, self.folder, "folder"))
         if path.prefix.lower().endswith(".json"):
             raise RecipeError(f"{path} is a list of ids, whose files are looked for on a disk; give a .csv or .jsonl")
-        rows = read_rows(path, self.columns, files.read(path.url, path.url))
+        try:
+            content = files.read(path.url, path.url)
+        except SampleError as error:
+            raise SourceError(f"no such list: {path}") from error
+        rows = read_rows(path, self.columns, content)
         return files, path, rows, RemoteFinder(files, self._allow_outside)
 
     def _paths(self, given: Path) -> tuple[Path, Path, Links]:

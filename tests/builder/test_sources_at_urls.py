@@ -158,10 +158,12 @@ def test_what_is_asked_wrongly(url: str, bucket: Bucket, folder: Path, tmp_path:
             build(recipe(root, tmp_path / "out"))
     assert "reads folders of this machine" in complaint(mmload("build", "voc", url, tmp_path / "out"), 2)
     assert "s3://b/out is a URL" in complaint(mmload("build", "imagefolder", folder, "s3://b/out"), 2)
+    assert "no such list: s3" in complaint(mmload("build", "manifest", f"{url}/no.csv", tmp_path / "out"), 1)
     assert "is a list of ids" in complaint(mmload("build", "manifest", f"{url}/list.json", tmp_path / "out"), 2)
     assert mmload("build", "imagefolder", url, tmp_path / "out", "--size", 16).returncode == 0
     assert f"equals {url}" in mmload("verify", tmp_path / "out", "--source", url).stdout
-    assert "copy what it was built from" in complaint(mmload("parity", tmp_path / "out", "--source", url), 2)
+    for command in (["parity", tmp_path / "out"], ["bench", tmp_path / "out"], ["browse", tmp_path / "out"]):
+        assert "copy what it was built from" in complaint(mmload(*command, "--source", url), 2)
     (bucket.folder / "photos" / "ant" / "zz.png").write_bytes(b"")
     assert "zz.png: the file is empty" in complaint(mmload("build", "imagefolder", url, tmp_path / "more"), 1)
 
