@@ -26,7 +26,9 @@ def study() -> Iterator[ModuleType]:
 
 
 def test_what_crops_of_one_size_cover(study: ModuleType) -> None:
-    crop, square, whole = study.coverage([(256, 512)], 4000)
+    crop, square, row, whole = study.coverage([(512, 1024)], 4000)
+    assert row["area"] == pytest.approx(whole["area"], rel=0.02)
+    assert row["in_none"] == 0.0
     assert crop["area"] == [pytest.approx((224 / 256) ** 2 / 2)] * 3
     assert crop["zoom"] == crop["stretch"] == [1.0] * 3
     assert crop["in_none"] == square["in_none"] == 0.5
@@ -41,12 +43,15 @@ def test_a_store_as_large_as_the_photograph_loses_next_to_nothing(study: ModuleT
     """What is left is the rounding of Pillow's kernel against torch's."""
     pixels = np.random.default_rng(0).integers(0, 256, (320, 320, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "noise.png")
-    found = {row["stored"]: row for row in study.resampling([tmp_path / "noise.png"], 6)}
-    assert found[320]["psnr"][-1] > 40
-    assert found[256]["psnr"][-1] < 30
-    assert found[320]["photographs_smaller"] == 0.0
-    assert found[384]["photographs_smaller"] == 1.0
-    assert found[256]["enlarged"] >= found[512]["enlarged"]
+    found = {row["stored"]: row for row in study.resampling([tmp_path / "noise.png"], 6)[0]}
+    assert found["square 320"]["psnr"][-1] > 40
+    assert found["square 256"]["psnr"][-1] < 30
+    assert found["square 320"]["photographs_smaller"] == 0.0
+    assert found["square 384"]["photographs_smaller"] == 1.0
+    assert found["square 256"]["enlarged"] >= found["square 512"]["enlarged"]
+    assert found["whole 384"]["row_bytes"] == 3 * 320 * 320  # never enlarged
+    assert found["whole 384"]["psnr"][-1] > 40 > found["JPEG 384"]["psnr"][-1]
+    assert found["JPEG 384"]["row_bytes"] < found["whole 384"]["row_bytes"]
 
 
 def test_psnr(study: ModuleType) -> None:
@@ -62,7 +67,7 @@ def test_a_tiny_run_with_its_picture(
     monkeypatch.setattr(sys, "argv", ["crop_study", "--draws", "1", *paths])
     study.main()
     found = json.loads((tmp_path / "record.json").read_text())
-    assert [row["stored"] for row in found["resampling"]] == [256, 320, 384, 512]
+    assert [row["stored"] for row in found["resampling"]][:4] == [f"square {size}" for size in study.STORED]
     assert "of a letterboxed square" in capsys.readouterr().out
     with Image.open(tmp_path / "crops.png") as image:
         assert image.size[1] > 600
