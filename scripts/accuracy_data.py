@@ -77,9 +77,9 @@ def photos(root: Path | None, work: Path, images: int, size: int) -> Built:
     """An ImageFolder with train/ and val/; one without val/ is cut into tiles; None: textures."""
     told = "photographs, train/ and val/"
     if root is None:
-        root, told = _write_textures(work / "textures", images), "textures, train/ and val/"
+        root, told = write_textures(work / "textures", images), "textures, train/ and val/"
     elif not (root / "val").is_dir():
-        root = _write_tiles(root / "train" if (root / "train").is_dir() else root, work / "tiles")
+        root = write_tiles(root, work / "tiles", TILES)
         told = f"{TILES[0]} x {TILES[1]} tiles of photographs, a quarter of them held out"
     recipe = BuildRecipe(kind="imagefolder", root=root, out=work / "photo-store", transforms=square(size))
     build(recipe, overwrite=True)
@@ -98,9 +98,11 @@ def _with_text_keys(root: Path, out: Path) -> Path:
     return out
 
 
-def _write_tiles(root: Path, out: Path) -> Path:
-    rows, columns = TILES
-    for path in sorted(path for path in root.glob("*/*") if path.is_file()):
+def write_tiles(root: Path, out: Path, shape: tuple[int, int]) -> Path:
+    """Photographs as tiles in ``train`` and ``val``, which has a quarter; the class is the photograph's."""
+    rows, columns = shape
+    folder = root / "train" if (root / "train").is_dir() else root
+    for path in sorted(path for path in folder.glob("*/*") if path.is_file()):
         with Image.open(path) as image:
             picture = image.convert("RGB")
         width, height = picture.width // columns, picture.height // rows
@@ -113,7 +115,8 @@ def _write_tiles(root: Path, out: Path) -> Path:
     return out
 
 
-def _write_textures(out: Path, images: int) -> Path:
+def write_textures(out: Path, images: int) -> Path:
+    """Textures as an ImageFolder with ``train`` and ``val``."""
     for split, count, seed in (("train", images, 0), ("val", images // 2, 1)):
         for number in range(count):
             name = sorted(GRAINS)[number % len(GRAINS)]
