@@ -47,7 +47,7 @@ class JsonValues:
     def count(self, body: object, where: str) -> int:
         """An integer from 0 on."""
         if type(body) is not int or not 0 <= body < 2**62:
-            raise self.fail(where, "an integer", body)
+            raise self.fail(where, "an integer from 0 on, below 2**62", body)
         return body
 
     def text(self, body: object, where: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from other_process import OtherProcess
 from torch.utils.data import DataLoader, IterableDataset
+from whole_datasets import some_images, whole_dataset
 from written_datasets import ROWS, of_one_value
 
 import mmload
@@ -225,3 +226,12 @@ def test_a_holder_that_may_not_be_asked_leaves_a_copy_of_ones_own(path: Path, mo
     with Loader(path, tier="memory") as loader:
         assert all(bool((batch.images == 7).all()) for batch in loader if isinstance(batch, Batch))
         assert "not shared with other processes: process 12" in loader.stats()["tier_reason"]
+
+
+def test_pixels_of_another_decoder_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two environments of one machine: they may differ in a level. The stored bytes are the same in both."""
+    split = mmload.open(whole_dataset(tmp_path / "data", some_images(), encoding="jpeg"))["train"]
+    before = [kept_rows._key_of(split, decoded) for decoded in (False, True)]
+    monkeypatch.setattr(kept_rows, "version", lambda package: "0.0")
+    after = [kept_rows._key_of(split, decoded) for decoded in (False, True)]
+    assert (before[0] == after[0], before[1] == after[1]) == (True, False)
