@@ -166,7 +166,8 @@ class KeptBlocks:
         for run in self.grid.runs(blocks, 1 << 30):
             states = self.states[run.first : run.first + run.blocks]
             states[:] = (states & ~np.uint32(_KIND)) + np.uint32(_STEP)  # first: readers look at them after reading
-            if not punch(self.handle(run.shard), run.offset, run.length):
+            start, end = self._first_page(run), self._last_page(run)
+            if not punch(self.handle(run.shard), start, end - start):
                 raise RemoteError(
                     f"{self.root} is on a file system whose files can have no holes, so blocks cannot be evicted; "
                     "use a cache_limit of at least the dataset's bytes, or another folder"
@@ -174,6 +175,32 @@ class KeptBlocks:
             freed += run.length
         self.cache.count(-freed)
         return freed
+
+    def _first_page(self, run: Run) -> int:
+        """Where the page of a run's first byte begins; that byte, if another block there has to stay.
+
+        Only whole pages can be freed, so a block that goes last takes the rest of its page along. Blocks there that are
+        absent may be on their way: their states change, so that their bytes, which may go, are not taken for there.
+        """
+        page, start, block = run.offset // _PAGE * _PAGE, run.offset, run.first
+        while start > page and not self.states[block - 1] & _KIND:
+            block -= 1
+            start = self.grid.offset_of(block, run.shard)
+        if start > page:
+            return run.offset
+        self.states[block : run.first] += np.uint32(_STEP)
+        return page
+
+    def _last_page(self, run: Run) -> int:
+        """Where the page of a run's last byte ends, or that byte, as :meth:`_first_page`."""
+        end, block = run.offset + run.length, run.first + run.blocks
+        page, last = -(-end // _PAGE) * _PAGE, int(self.grid.starts[run.shard + 1])
+        while block < last and self.grid.offset_of(block, run.shard) < page and not self.states[block] & _KIND:
+            block += 1
+        if block < last and self.grid.offset_of(block, run.shard) < page:
+            return end
+        self.states[run.first + run.blocks : block] += np.uint32(_STEP)
+        return page
 
     def close(self) -> None:
         """Close the files."""

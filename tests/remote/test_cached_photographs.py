@@ -173,6 +173,31 @@ def test_a_block_that_goes_while_it_is_read_is_read_again(
     assert np.array_equal(reader.rows(rows).bytes, photographs["train"].reader.whole("images").rows(rows).bytes)
 
 
+def test_blocks_that_go_take_their_pages_along(url: str, tmp_path: Path) -> None:
+    """They share pages, and begin and end within them; a neighbor that is on its way is not taken for there."""
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    remote["train"].reader.whole("images").rows(np.arange(len(SIZES)))
+    kept = remote["train"].reader.blocks("images").kept  # type: ignore[attr-defined]
+    runs = {run.first: run for run in kept.grid.runs(np.arange(kept.grid.blocks), 1)}
+    contents = {first: bytes(kept.stored(run)) for first, run in runs.items()}
+    there = set(runs)
+    for block in np.random.default_rng(0).permutation(kept.grid.blocks).tolist():
+        with kept.cache.counting():
+            kept.evict(np.array([block]))
+        there.remove(block)
+        assert all(bytes(kept.stored(runs[first])) == contents[first] for first in there)
+    assert sum(path.stat().st_blocks for path in kept.root.rglob("images.bytes.memmap")) == 0
+    coming, other = runs[1], runs[2]
+    assert other.offset % 4096
+    kept.cache.count(coming.length + other.length)
+    kept.keep(other, memoryview(contents[2]), kept.states[2:3].copy())
+    seen = kept.states[1:2].copy()
+    with kept.cache.counting():
+        kept.evict(np.array([2]))
+    kept.keep(coming, memoryview(contents[1]), seen)
+    assert not kept.are_there(np.array([1])).any()
+
+
 def test_what_a_crash_of_the_machine_lost_is_fetched_again(photographs: Dataset, url: str, tmp_path: Path) -> None:
     rows = np.arange(11)
     expected = photographs["train"].reader.whole("images").rows(rows).bytes
