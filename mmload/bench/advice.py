@@ -55,6 +55,8 @@ class Layout:
         build_seconds: with all cores.
         images_per_second: that a loader gives from memory with all cores, as resized crops with flips.
         never_seen: share of the photographs' area that is cut off, 0 to 1.
+        tried: how many samples were read.
+        unreadable: how many of these could not be read, and are left out of the numbers.
     """
 
     options: str
@@ -62,6 +64,8 @@ class Layout:
     build_seconds: float
     images_per_second: float
     never_seen: float
+    tried: int
+    unreadable: int
 
 
 def layouts(size: int) -> dict[str, tuple[int | str, WholeLayout | None]]:
@@ -142,6 +146,8 @@ def _tried(
         build_seconds=seconds * share,
         images_per_second=_rate(folder / "dataset", min(CROP, size if isinstance(size, int) else CROP), threads),
         never_seen=_never_seen(transforms, folder / "dataset"),
+        tried=len(chosen),
+        unreadable=len(chosen) - record.rows,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mmload.cli.interrupt import interruptible
 from mmload.cli.terminal import show
-from mmload.errors import UsageError
+from mmload.errors import UsageError, counted
 from mmload.runtime.byte_sizes import bytes_text
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ def show_advice(recipe: BuildRecipe, size: str | None, store: Mapping[str, objec
         f"{SAMPLES} images at most were built in each layout, and loaded from memory as resized crops of "
         f"{min(CROP, pixels)} pixels:"
     )
+    tried, unreadable = found[0].tried, found[0].unreadable
+    if unreadable:
+        show(
+            f"{counted(unreadable, 'image')} of the {tried} cannot be read: a build ends at the first, or leaves them "
+            "out with --on-error skip"
+        )
     show(f"  {'bytes':>10}  {'build':>9}  {'images/s':>9}  {'never seen':>10}  options", *map(_line, found))
 
 

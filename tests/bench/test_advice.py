@@ -45,14 +45,16 @@ def test_layouts_cost_what_a_build_of_them_does(wide: Path, tmp_path: Path, monk
 def test_the_command_shows_them_and_builds_nothing(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "_LEAST_SECONDS", 0.0)
     monkeypatch.setattr(advice, "_EPOCH", 6)
+    (wide / "class0" / "empty.jpg").touch()
     before = contents(tmp_path)
     done = mmload("build", "imagefolder", wide, "--advise", "--size", 16, "--threads", 1)
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path) == before
     lines = done.stdout.splitlines()
-    assert len(lines) == 7
-    assert lines[2].endswith("25.0%  --size 16")
-    assert lines[6].endswith("0.0%  --layout whole --size original --encode source")
+    assert len(lines) == 8
+    assert lines[1].startswith("1 image of the 7 cannot be read: a build ends at the first, or leaves them out")
+    assert lines[3].endswith("25.0%  --size 16")
+    assert lines[7].endswith("0.0%  --layout whole --size original --encode source")
 
 
 def test_a_sample_that_cannot_be_read_is_named(wide: Path, tmp_path: Path) -> None:
