@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -288,15 +288,20 @@ class _Reader(JsonValues):
             records = [self.shard(item, f"{where}[{i}]") for i, item in enumerate(self.items(body, where))]
             for index, record in enumerate(records):
                 self.agree_shard(record, files, f"{where}[{index}].files")
-            return ShardTable.of(records)
+            return self.table(lambda: ShardTable.of(records), where)
         table = self.keys(body, where, {"rows", "files"})
         columns = self.keys(table["files"], f"{where}.files", files.keys())
         for name, file in files.items():
             own = self.keys(columns[name], f"{where}.files.{name}", {"crc32"} if file.counted else {"bytes", "crc32"})
             for key, column in own.items():
                 self.text(column, f"{where}.files.{name}.{key}")
+        rows = self.text(table["rows"], f"{where}.rows")
+        return self.table(lambda: table_of(rows, columns, files), where)
+
+    def table(self, made: Callable[[], ShardTable], where: str) -> ShardTable:
+        """The table that ``made`` returns."""
         try:
-            return table_of(self.text(table["rows"], f"{where}.rows"), columns, files)
+            return made()
         except ValueError as error:
             raise DamagedError(f"{self.path} is damaged: {where}: {error}; rebuild the dataset") from error
 

@@ -20,6 +20,7 @@ from mmload.store.field_files import FieldFile
 MOST_LISTED = 1000
 """A split of more shards has a table of columns in the manifest, which is of version 4 then."""
 
+_MOST = 2**62
 _COUNT, _CRC32 = np.dtype("<i8"), np.dtype("<u4")
 
 
@@ -46,6 +47,9 @@ class ShardTable:
         rows: int64 [S], of each shard.
         bytes: name of a file -> int64 [S], its size in each shard.
         crc32: name of a file -> uint32 [S], its checksum in each shard.
+
+    Raises:
+        ValueError: if a sum of rows or of bytes is too large for int64.
     """
 
     def __init__(
@@ -58,13 +62,16 @@ class ShardTable:
         columns: list[npt.NDArray[Any]] = [rows, *self.bytes.values(), *self.crc32.values()]
         for column in columns:
             column.flags.writeable = False
+        for name, counts in {"rows": rows, **{f"{name}.bytes": sizes for name, sizes in self.bytes.items()}}.items():
+            if counts.sum(dtype=np.float64) >= _MOST:  # a sum of int64 would wrap
+                raise ValueError(f"{name} are {counts.sum(dtype=np.float64):.3g} together, expected less than 2**62")
 
     @classmethod
     def of(cls, records: Sequence[ShardRecord]) -> ShardTable:
         """The table of some records.
 
         Raises:
-            ValueError: if they do not have the same files.
+            ValueError: if they do not have the same files, or a sum is too large.
         """
         names = list(records[0].files) if records else []
         if any(record.files.keys() != set(names) for record in records):
@@ -129,7 +136,7 @@ def table_of(rows: str, columns: Mapping[str, Mapping[str, str]], files: Mapping
     """
     counts = _array(rows, _COUNT, "rows")
     most = max((file.spec.row_bytes for file in files.values()), default=1)
-    if (counts < 0).any() or counts.sum(dtype=np.float64) * max(1, most) >= 2**62:
+    if (counts < 0).any() or counts.sum(dtype=np.float64) * max(1, most) >= _MOST:
         raise ValueError("rows has numbers below 0, or too large")
     sizes, checksums = {}, {}
     for name, file in files.items():

@@ -74,6 +74,14 @@ def test_records_of_other_files_are_no_table() -> None:
         ShardTable.of(records)
 
 
+def test_a_sum_of_sizes_that_would_wrap_is_refused_in_a_list_too() -> None:
+    body = json.loads(many(5, own=True).dumps())
+    for shard in body["splits"]["train"]["shards"]:
+        shard["files"]["images.bytes"]["bytes"] = 2**62 - 1
+    with pytest.raises(DamagedError, match=r"shards: images.bytes.bytes are 2.31e\+19 together, expected less than"):
+        loads(resealed(body), "here")
+
+
 def columns(values: list[int], dtype: str = "<i8") -> str:
     return base64.b64encode(np.array(values, dtype).tobytes()).decode()
 
@@ -106,6 +114,9 @@ def test_sizes_below_nothing_and_tables_where_none_may_be_are_refused() -> None:
     body = json.loads(many(own=True).dumps())
     body["splits"]["train"]["shards"]["files"]["images.bytes"]["bytes"] = columns([-1] * COUNT)
     with pytest.raises(DamagedError, match="images.bytes.bytes has numbers below those of rows"):
+        loads(resealed(body), "here")
+    body["splits"]["train"]["shards"]["files"]["images.bytes"]["bytes"] = columns([2**61] * COUNT)
+    with pytest.raises(DamagedError, match=r"shards: images.bytes.bytes are 2.31e\+21 together, expected less than"):
         loads(resealed(body), "here")
     with pytest.raises(DamagedError, match="shards is .*, expected a list"):
         loads(resealed(json.loads(many().dumps()) | {"version": 2}), "here")
