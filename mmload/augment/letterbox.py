@@ -69,4 +69,6 @@ class Letterbox(PlacedStep):
 
     def extra_repr(self) -> str:
         """The settings as ``repr`` shows them."""
-        return f"{self.size}, fill={self.fill}, interpolation={self.mode!r}, scaleup={self.scaleup}"
+        return (
+            f"{self.size}, fill={self.fill}, interpolation={self.mode!r}, scaleup={self.scaleup}, center={self.center}"
+        )

@@ -404,3 +404,8 @@ def test_what_first_shows_at_a_batch_is_refused_there() -> None:
 def test_invalid_arguments_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_letterbox_shows_what_it_was_given() -> None:
+    shown = repr(Letterbox(20, fill=3, scaleup=False, center=False))
+    assert all(part in shown for part in ("(20, 20)", "fill=", "3", "scaleup=False", "center=False"))
