@@ -47,6 +47,9 @@ class Batch(TensorClass):
     """int64 [B], the seed of each sample's random draws; None: they come from torch's generator."""
     extra: TensorDict | None = None
     """Any further fields of the dataset, by name."""
+    image_sizes: Tensor | None = None
+    """int64 [B, 2], height and width of each image at the top left of a larger canvas; None: images fill theirs, or
+    steps after the canvas moved them."""
 
     def __iter__(self) -> NoReturn:
         """Refuses to unpack or to iterate, for any number of rows; ``unbind(0)`` gives the rows.
@@ -63,23 +66,27 @@ class Batch(TensorClass):
         """The batch as torchvision's detection models take it: a list of images and a list of targets.
 
         Returns:
-            Images [C, H, W]; and for each a dict of ``boxes`` float32 [N, 4], ``labels`` int64 [N], which count from 1
-            as class 0 is the background there, and, where the dataset has them, ``masks`` and ``difficult``.
+            Images [C, H, W], each in its own size where the batch has ``image_sizes``; and for each a dict of ``boxes``
+            float32 [N, 4], ``labels`` int64 [N], which count from 1 as class 0 is the background there, and, where the
+            dataset has them, ``masks`` and ``difficult``.
 
         Raises:
             ValueError: if the batch has no boxes.
         """
         if self.boxes is None or self.labels is None or self.counts is None:
             raise ValueError("the batch has no boxes, labels and counts; build it for detection")
-        targets = []
+        targets, images = [], list(self.images.unbind(0))
+        sizes = [image.shape[1:] for image in images] if self.image_sizes is None else self.image_sizes.tolist()
+        images = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
         for row, count in enumerate(self.counts.tolist()):
             target = {"boxes": self.boxes[row, :count], "labels": self.labels[row, :count] + 1}
             if self.difficult is not None:
                 target["difficult"] = self.difficult[row, :count]
             if self.masks is not None:
-                target["masks"] = self.masks[row]
+                height, width = sizes[row]
+                target["masks"] = self.masks[row, :height, :width]
             targets.append(target)
-        return list(self.images.unbind(0)), targets
+        return images, targets
 
     def preview(
         self,

@@ -1,4 +1,4 @@
-"""Moves boxes and masks as a plan moves pixels.
+"""Moves boxes and masks as a plan moves pixels, and says where images lie on a canvas.
 
 It takes a :class:`~mmload.batch.Batch` and a :class:`~mmload.render.plan.Plan` and returns the batch with boxes moved
 and clipped and masks rendered by the nearest pixel. Boxes are dropped and repacked once, after the last pass. It never
@@ -87,7 +87,7 @@ class Trail(NamedTuple):
 def followed(
     batch: Batch, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
 ) -> tuple[Batch, Trail | None]:
-    """The batch with boxes and masks as the plan moves them; unchanged where it moves nothing.
+    """The batch with boxes, masks and ``image_sizes`` as the plan moves pixels; unchanged where it moves nothing.
 
     Boxes are moved and clipped, and none is dropped: :func:`judged` does that once, after all passes, so that what a
     later resize enlarges again stays, however the steps were split into passes.
@@ -98,6 +98,10 @@ def followed(
         trail: of the passes before it; None: there was none.
         own: the masks, in place of the batch's, if they have a size each.
     """
+    if plan.canvas is not None:
+        batch = batch.replace(image_sizes=sizes_on_canvas(plan))
+    elif batch.image_sizes is not None and (plan.moves or plan.mixing is not None):
+        batch = batch.replace(image_sizes=None)
     if not plan.moves:
         return batch, trail
     masks = batch.masks if own is None else gathered_own_masks(own, plan)
@@ -108,6 +112,17 @@ def followed(
         return batch, trail
     boxes, trail = moved_boxes(batch.boxes, plan, trail or Trail.before(batch.boxes, plan))
     return batch.replace(boxes=boxes), trail
+
+
+def sizes_on_canvas(plan: Plan) -> Tensor | None:
+    """Height and width of each image on its canvas, int64 [B, 2]; None where steps moved or mixed images."""
+    canvas, how = plan.canvas, plan.resampling
+    if canvas is None or how is None or how.placement is None or plan.mixing is not None:
+        return None
+    moved = how is not canvas.resampling or plan.flip_x is not canvas.flip_x or plan.flip_y is not canvas.flip_y
+    if moved or (plan.program is not None and plan.program.operations & MOVES):
+        return None
+    return torch.stack((how.placement.rows, how.placement.cols), 1)
 
 
 def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Tensor]:

@@ -338,6 +338,8 @@ class PreparedBatch:
             if not (isinstance(step, AfterStep) and step.takes_uint8):
                 images = self._converted(images)
             before = images
+            if self._batch.image_sizes is not None:  # such a step may move pixels
+                self._batch = self._batch.replace(image_sizes=None)
             if isinstance(step, AfterStep):
                 if sees_fields(step):
                     self._judge()

@@ -25,7 +25,7 @@ Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], A
 ARRAYS = ("numpy", "dlpack")
 """The forms that are dicts of all fields as arrays."""
 
-_OF_EACH_VIEW = ("images", "boxes", "labels", "difficult", "counts", "masks", "seeds")
+_OF_EACH_VIEW = ("images", "boxes", "labels", "difficult", "counts", "masks", "seeds", "image_sizes")
 """Fields that differ between views, whatever their steps are."""
 
 _BOXES = ("boxes", "labels", "counts")

@@ -137,7 +137,7 @@ def _extreme_sizes(split: Rows) -> torch.Tensor:
 
 
 def returns_for(
-    form: Form | None, collate: Any, split: Rows, fields: Sequence[str], device: torch.device
+    form: Form | None, collate: Any, split: Rows, fields: Sequence[str], device: torch.device, framed: bool = False
 ) -> Returns | None:
     """What batches are given as; None: as the collate makes them.
 
@@ -150,7 +150,8 @@ def returns_for(
     returns = Returns(form, collate)
     if collate is None or isinstance(collate, Collate | Views):
         source = f"split {split.name!r}"
-        returns.refuse_fields(split.fields, (*fields, "ids", "seeds"), source)
+        made = ("ids", "seeds", "image_sizes") if framed else ("ids", "seeds")
+        returns.refuse_fields(split.fields, (*fields, *made), source)
     returns.refuse_device(device)
     return returns
 

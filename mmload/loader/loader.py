@@ -197,8 +197,8 @@ class Loader:
         self._listed_again = _listed_again(self._view)
         self._sampler = sampler
         self._ranks_given = rank is not None or sampler is not None
-        self._returns = returns_for(returns, collate, self.split, self._fields, self.device)
         self._framed = bucket is not None
+        self._returns = returns_for(returns, collate, self.split, self._fields, self.device, self._framed)
         refuse_collate(collate, self.split, self._fields, self._framed)
         self._pool: WorkerPool | None = None
         self._epoch = self._offset = 0

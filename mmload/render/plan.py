@@ -107,6 +107,7 @@ class Plan:
         mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
         dropped: bool [B, M], boxes that go whatever is left of them; None: none.
         sizes: int64 [B, 2], height and width of each image; None: all have those of ``source``.
+        canvas: the plan as :meth:`framed` left it; None: it was not.
     """
 
     count: int
@@ -131,6 +132,7 @@ class Plan:
     mixing: Mixing | None = None
     dropped: Tensor | None = None
     sizes: Tensor | None = None
+    canvas: Plan | None = None
 
     @classmethod
     def of(cls, count: int, source: tuple[int, int, int], peak: float, device: torch.device) -> Plan:
@@ -335,9 +337,9 @@ class Plan:
         )
         if how is None:  # a resize to the same size, which copies pixels
             how = Resampling(height=0, width=0, mode="bilinear", antialias=True)
-        return replace(
-            self, resampling=replace(how, height=height, width=width, placement=placed), height=height, width=width
-        )
+        how = replace(how, height=height, width=width, placement=placed)
+        made = replace(self, resampling=how, height=height, width=width)
+        return replace(made, canvas=made)
 
     def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
         """The plan followed by flips, bool [B] each."""

@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmload import Collate, Loader
 from mmload import open as open_dataset
-from mmload.augment import ColorJitter, Normalize, RandomHorizontalFlip, RandomVerticalFlip, Resize
+from mmload.augment import (
+    CenterCrop,
+    ColorJitter,
+    Normalize,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    Resize,
+)
+from mmload.batch import Batch, make_batch
 from mmload.errors import UsageError
 from mmload.loader import bucket_orders
 from mmload.loader.bucket_orders import Bucketed
@@ -89,6 +98,7 @@ def test_each_image_lies_whole_at_the_top_left_of_its_batch(path: Path) -> None:
         seen: list[int] = []
         for batch in loader:
             ids = batch.ids.tolist()
+            assert batch.image_sizes.tolist() == [list(SIZES[i]) for i in ids]
             assert batch.images.shape[2:] == tuple(max(sides) for sides in zip(*(SIZES[i] for i in ids), strict=True))
             for i, image, mask, box in zip(ids, batch.images, batch.masks, batch.boxes, strict=True):
                 height, width = SIZES[i]
@@ -102,6 +112,40 @@ def test_each_image_lies_whole_at_the_top_left_of_its_batch(path: Path) -> None:
                 assert box.tolist() == [[0, 0, width, height]]
             seen += ids
     assert sorted(seen) == list(range(len(SIZES)))
+
+
+def test_torchvision_gets_each_image_and_mask_in_its_own_size(path: Path) -> None:
+    split = open_dataset(path)["train"]
+    collate = Collate(RandomHorizontalFlip(1.0), dtype=torch.uint8)
+    options: dict[str, Any] = {"bucket": "aspect", "batch_size": 4, "collate": collate}
+    fields = ("images", "masks", "boxes", "counts", "image_sizes", "ids")
+    with Loader(path, returns=fields, **options) as loader:
+        for images, masks, boxes, counts, sizes, ids in loader:
+            labels = torch.zeros_like(boxes[..., 0], dtype=torch.int64)
+            made = Batch(images, None, boxes, labels, None, counts, masks, image_sizes=sizes, batch_size=[len(ids)])
+            for i, image, target in zip(ids.tolist(), *made.to_torchvision(), strict=True):
+                shown = split[i].images.flip(2)
+                assert torch.equal(image, shown)
+                assert torch.equal(target["masks"], shown[0])
+                assert target["boxes"].tolist() == [[0, 0, SIZES[i][1], SIZES[i][0]]]
+
+
+def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images(path: Path) -> None:
+    batch, sizes = make_batch({}, 2, seeds=torch.arange(2)), torch.tensor([[20, 30], [24, 26]])
+
+    def found(*steps: nn.Module) -> Any:
+        prepared = Collate(*steps).prepare(batch, (3, 0, 0), sizes=sizes, framed=True)
+        got = prepared.finish(torch.zeros(prepared.shape, dtype=prepared.dtype)).image_sizes
+        return got if got is None else got.tolist()
+
+    jitter = ColorJitter(0.4)
+    assert found() == found(jitter) == found(jitter, Normalize.imagenet()) == found(RandomErasing()) == sizes.tolist()
+    assert found(Resize(10), jitter) == [[10, 15], [10, 10]]
+    moving = (RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), CenterCrop(8), nn.Identity())
+    assert [found(jitter, step) for step in moving] == [None] * 4
+    assert found(Resize((8, 8))) is None
+    with pytest.raises(UsageError, match="image_sizes"):
+        Loader(path, collate=Collate(Resize((8, 8))), returns=("image_sizes",))
 
 
 def test_resizes_come_before_the_canvas_and_levels_after_it(path: Path) -> None:
