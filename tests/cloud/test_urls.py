@@ -48,5 +48,5 @@ def test_paths_are_no_urls() -> None:
 
 
 def test_a_url_that_went_through_a_path_is_found_out() -> None:
-    with pytest.raises(UsageError, match=r"s3:/bucket/x is a URL.*: do this"):
+    with pytest.raises(UsageError, match=r"s3://bucket/x is a URL.*: do this"):
         refuse_url(Path("s3://bucket/x"), "do this")

@@ -120,6 +120,7 @@ def test_what_was_read_is_not_fetched_again(photographs: Dataset, url: str, buck
     assert used >= sum(path.stat().st_size for path in photographs.path.rglob("*.bytes.memmap"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, "block"])
 def test_half_of_the_data_in_cache(tmp_path: Path, shuffle: bool | str) -> None:
     pytest.importorskip("obstore", reason="object storage needs obstore")
