@@ -13,25 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import integer, refusal, shown, torch_device
-from mmload.augment.boxes import BoxRule, Trail, boxes_in, followed, judged
-from mmload.augment.checks import (
-    refuse_batch,
-    refuse_changed,
-    refuse_fields,
-    refuse_steps,
-    refuse_targets,
-    refuse_values,
-)
-from mmload.augment.draws import Draws, fresh_seeds
+from mmload.augment.boxes import BoxRule
+from mmload.augment.checks import refuse_batch, refuse_fields, refuse_steps, refuse_targets
+from mmload.augment.draws import fresh_seeds
 from mmload.augment.epochs import SharedEpoch, epoch_of_loader
-from mmload.augment.mix import MixStep
-from mmload.augment.passes import one_pass, rehearse, rendered
+from mmload.augment.passes import rehearse
+from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.rows import apart, have_sizes, stacked_rows
-from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
 from mmload.errors import counted
-from mmload.render.image_lines import ImageLines, Numbers
-from mmload.render.plan import Plan
+from mmload.render.image_lines import ImageLines
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
@@ -256,145 +247,3 @@ class Collate(nn.Module):
             if len(self._possible) >= _MOST_STARTS:
                 self._possible.clear()
             self._possible.add(start)
-
-
-class PreparedBatch:
-    """A batch whose draws are made and whose pixels are yet to be rendered.
-
-    Attributes:
-        shape: [B, C, h, w] of the memory to render into.
-        dtype: of that memory.
-        memory_format: of that memory.
-    """
-
-    def __init__(
-        self,
-        collate: Collate,
-        batch: Batch,
-        seeds: Tensor,
-        shape: tuple[int, int, int],
-        source: torch.dtype,
-        sizes: Tensor | None = None,
-        masks: OwnMasks | None = None,
-        framed: bool = False,
-    ) -> None:
-        self._collate = collate
-        self._own_masks, self._framed = masks, framed
-        self._batch = batch
-        self._seeds = seeds
-        self._epoch = collate.epoch
-        self._trail: Trail | None = None
-        self._mixer: MixStep | None = None
-        start = Plan.of(len(seeds), shape, white(source), seeds.device)
-        start = start if sizes is None else Plan.of_sizes(sizes, shape[0])
-        self._rendering, self._next = self._described(0, start, source)
-        collate.refuse_later_passes(batch, self._rendering, self._next)
-        self.shape = self._rendering.plan.shape
-        self.dtype = self._rendering.dtype
-        self.memory_format = collate.memory_format
-
-    def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
-        """Renders samples from ``first`` on, on a CPU.
-
-        Threads may share a batch, unless its samples are mixed: these are rendered in order, by one thread.
-
-        Args:
-            first: the first of them.
-            images: contiguous uint8 [N, C, H, W].
-            indices: int64 [b], which of the images each sample is.
-            out: [b, C, h, w].
-        """
-        self._rendering.on_cpu.render_rows(first, images, indices, out)
-
-    @property
-    def needed(self) -> Numbers:
-        """Of images of a size each, the lines that are needed: int64 [B, 2], the first and the one after the last."""
-        return self._rendering.on_cpu.needed
-
-    def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Renders samples from ``first`` on whose images have a size each, on a CPU; threads as in :meth:`render_rows`.
-
-        Args:
-            first: the first of them.
-            lines: of the samples' images, at least those that are :attr:`needed`.
-            out: [b, C, h, w].
-        """
-        self._rendering.on_cpu.render_lines(first, lines, out)
-
-    def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
-        """Renders all samples: see :meth:`mmload.render.rendering.Rendering.render_batch`."""
-        refuse_values(images, indices, self._collate.steps)
-        self._rendering.render_batch(images, out, indices)
-
-    def finish(self, out: Tensor) -> Batch:
-        """Runs what could not be composed on the rendered images and gives the finished batch."""
-        self._follow(self._rendering.plan)
-        images, at = out, self._next
-        while at < len(self._collate.steps):
-            step = self._collate.steps[at]
-            if isinstance(step, Step):
-                images, at = self._rendered(at, images)
-                continue
-            if not (isinstance(step, AfterStep) and step.takes_uint8):
-                images = self._converted(images)
-            before = images
-            if self._batch.image_sizes is not None:  # such a step may move pixels
-                self._batch = self._batch.replace(image_sizes=None)
-            if isinstance(step, AfterStep):
-                if sees_fields(step):
-                    self._judge()
-                rendered = self._batch.replace(images=images)
-                self._batch = step.changed(rendered, self._draws(at), self._collate.box_rule)
-                images = self._batch.images
-            else:
-                images = step(images)
-            images = refuse_changed(step, images, before, self._collate.dtype, self._batch)
-            at += 1
-        self._judge()
-        images = self._converted(images).contiguous(memory_format=self.memory_format)
-        finished: Batch = self._batch.replace(images=images)
-        return finished
-
-    def _follow(self, plan: Plan) -> None:
-        """Takes boxes, masks and targets through a pass."""
-        self._batch, self._trail = followed(self._batch, plan, self._trail, self._own_masks)
-        self._own_masks = None
-        if self._mixer is not None:
-            self._batch, self._mixer = self._mixer.mixed(self._batch, plan), None
-
-    def _judge(self) -> None:
-        """Drops boxes, after the last pass or before a step that sees them."""
-        self._batch, self._trail = judged(self._batch, self._trail, self._collate.box_rule), None
-
-    def _rendered(self, at: int, images: Tensor) -> tuple[Tensor, int]:
-        """A further pass, from step ``at`` as far as steps compose; the images and the step after it."""
-        shape = images.shape[1], images.shape[2], images.shape[3]
-        nothing = Plan.of(len(images), shape, white(images.dtype), images.device)
-        rendering, following = self._described(at, nothing, images.dtype)
-        self._follow(rendering.plan)
-        return rendered(rendering, images, self.memory_format), following
-
-    def _converted(self, images: Tensor) -> Tensor:
-        """The images in the collate's dtype, scaled to [0, 1] if they were integers."""
-        if images.dtype == self._collate.dtype:
-            return images
-        shape = images.shape[1], images.shape[2], images.shape[3]
-        plan = Plan.of(len(images), shape, white(images.dtype), images.device)
-        return rendered(Rendering(plan, self._collate.dtype), images, self.memory_format)
-
-    def _described(self, at: int, nothing: Plan, source: torch.dtype) -> tuple[Rendering, int]:
-        """The description of the steps from ``at`` that compose, and the first step that does not."""
-        rendering, following = one_pass(
-            self._collate.steps, at, nothing, source, self._collate.dtype, self._draws, self._framed
-        )
-        mixers = [step for step in list(self._collate.steps)[at:following] if isinstance(step, MixStep)]
-        self._mixer = mixers[-1] if mixers else self._mixer
-        return rendering, following
-
-    def _draws(self, at: int) -> Draws:
-        """The draws of step ``at``."""
-        boxes = None if self._batch.boxes is None else self._boxes_in
-        return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids, boxes=boxes)
-
-    def _boxes_in(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        return boxes_in(self._batch, plan, self._trail)

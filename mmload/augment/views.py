@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import shown
-from mmload.augment.collate import Collate, PreparedBatch
+from mmload.augment.collate import Collate
 from mmload.augment.draws import view_seeds
+from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.rows import apart, have_sizes, stacked_rows
 from mmload.batch import Batch
 from mmload.render.torch_sampling import OwnMasks

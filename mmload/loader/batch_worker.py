@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.collate import Collate, PreparedBatch
+from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.augment.epochs import batch_of_epoch
 from mmload.augment.per_sample import PerSample
+from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, Made, make_batch
 from mmload.errors import MmloadError

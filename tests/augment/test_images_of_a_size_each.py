@@ -30,7 +30,8 @@ from mmload.augment import (
     ScaleJitter,
     TwoViews,
 )
-from mmload.augment.collate import Collate, PreparedBatch
+from mmload.augment.collate import Collate
+from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
 from mmload.render.image_lines import LINES, PIXELS, PLANES, ImageLines
 

@@ -29,8 +29,9 @@ from mmload.augment import (
     RandomVerticalFlip,
     Resize,
 )
-from mmload.augment.collate import Collate, PreparedBatch
+from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, sample_seeds, whole_numbers
+from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
