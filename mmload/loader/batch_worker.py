@@ -25,6 +25,7 @@ from mmload.errors import MmloadError
 from mmload.loader.device_batches import DeviceBatches
 from mmload.loader.device_transfer import CudaPort
 from mmload.loader.order import Taken
+from mmload.loader.stored_rows import lines_of
 from mmload.loader.tiers import Tier, make
 from mmload.loader.whole_tiers import WholeDisk, WholeMemory, WholeTier, own_masks
 from mmload.runtime.memory_pool import MemoryPool
@@ -244,8 +245,8 @@ def _render_whole(views: Sequence[PreparedBatch], outs: Sequence[Tensor], tier: 
     firsts, stops = zip(*(view.needed.T for view in views), strict=True)
     needed = np.stack((np.minimum.reduce(firsts), np.maximum.reduce(stops)), 1)
     first = 0
-    for lines in tier.parts(rows, needed):
-        stop = first + len(lines.places)
+    for stored in tier.parts(rows, needed):
+        lines, stop = lines_of(stored, tier.reader), first + len(stored.rows)
         for view, out in zip(views, outs, strict=True):
             view.render_lines(first, lines, out[first:stop])
         first = stop

@@ -1,13 +1,12 @@
-"""Where whole photographs are read from, the files or memory; only what their windows need is read or decoded.
+"""Where whole photographs are read from, the files or memory; only what their windows need is read.
 
 Of a row of pixels the lines of the window are read, which are one range of bytes. A JPEG is read whole, which takes a
-tenth of the time of decoding it, and the strip of lines that the window needs is decoded. The tier "memory" keeps rows
-as they are stored, or the pixels of all.
+tenth of the time of decoding it. The tier "memory" keeps rows as they are stored, or the pixels of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from mmload.loader.kept_rows import KeptRows, kept_rows
 from mmload.loader.row_counts import RowCounts
-from mmload.render.image_lines import HEIGHT, LAYOUT, LINES, PIXELS, START, ImageLines
+from mmload.loader.stored_rows import Bytes, Numbers, StoredRows, lines_of
+from mmload.render.image_lines import HEIGHT, LAYOUT, LINES, PIXELS, START
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
 from mmload.store.joined_whole import JoinedWhole
@@ -25,9 +25,6 @@ from mmload.store.row_reader import memory_of
 from mmload.store.split_views import Rows
 from mmload.store.whole_reader import WholeReader, row_requests
 from mmload.store.whole_rows import JPEG
-
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 PART_BYTES = 2 * 2**20
 """Bytes of pixels that a thread reads or decodes at a time before it renders them."""
@@ -47,7 +44,11 @@ class WholeTier(Protocol):
     def sizes(self, rows: Tensor) -> Tensor:
         """Height and width of rows, int64 [B, 2]."""
 
-    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
+    @property
+    def reader(self) -> WholeReader | JoinedWhole:
+        """Where the rows come from."""
+
+    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
         """The rows in turn, some at a time, at least the lines from ``needed`` [B, 2]; valid until the next part.
 
         Raises:
@@ -64,16 +65,16 @@ class WholeDisk(RowCounts):
 
     def __init__(self, split: Rows) -> None:
         super().__init__()
-        self._reader = whole_reader(split)
+        self.reader = whole_reader(split)
 
     def sizes(self, rows: Tensor) -> Tensor:
         """See :class:`WholeTier`."""
-        return sizes_of(self._reader, rows)
+        return sizes_of(self.reader, rows)
 
-    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
+    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
         """See :class:`WholeTier`."""
         self.count(misses=len(rows))
-        reader, numbers = self._reader, rows.numpy()
+        reader, numbers = self.reader, rows.numpy()
         index, channels = reader.index, reader.spec.channels
         sizes, jpeg = index.sizes[numbers].astype(np.int64), index.encodings[numbers] == JPEG
         lines = sizes[:, 1] * channels
@@ -89,7 +90,7 @@ class WholeDisk(RowCounts):
             places = np.empty((group.stop - group.start, 6), np.int64)
             places[:, 0], places[:, 1] = ends[group] - lengths[group], needed[group, 0]
             places[:, 2], places[:, 3:5], places[:, 5] = np.diff(needed[group])[:, 0], sizes[group], LINES
-            yield _decoded(reader, numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
+            yield StoredRows(numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
 
 
 class WholeMemory(RowCounts):
@@ -104,7 +105,7 @@ class WholeMemory(RowCounts):
 
     def __init__(self, split: Rows, decoded: bool = False) -> None:
         super().__init__()
-        self._reader, self._decoded = whole_reader(split), decoded
+        self.reader, self._decoded = whole_reader(split), decoded
         self._kept: KeptRows = kept_rows(split, decoded)
 
     @property
@@ -121,22 +122,19 @@ class WholeMemory(RowCounts):
 
     def sizes(self, rows: Tensor) -> Tensor:
         """See :class:`WholeTier`."""
-        return sizes_of(self._reader, rows)
+        return sizes_of(self.reader, rows)
 
-    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[ImageLines]:
+    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
         """See :class:`WholeTier`."""
         self._fetch(rows)
-        numbers, index, memory = rows.numpy(), self._reader.index, self._kept.memory.numpy()
+        numbers, index, memory = rows.numpy(), self.reader.index, self._kept.memory.numpy()
         starts, sizes, jpeg = self._ends[numbers], index.sizes[numbers], index.encodings[numbers] == JPEG
         lengths = self._ends[numbers + 1] - starts
         places = _places(starts, sizes)
         if self._decoded:
-            places[:, LAYOUT] = np.where(jpeg, PIXELS, LINES)
-            yield ImageLines(memory, places)
-            return
-        for group in _groups(np.where(jpeg, _pixel_bytes(places, self._reader), 0)):
-            args = numbers[group], jpeg[group], needed[group], memory, places[group], lengths[group]
-            yield _decoded(self._reader, *args)
+            places[:, LAYOUT], jpeg = np.where(jpeg, PIXELS, LINES), np.zeros_like(jpeg)
+        for group in _groups(np.where(jpeg, _pixel_bytes(places, self.reader), 0)):
+            yield StoredRows(numbers[group], jpeg[group], needed[group], memory, places[group], lengths[group])
 
     def _fetch(self, rows: Tensor) -> None:
         """Read the rows that are not in memory yet: only checked rows may be seen by others."""
@@ -144,15 +142,15 @@ class WholeMemory(RowCounts):
         self.count(len(rows) - len(absent), len(absent))
         if not len(absent):
             return
-        numbers, index = absent.numpy(), self._reader.index
+        numbers, index = absent.numpy(), self.reader.index
         lengths = index.offsets[numbers + 1] - index.offsets[numbers]
         room = np.diff(self._ends)[numbers] if self._decoded else lengths
         for group in _groups(np.maximum(lengths, room)):
             ends = np.cumsum(lengths[group])
             read = scratch("stored rows", (int(ends[-1]),), torch.uint8)
             memory, firsts = memory_of(read), ends - lengths[group]
-            requests = row_requests(self._reader, numbers[group], memory, firsts, lengths[group])
-            for _ in self._reader.served(numbers[group], requests, [len(requests)]):
+            requests = row_requests(self.reader, numbers[group], memory, firsts, lengths[group])
+            for _ in self.reader.served(numbers[group], requests, [len(requests)]):
                 pass
             parts = [request.out for request in requests]
             if self._decoded:
@@ -161,11 +159,11 @@ class WholeMemory(RowCounts):
 
     def _pixels(self, rows: Numbers, stored: Bytes, starts: Numbers, lengths: Numbers) -> list[memoryview]:
         """The pixels of rows that were read to ``starts`` of ``stored``: of each all lines."""
-        index = self._reader.index
+        index = self.reader.index
         places, needed = _places(starts, index.sizes[rows]), np.zeros((len(rows), 2), np.int64)
         needed[:, 1] = places[:, HEIGHT]
-        lines = _decoded(self._reader, rows, index.encodings[rows] == JPEG, needed, stored, places, lengths)
-        memory, sizes = memory_of(torch.from_numpy(lines.memory)), _pixel_bytes(lines.places, self._reader)
+        lines = lines_of(StoredRows(rows, index.encodings[rows] == JPEG, needed, stored, places, lengths), self.reader)
+        memory, sizes = memory_of(torch.from_numpy(lines.memory)), _pixel_bytes(lines.places, self.reader)
         firsts = lines.places[:, START].tolist()
         return [memory[first : first + size] for first, size in zip(firsts, sizes.tolist(), strict=True)]
 
@@ -218,80 +216,3 @@ def _groups(room: Numbers) -> list[slice]:
             first, used = k, 0
         used += size
     return [*groups, slice(first, len(room))] if len(room) else groups
-
-
-def _decoded(
-    reader: WholeReader | JoinedWhole,
-    rows: Numbers,
-    jpeg: npt.NDArray[np.bool_],
-    needed: Numbers,
-    stored: Bytes,
-    places: Numbers,
-    lengths: Numbers,
-) -> ImageLines:
-    """The lines of some rows, of which the JPEGs are decoded.
-
-    Args:
-        reader: names a damaged row.
-        rows: int64 [B].
-        jpeg: bool [B], which of them are JPEGs.
-        needed: int64 [B, 2], the lines that are needed.
-        stored: uint8 [n], where rows are as they are stored.
-        places: int64 [B, 6], as :class:`~mmload.render.image_lines.ImageLines` has them, of pixels.
-        lengths: int64 [B], bytes of each row in ``stored``.
-    """
-    if not jpeg.any():
-        return ImageLines(stored, places)
-    if not jpeg.all():
-        return _together(reader, rows, jpeg, needed, stored, places, lengths)
-    from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels
-
-    channels = reader.spec.channels
-    room = places[:, 3] * places[:, 4] * channels
-    pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
-    spare = scratch("strip", (int(lengths.max()) + 2,), torch.uint8).numpy()
-    places = places.copy()
-    at = 0
-    for k, (start, length) in enumerate(zip(places[:, 0].tolist(), lengths.tolist(), strict=True)):
-        height, width = places[k, 3:5].tolist()
-        lines, data = (int(needed[k, 0]), int(needed[k, 1])), stored[start : start + length]
-        try:
-            first, count = decode_lines(data, (height, width), channels, lines, spare, pixels[at:])
-        except ValueError as error:
-            raise reader.damaged(int(rows[k]), str(error)) from error
-        places[k, :3], places[k, 5] = (at, first, count), PIXELS
-        at += count * width * channels
-    return ImageLines(pixels, places)
-
-
-def _together(
-    reader: WholeReader | JoinedWhole,
-    rows: Numbers,
-    jpeg: npt.NDArray[np.bool_],
-    needed: Numbers,
-    stored: Bytes,
-    places: Numbers,
-    lengths: Numbers,
-) -> ImageLines:
-    """:func:`_decoded` where only some rows are JPEGs: the lines of the others are copied beside them."""
-    chosen = np.flatnonzero(jpeg)
-    decoded = _decoded(reader, rows[chosen], jpeg[chosen], needed[chosen], stored, places[chosen], lengths[chosen])
-    others, width = np.flatnonzero(~jpeg), places[:, 4] * reader.spec.channels
-    parts: Sequence[Bytes] = [
-        stored[start : start + size]
-        for start, size in zip(
-            (places[others, 0] + (needed[others, 0] - places[others, 1]) * width[others]).tolist(),
-            ((needed[others, 1] - needed[others, 0]) * width[others]).tolist(),
-            strict=True,
-        )
-    ]
-    used = int(decoded.places[:, 2] @ width[chosen])
-    both = scratch("both kinds of rows", (used + sum(map(len, parts)),), torch.uint8).numpy()
-    both[:used] = decoded.memory[:used]
-    made = places.copy()
-    made[chosen] = decoded.places
-    for k, part in zip(others.tolist(), parts, strict=True):
-        both[used : used + len(part)] = part
-        made[k, :3] = used, needed[k, 0], needed[k, 1] - needed[k, 0]
-        used += len(part)
-    return ImageLines(both, made)
