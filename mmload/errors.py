@@ -9,6 +9,7 @@
     │   ├── VersionError       it was written in a format this version does not know
     │   └── DamagedError       its files do not match its manifest
     ├── BuildError             a build cannot start or cannot finish
+    ├── DeviceError            a GPU fails
     └── RemoteError            object storage cannot be read or written
         └── RemoteMissingError an object does not exist
 
@@ -73,6 +74,10 @@ class DamagedError(StoreError):
 
 class BuildError(MmloadError):
     """A build cannot start or cannot finish."""
+
+
+class DeviceError(MmloadError):
+    """A GPU fails while it is used."""
 
 
 class RemoteError(MmloadError):

@@ -1,4 +1,4 @@
-"""Part "decode": JPEGs decoded on the device: how fast, alone and in a build, and how far the pixels are from a CPU's.
+"""Part "decode": JPEGs decoded on the device: how fast, alone, in a build and in a Loader, and how far from a CPU's.
 
 A build must have the same pixels whatever shares a batch with a file, and its dataset must pass ``mmload parity``.
 """
@@ -9,21 +9,26 @@ import tempfile
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gpu_check_data as data
 import torch
-from gpu_check_measure import Settings, Turn, in_turns, median, repeated, row
+from gpu_check_measure import Settings, Turn, in_turns, median, repeated, row, wait
 from torch import Tensor
 
 from mmload import parity
+from mmload.augment import Normalize, RandomHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.whole_layout import WholeLayout
+from mmload.loader import Loader
+from mmload.runtime.nvjpeg import decode_batch
 from mmload.runtime.thread_pools import available_cores, single_op_pool
 from mmload.sources.decode import Decoder
-from mmload.sources.decode_cuda import BATCH, decode_batch
+from mmload.sources.decode_cuda import BATCH
 
 
 def run(settings: Settings) -> list[dict[str, Any]]:
@@ -32,11 +37,16 @@ def run(settings: Settings) -> list[dict[str, Any]]:
     files = [path.read_bytes() for path in data.jpegs(settings.work)[:256]]
     cores = available_cores()
     rows = []
-    turns = {"build, decoded on the cpu": building(settings, "cpu")}
+    whole = whole_photographs(settings)
+    turns = {
+        "build, decoded on the cpu": building(settings, "cpu"),
+        "Loader, decoded on the cpu": loading(settings, whole, "cpu"),
+    }
     with single_op_pool(cores, "gpu-check") as pool:
         turns[f"a build's decoder, {cores} threads"] = repeated(lambda: on_cpu(pool, files), len(files), "cpu")
         if settings.device == "cuda":
             turns["build, decoded on the device"] = building(settings, "cuda")
+            turns["Loader, decoded on the device"] = loading(settings, whole, "cuda")
             name = f"the device, batches of {BATCH}, pixels back on the CPU"
             turns[name] = repeated(lambda: on_cuda(files), len(files), "cuda")
             rows = [*differences(on_cpu(pool, files), on_cuda(files)), *sameness(files), held(settings)]
@@ -73,6 +83,33 @@ def building(settings: Settings, device: str) -> Turn:
             with tempfile.TemporaryDirectory(dir=settings.work) as folder:
                 images += build(recipe_of(settings, device, Path(folder) / "out")).built
         return images / (time.perf_counter() - began)
+
+    return turn
+
+
+def whole_photographs(settings: Settings) -> Path:
+    """A dataset of whole photographs of at most 256 on the short side, as JPEGs."""
+    shrunk = ({"step": "Shrink", "size": 256},)
+    out = settings.work / "whole-photographs"
+    build(replace(recipe_of(settings, "cpu", out), transforms=shrunk, whole=WholeLayout(encode="jpeg")))
+    return out
+
+
+def loading(settings: Settings, path: Path, decode: str) -> Turn:
+    """Images a second of a Loader of whole photographs, resized crops, from memory, on the device."""
+    collate = Collate(RandomResizedCrop(224), RandomHorizontalFlip(), Normalize.imagenet())
+
+    def turn(seconds: float) -> float:
+        options = {"batch_size": 64, "shuffle": True, "tier": "memory", "device": settings.device}
+        with Loader(path, collate=collate, decode=decode, **options) as loader:
+            for _ in loader:
+                pass  # fills the memory
+            wait(settings.device)
+            began, images = time.perf_counter(), 0
+            while not images or time.perf_counter() - began < seconds:
+                images += sum(len(batch) for batch in loader)
+            wait(settings.device)
+            return images / (time.perf_counter() - began)
 
     return turn
 

@@ -6,6 +6,7 @@ renders the steps that compose; what could not be composed, and boxes and masks,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -18,6 +19,7 @@ from mmload.augment.mix import MixStep
 from mmload.augment.passes import one_pass, rendered
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
+from mmload.render.device_copies import copied_to
 from mmload.render.image_lines import ImageLines, Numbers
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
@@ -62,6 +64,7 @@ class PreparedBatch:
     ) -> None:
         self._collate = collate
         self._own_masks, self._framed = masks, framed
+        self._is_followed = False  # whether boxes, masks and targets went through the first pass
         self._batch = batch
         self._seeds = seeds
         self._epoch = collate.epoch
@@ -108,9 +111,28 @@ class PreparedBatch:
         refuse_values(images, indices, self._collate.steps)
         self._rendering.render_batch(images, out, indices)
 
+    def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
+        """Renders images of a size each on a device, and takes all that is drawn there: what is finished is there.
+
+        A batch that was drawn on the CPU has its draws whatever renders it. Nothing is read back from the device.
+
+        Args:
+            images: uint8 [C, h, w] on ``device``, one a sample, and one at least.
+            device: not the CPU.
+
+        Returns:
+            [B, C, h, w] on the device.
+        """
+        self._follow(self._rendering.plan)
+        self._is_followed = True
+        self._batch, self._seeds = self._batch.to(device), self._seeds.to(device)
+        self._trail = copied_to(self._trail, device)
+        return self._rendering.render_images(images, device)
+
     def finish(self, out: Tensor) -> Batch:
         """Runs what could not be composed on the rendered images and gives the finished batch."""
-        self._follow(self._rendering.plan)
+        if not self._is_followed:
+            self._follow(self._rendering.plan)
         images, at = out, self._next
         while at < len(self._collate.steps):
             step = self._collate.steps[at]

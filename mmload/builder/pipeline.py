@@ -21,6 +21,7 @@ from mmload.builder.planned_build import PlannedBuild, Progress, asked, differen
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.staging import Staging, killed_at_its_end
 from mmload.errors import BuildError, UsageError
+from mmload.runtime import nvjpeg
 from mmload.sources import decode_cuda
 from mmload.sources.decode import Decoder
 from mmload.store.manifest import Manifest
@@ -110,7 +111,7 @@ def local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None
     """
     on_cuda = Decoder(**recipe.decode).device == "cuda"
     if on_cuda:
-        decode_cuda.check()
+        nvjpeg.check()
     return LocalEngine(threads=decode_cuda.BATCH if on_cuda and threads is None else threads, processes=processes)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from mmload.augment.collate import Collate
 from mmload.augment.epochs import batch_of_epoch
+from mmload.augment.per_sample import has_per_sample
 from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of
@@ -19,9 +20,13 @@ from mmload.errors import UsageError, choices
 from mmload.loader.orders import ORDERS, Sampling
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
+from mmload.runtime import nvjpeg
 from mmload.runtime.local_ranks import local_ranks
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import Rows, View, view_of
+
+DECODERS = ("cpu", "cuda")
+"""What may decode the JPEGs of whole photographs."""
 
 
 def refuse_number(name: str, value: object, least: int) -> None:
@@ -55,12 +60,12 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device: torch.device, tier: str) -> None:
+def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, tier: str) -> None:
     """Refuses what cannot be done yet to rows of a size each.
 
     Raises:
         UsageError: if masks have a size each and images are not read, nothing gives the images of a batch one size,
-            or a device is to.
+            or a device is to keep them.
     """
     for name in fields:
         if not split.fields[name].own_sizes:
@@ -74,11 +79,8 @@ def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device
                 f"{rows}, and a batch has one: give a Collate that makes them one, such as "
                 "Collate(Resize(256), CenterCrop(224)); split[i] gives a row as it is"
             )
-        if device.type != "cpu" or tier == "device":
-            raise UsageError(
-                f"{rows}, and are read, decoded and rendered on the CPU: leave out device= and tier='device', and "
-                "move the batches: batch.to('cuda', non_blocking=True)"
-            )
+        if tier == "device":
+            raise UsageError(f"{rows}, and are not kept on a device: use tier='memory' or tier='disk'")
 
 
 def refuse_decoded(decoded: object, split: Rows, fields: Sequence[str], tier: str) -> None:
@@ -92,11 +94,40 @@ def refuse_decoded(decoded: object, split: Rows, fields: Sequence[str], tier: st
         raise TypeError(f"decoded is {decoded!r}; give True or False")
     if not decoded:
         return
-    images = split.fields["images"] if "images" in fields else None
-    if images is None or images.encoding not in ("jpeg", "mixed"):
+    if not _has_jpegs(split, fields):
         raise ValueError(f"decoded is True, and split {split.name!r} is read without JPEGs: leave it out")
     if tier not in ("auto", "memory"):
         raise ValueError(f"decoded is True, and tier is {tier!r}: pixels are kept in memory, so give tier='memory'")
+
+
+def refuse_decode(
+    decode: object, split: Rows, fields: Sequence[str], collate: object, device: torch.device, decoded: bool
+) -> None:
+    """Refuses what cannot decode these rows.
+
+    Raises:
+        ValueError: if ``decode`` is none of :data:`DECODERS`, rows are pixels, or a device cannot do it alone.
+        UsageError: if there is no device.
+    """
+    if decode not in DECODERS:
+        raise ValueError(f"decode is {decode!r}; use one of {', '.join(DECODERS)}")
+    if decode == "cpu":
+        return
+    said = f"decode is {decode!r}"
+    if not _has_jpegs(split, fields):
+        raise ValueError(f"{said}, and split {split.name!r} is read without JPEGs: leave it out")
+    if decoded:
+        raise ValueError(f"{said}, and decoded is True, which keeps what the CPU decodes: give one of them")
+    if device.type != "cuda":
+        raise ValueError(f"{said}, and batches go to {device}: give device='cuda'")
+    if has_per_sample(collate):
+        raise ValueError(f"{said}, and PerSample runs in the training thread, which may not wait for it: leave it out")
+    nvjpeg.check()
+
+
+def _has_jpegs(split: Rows, fields: Sequence[str]) -> bool:
+    images = split.fields["images"] if "images" in fields else None
+    return images is not None and images.encoding in ("jpeg", "mixed")
 
 
 def refuse_collate(collate: object, split: Rows, fields: Sequence[str], framed: bool = False) -> None:

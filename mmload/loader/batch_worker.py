@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.augment.epochs import batch_of_epoch
-from mmload.augment.per_sample import PerSample
+from mmload.augment.per_sample import has_per_sample
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, Made, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.device_batches import DeviceBatches
+from mmload.loader.device_rows import DeviceDecoder, LateSent, sent
 from mmload.loader.device_transfer import CudaPort
 from mmload.loader.order import Taken
 from mmload.loader.stored_rows import lines_of
@@ -57,6 +59,7 @@ class BatchWorker:
         slots: how many batches can be alive in the loader at once.
         framed: as :meth:`mmload.augment.collate.Collate.prepare` has it.
         decoded: whether the tier "memory" keeps the pixels of JPEGs.
+        decode: what decodes JPEGs, one of :data:`~mmload.loader.arguments.DECODERS`.
 
     Attributes:
         read_seconds: time spent reading rows that were gathered at once, all threads together.
@@ -76,14 +79,13 @@ class BatchWorker:
         slots: int,
         framed: bool = False,
         decoded: bool = False,
+        decode: str = "cpu",
     ) -> None:
         self._framed = framed
         self._split, self._collate, self._seed = split, collate, seed
         views = collates_of(collate)
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
-        self._finish_in_training = isinstance(collate, nn.Module) and any(
-            isinstance(module, PerSample) for module in collate.modules()
-        )
+        self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].own_sizes]
         self._own_masks = len(self._others) + ("images" in fields) < len(fields)
         self._memory = MemoryPool(spare=slots)
@@ -97,11 +99,15 @@ class BatchWorker:
         self._scratch = threading.local()
         self._lock = threading.Lock()
         self.read_seconds = self.render_seconds = 0.0
+        self._port = CudaPort(device) if device.type == "cuda" else None
+        self._decoder: DeviceDecoder | None = None
         self._device_batches: DeviceBatches | None = None
-        if device.type == "cuda":
+        if self._port is not None and self._whole is not None:
+            self._decoder = DeviceDecoder(self._whole, self._port) if decode == "cuda" else None
+        elif self._port is not None:
             copied = self._others if self._tier is None or tier == "device" else [*self._others, "images"]
             self._device_batches = DeviceBatches(
-                CudaPort(device),
+                self._port,
                 {name: split.fields[name] for name in copied},
                 tier=self._tier,
                 collate=collate,
@@ -146,10 +152,14 @@ class BatchWorker:
             seeds = sample_seeds(self._seed, epoch, rows, taken.occurrences)
             if self._device_batches is not None:
                 return self._device_batches.ship(rows, seeds, epoch, self._fill)
+            if self._decoder is not None:
+                views = self._prepared(self._without_images(rows, seeds), rows, epoch)
+                return self._decoder.batch(rows, partial(self._made_of, views))
             host_batch = self._host_batch(rows, seeds, epoch)
-            if not self._finish_in_training:
-                host_batch.finish()
-            return host_batch
+            if self._finish_in_training:
+                return host_batch if self._port is None else LateSent(self._port, host_batch)
+            host_batch.finish()
+            return host_batch if self._port is None else sent(self._port, host_batch.receive())
         except MmloadError:
             raise
         except Exception as error:
@@ -162,15 +172,31 @@ class BatchWorker:
             self.read_seconds += read
             self.render_seconds += render
 
+    def _without_images(self, rows: Tensor, seeds: Tensor) -> Batch:
+        """The rows' fields of one size each but images, read into host memory."""
+        fields = {name: self._split.reader.gather(name, rows) for name in self._others}
+        return make_batch(fields, len(rows), ids=rows, seeds=seeds)
+
+    def _made_of(self, views: Sequence[PreparedBatch], images: list[Tensor]) -> Made:
+        """The batch of images of a size each, [C, h, w] on a device."""
+        made = tuple(view.finish(view.render_images(images, images[0].device)) for view in views)
+        return made if isinstance(self._collate, Views) else made[0]
+
     def _host_batch(self, rows: Tensor, seeds: Tensor, epoch: int) -> HostBatch:
         """A batch in host memory, with its images read and, by a Collate, rendered."""
-        fields = {name: self._split.reader.gather(name, rows) for name in self._others}
-        batch = make_batch(fields, len(rows), ids=rows, seeds=seeds)
+        batch = self._without_images(rows, seeds)
         if self._spec is None:
             return HostBatch(self, self._collate, batch, epoch)
         if not isinstance(self._collate, Collate | Views):
             batch.images = self._gathered(rows)
             return HostBatch(self, self._collate, batch, epoch)
+        views = self._prepared(batch, rows, epoch)
+        return HostBatch(self, self._collate, batch, epoch, list(zip(views, self._rendered(views, rows), strict=True)))
+
+    def _prepared(self, batch: Batch, rows: Tensor, epoch: int) -> Sequence[PreparedBatch]:
+        """A batch without images as the Collate has drawn it, or as each of the Views has."""
+        if self._spec is None or not isinstance(self._collate, Collate | Views):
+            raise RuntimeError("no images are read, or a collate has no draws")
         channels, height, width = self._spec.shape
         shape, sizes, masks = (channels, height, width), None, None
         if self._whole is not None:
@@ -180,8 +206,7 @@ class BatchWorker:
             prepared = self._collate.prepare(
                 batch, shape, source=self._spec.torch_dtype, sizes=sizes, masks=masks, framed=self._framed
             )
-        views = prepared if isinstance(prepared, tuple) else (prepared,)
-        return HostBatch(self, self._collate, batch, epoch, list(zip(views, self._rendered(views, rows), strict=True)))
+        return prepared if isinstance(prepared, tuple) else (prepared,)
 
     def _gathered(self, rows: Tensor) -> Tensor:
         """The rows' images as they are stored, in pooled memory."""

@@ -11,10 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Event(Protocol):
@@ -27,11 +29,16 @@ class Event(Protocol):
 class Port(Protocol):
     """The operations of a device that copies need. Thread-safe."""
 
+    device: torch.device
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Page-locked host memory, which the device can read directly."""
 
     def copy(self, host: Tensor) -> tuple[Tensor, Event]:
         """Queue a copy; returns the tensor on the device, and an event after the copy."""
+
+    def queue(self, work: Callable[[], T]) -> tuple[T, Event]:
+        """Run ``work`` with all that it queues on the copy stream; returns what it made, and an event after it."""
 
     def hand_over(self, tensor: Tensor, event: Event) -> None:
         """Make the caller's stream wait for the event, and keep the memory until that stream is done with it."""
@@ -41,6 +48,7 @@ class CudaPort:
     """One side stream on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -49,13 +57,17 @@ class CudaPort:
 
     def copy(self, host: Tensor) -> tuple[Tensor, Event]:
         """See :class:`Port`."""
+        return self.queue(lambda: host.to(self._stream.device, non_blocking=True))
+
+    def queue(self, work: Callable[[], T]) -> tuple[T, Event]:
+        """See :class:`Port`."""
         # A new thread starts on device 0: without the device guard, leaving the stream would create a context there.
         # blocking=True: a thread that waits for a buffer sleeps; otherwise it would spin and occupy a core.
         with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
-            moved = host.to(self._stream.device, non_blocking=True)
+            made = work()
             event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has none
             event.record(self._stream)
-        return moved, event
+        return made, event
 
     def hand_over(self, tensor: Tensor, event: Event) -> None:
         """See :class:`Port`."""

@@ -123,6 +123,20 @@ def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int,
     return end + 2, begin * tall, lines
 
 
+def refuse_other_size(data: Bytes, size: tuple[int, int]) -> None:
+    """Refuses what is no JPEG of this height and width.
+
+    Raises:
+        ValueError: saying what it is.
+    """
+    try:
+        have = decode_jpeg_header(data)[:2]
+    except (ValueError, KeyError) as error:  # KeyError: a subsampling that it does not know
+        raise ValueError(f"its JPEG cannot be decoded ({error})") from error
+    if have != size:
+        raise ValueError(f"its JPEG is {have[0]} x {have[1]}, its size is {size[0]} x {size[1]}")
+
+
 def decode_lines(
     data: Bytes, size: tuple[int, int], channels: int, needed: tuple[int, int], spare: Bytes, out: Bytes
 ) -> tuple[int, int]:
@@ -142,12 +156,7 @@ def decode_lines(
     Raises:
         ValueError: if it is no sound JPEG of this size.
     """
-    try:
-        have = decode_jpeg_header(data)[:2]
-    except (ValueError, KeyError) as error:  # KeyError: a subsampling that it does not know
-        raise ValueError(f"its JPEG cannot be decoded ({error})") from error
-    if have != size:
-        raise ValueError(f"its JPEG is {have[0]} x {have[1]}, its size is {size[0]} x {size[1]}")
+    refuse_other_size(data, size)
     used, first, lines = 0, 0, size[0]
     if needed[1] - needed[0] < WORTH * size[0]:
         used, first, lines = cut_strip(data, *needed, spare)

@@ -22,13 +22,14 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Form
 from mmload.batch import Batch, Made
+from mmload.loader.announcing import Announcer
 from mmload.loader.arguments import (
     device_for,
     fields_named,
     order_named,
     ranks_for,
-    ranks_here,
     refuse_collate,
+    refuse_decode,
     refuse_decoded,
     refuse_number,
     refuse_other_ranks,
@@ -53,7 +54,7 @@ from mmload.runtime.local_ranks import threads_of_rank
 from mmload.runtime.permutation import check_integer
 from mmload.runtime.splitmix import FACTORS
 from mmload.store.dataset import Dataset, Split
-from mmload.store.split_views import Following, FollowsEpochs, View
+from mmload.store.split_views import View
 
 __all__ = ["Collate", "Loader"]
 
@@ -77,11 +78,6 @@ def _listed_again(view: View) -> Tensor | None:
     """How often each row of a subset comes before in its list, int64 [N]; None if none comes twice."""
     found = None if view.chosen is None else occurrences_in(view.chosen.numpy(), len(view.rows))
     return None if found is None else torch.from_numpy(found)
-
-
-def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Any:
-    """The rows at positions of an epoch, int64 [B]."""
-    return view.ids(order.take(epoch, start, stop).rows).numpy()
 
 
 class Loader:
@@ -120,6 +116,8 @@ class Loader:
             its own: where no step gives them one size, each batch has the size of its largest, black beside the others.
         decoded: whether ``tier="memory"`` keeps the pixels of JPEGs in place of their bytes: each row is decoded once,
             and takes as much memory as its pixels. "auto" counts these, and keeps the JPEGs where only they fit.
+        decode: what decodes the JPEGs of whole photographs: "cpu", or "cuda", the device that batches go to, by nvJPEG:
+            for other pixels than the CPU's, by 2 levels or so, and the same draws.
         fields: which stored fields to read; None: all.
         returns: what to give in place of a Batch: a tuple or a dict of names of fields, "torchvision", "numpy",
             "dlpack" or a function, as :class:`~mmload.augment.returns.Returns` says. The training thread calls the
@@ -159,6 +157,7 @@ class Loader:
         tail: str = "exact",
         bucket: str | None = None,
         decoded: bool = False,
+        decode: str = "cpu",
         fields: Sequence[str] | None = None,
         returns: Form | None = None,
     ) -> None:
@@ -179,8 +178,10 @@ class Loader:
         self.seed = seed
         self.device = device_for(device, collate)
         self._fields = fields_named(self.split, fields)
-        refuse_own_sizes(self.split, self._fields, collate, self.device, tier)
+        refuse_own_sizes(self.split, self._fields, collate, tier)
         refuse_decoded(decoded, self.split, self._fields, tier)
+        refuse_decode(decode, self.split, self._fields, collate, self.device, decoded)
+        self._decode = decode
         self.tier, self.tier_reason, self._decoded = chosen(tier, self.split, self.device, decoded)
         named = order_named(shuffle, order, sampler)
         self._order: Order | SamplerOrder
@@ -207,8 +208,7 @@ class Loader:
         self._announced: tuple[Position | None, int] = (None, 0)
         self._finished = (-1, 0)  # the epoch at whose end a state was taken, and its samples
         self._counts = Counts()
-        self._takes: list[Callable[[int, int, int], Any]] = []
-        self._following: Following | None = None
+        self._announcer = Announcer(self._order, self._view, self._fields, (self.threads - 1) * batch_size)
         if isinstance(self._order, Order) and isinstance(self._order.of, Blocks):
             warn_of_similar_samples(self._order, self._view, batch_size)
 
@@ -309,7 +309,7 @@ class Loader:
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
             self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
             self._position, self._announced = Position(epoch, offset), (None, 0)
-            self._follow(epoch, offset)
+            self._announcer.announce(epoch, offset)
             ahead, returns = self.threads + self.prefetch, self._returns
             return EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
 
@@ -318,23 +318,9 @@ class Loader:
         return {
             **self.__dict__,
             "_pool": None,
-            "_following": None,
             "_position": replace(self._position),
             "_counts": replace(self._counts),
         }
-
-    def _follow(self, epoch: int, offset: int) -> None:
-        """Tell a reader that fetches rows from afar what the epoch is going to read."""
-        order, reader = self._order, self.split.reader
-        if not isinstance(order, Order) or not isinstance(reader, FollowsEpochs):
-            return
-        if not self._takes:
-            ranks = ranks_here(order.rank, order.world_size)
-            self._takes = [partial(_rows_at, replace(order, rank=rank), self._view) for rank in ranks]
-        if self._following is not None:
-            self._following.close()
-        margin = (self.threads - 1) * self.batch_size  # a thread may be behind all others
-        self._following = reader.follow(self._fields, self._takes, epoch, offset // order.world_size, margin)
 
     def _identity(self) -> OrderIdentity:
         order = self._order
@@ -378,6 +364,7 @@ class Loader:
                 slots=self.threads + self.prefetch + 2,
                 framed=self._framed,
                 decoded=self._decoded,
+                decode=self._decode,
             )
             self._pool = WorkerPool(worker, self.threads)
         return self._pool
@@ -387,8 +374,7 @@ class Loader:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-        if self._following is not None:
-            self._following.close()
+        self._announcer.close()
 
     def __enter__(self) -> Loader:
         return self

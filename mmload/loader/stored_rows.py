@@ -46,6 +46,11 @@ class StoredRows(NamedTuple):
         rows, jpeg, needed, memory, places, lengths = self
         return StoredRows(rows[chosen], jpeg[chosen], needed[chosen], memory, places[chosen], lengths[chosen])
 
+    @property
+    def pixels(self) -> ImageLines:
+        """Of the rows that are no JPEGs, the lines."""
+        return ImageLines(self.memory, self.places)
+
     def data(self, k: int) -> Bytes:
         """The bytes of the row at place ``k``, a JPEG."""
         start = self.places[k, START]
@@ -63,7 +68,7 @@ def lines_of(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLine
         DamagedError: if a JPEG is broken, or has another size.
     """
     if not stored.jpeg.any():
-        return ImageLines(stored.memory, stored.places)
+        return stored.pixels
     if not stored.jpeg.all():
         return _together(stored, reader)
     from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels

@@ -168,7 +168,7 @@ def choose(asked: str, split: Rows, device: torch.device, decoded: bool = False)
     kind = f"pixels, decoded from {bytes_text(kept_bytes(split))}" if decoded else "images"
     if asked != "auto":
         return asked, f"{asked}: as asked" + (f"; {bytes_text(size)} of {kind}" if decoded else "")
-    if device.type == "cuda":
+    if device.type == "cuda" and not (images and images.own_sizes):
         free = torch.cuda.mem_get_info(device)[0]
         if size <= MEMORY_SHARE * free:
             return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"

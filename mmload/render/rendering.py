@@ -9,7 +9,7 @@ never draws random numbers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 
@@ -18,8 +18,9 @@ from torch import Tensor
 
 from mmload.errors import counted
 from mmload.render.cpu_rendering import CpuRendering
+from mmload.render.device_copies import copied_to
 from mmload.render.plan import Plan, refuse_levels
-from mmload.render.torch_rendering import end_by_torch, finish_by_torch, render_by_torch, work_for
+from mmload.render.torch_rendering import end_by_torch, finish_by_torch, moved_by_torch, render_by_torch, work_for
 
 _MOST_CHANNELS = 16
 """More channels than these the GPU's kernel does not take: it has code for each of them."""
@@ -67,6 +68,19 @@ class Rendering:
     def by_operations(self, images: Tensor, out: Tensor) -> None:
         """The same of ``images`` [B, C, H, W] by torch's operations, for all that no kernel does."""
         render_by_torch(self.plan, self._shift, self._scale, images, out)
+
+    def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
+        """Images of a size each, wherever they are: [B, C, h, w] there, by torch's operations.
+
+        Args:
+            images: uint8 [C, h, w] on ``device``, one at least.
+            device: where the result is to be; the plan is on the CPU.
+        """
+        levels, there = moved_by_torch(self.plan, images), copied_to(self.plan, device)
+        out = torch.empty(self.plan.shape, dtype=self.dtype, device=device)
+        rendering = Rendering(there, self.dtype)
+        finish_by_torch(there, there.whole_program(), rendering._shift, rendering._scale, levels, out)
+        return out
 
     def _fits_gpu_kernel(self, source: torch.dtype, dtype: torch.dtype) -> bool:
         """Whether a batch is what the GPU's kernel takes: uint8, and not resized."""

@@ -30,7 +30,7 @@ def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, imag
         images: the samples.
         out: [B, C, h, w].
     """
-    finish_by_torch(plan, plan.whole_program(), shift, scale, _moved(plan, images), out)
+    finish_by_torch(plan, plan.whole_program(), shift, scale, moved_by_torch(plan, images), out)
 
 
 def finish_by_torch(
@@ -59,15 +59,23 @@ def end_by_torch(plan: Plan, work: Tensor, out: Tensor) -> None:
         out.copy_(mixed_batch(plan.mixing, work))
 
 
-def _moved(plan: Plan, images: Tensor) -> Tensor:
-    """The images [B, C, h, w] cropped, resized and flipped, in their own dtype."""
+def moved_by_torch(plan: Plan, images: Tensor | Sequence[Tensor]) -> Tensor:
+    """The images cropped, resized and flipped: [B, C, h, w] in their own dtype, where they are.
+
+    Args:
+        plan: on the CPU, if the images have a size each, wherever these are: it is looked at.
+        images: [B, C, H, W]; or uint8 [C, h, w] each, one at least.
+    """
     how = plan.resampling
+    if isinstance(images, Tensor):
+        if how is None:
+            return picked(images, plan)
+        if plan.device.type != "cpu":
+            return resized_batch(images, plan, how)
+        if not len(images):
+            return images.new_empty(plan.shape)
     if how is None:
-        return picked(images, plan)
-    if plan.device.type != "cpu":
-        return resized_batch(images, plan, how)
-    if not len(images):
-        return images.new_empty(plan.shape)
+        raise ValueError("images of a size each are not resized")
     placed: Sequence[Placed | None] = placements(plan) or [None] * len(images)
     samples = zip(images, windows(plan), placed, strict=True)
     return torch.stack([_moved_one(plan, how, *sample) for sample in samples])

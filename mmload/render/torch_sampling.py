@@ -79,8 +79,8 @@ def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
     padding = padding or Padding()
     if padding.mode == "constant":
         return _cut_filled(image, window, padding)
-    y = reflected(torch.arange(top, top + rows), height, padding.mode)
-    x = reflected(torch.arange(left, left + cols), width, padding.mode)
+    y = reflected(torch.arange(top, top + rows, device=image.device), height, padding.mode)
+    x = reflected(torch.arange(left, left + cols, device=image.device), width, padding.mode)
     return image[:, y[:, None], x]
 
 

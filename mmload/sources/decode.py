@@ -22,6 +22,7 @@ from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-un
 from torch import Tensor
 
 from mmload.errors import RecipeError
+from mmload.runtime.nvjpeg import END
 from mmload.runtime.warning_filters import Shared, warnings_suppressed
 from mmload.sources.libtiff_messages import libtiff_silenced
 from mmload.store.whole_rows import MAX_PIXELS
@@ -38,7 +39,6 @@ FORMATS = (
 
 DEVICES = ("cpu", "cuda")
 
-_END = b"\xff\xd9"  # the marker that ends a JPEG
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
 _COLORS = ("Gray", "YCbCr", "RGB")  # color spaces of JPEGs that need no conversion from CMYK
 _WIDE_FORMATS = ("PNG", "PPM")  # their 32-bit mode "I" holds 16-bit values
@@ -106,7 +106,7 @@ class Decoder:
         """[C, H, W]; None if the file has no end marker (nvJPEG accepts more than libjpeg) or the device refuses it."""
         from mmload.sources import decode_cuda
 
-        if not data.endswith(_END):
+        if not data.endswith(END):
             return None
         pixels = (decode_cuda.in_gray if self.mode == "L" else decode_cuda.in_color)(data)
         return None if pixels is None or pixels.shape[1:] != size else pixels.cpu()

@@ -156,8 +156,7 @@ def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> N
     for message, collate, options in (
         ("have a size each, and a batch has one: give a Collate", None, {}),
         ("have a size each, and a batch has one: give a Collate", lambda batch: batch, {}),
-        ("rendered on the CPU: leave out device=", crop(), {"device": "cuda"}),
-        ("rendered on the CPU: leave out device=", crop(), {"tier": "device"}),
+        ("have a size each, and are not kept on a device: use tier='memory'", crop(), {"tier": "device"}),
     ):
         with pytest.raises(UsageError, match=message):
             Loader(dataset, collate=collate, **options)  # type: ignore[arg-type]

@@ -9,9 +9,8 @@ import torch
 from device_batches import COUNT, STEPS, batch_for, batches_of, stored_at
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_device import Hasty, LatePort
+from simulated_device import Hasty, LatePort, NoWaiting
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmload.augment import AlternatingHorizontalFlip, RandomResizedCrop
@@ -25,19 +24,6 @@ from mmload.loader.order import Taken
 from mmload.render.device_constants import constant
 from mmload.runtime.splitmix import mix_tensor, signed
 from mmload.store.dataset import Split
-
-
-class NoWaiting(TorchFunctionMode):
-    """Refuses what would keep a thread waiting for its device: tensors made of Python numbers, and looks at values."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        device = torch.device(kwargs.get("device") or "cpu")
-        if function in (torch.tensor, torch.as_tensor) and device.type != "cpu":
-            raise AssertionError(f"{function.__name__}({args[0]!r}) is copied to the device and waited for")
-        if function in (Tensor.tolist, Tensor.item, Tensor.nonzero, torch.nonzero) and args[0].device.type != "cpu":
-            raise AssertionError(f"{function.__name__} waits for the device")
-        return function(*args, **kwargs)
 
 
 class NoCopies(TorchDispatchMode):

@@ -19,6 +19,10 @@ import torch.nn.functional as F
 from conftest import script
 from decoding import pretended
 from interpreting import interpreted
+from simulated_device import LatePort
+
+from mmload.loader import batch_worker, device_rows
+from mmload.runtime import nvjpeg
 
 pytestmark = pytest.mark.slow
 
@@ -87,14 +91,17 @@ def test_training(settings: Any) -> None:
 
 def test_decode(settings: Any) -> None:
     rows = run("decode", settings)
-    assert len(rows) == 2
+    assert len(rows) == 3
     assert all(row["value"] > 0 for row in rows.values())
 
 
 def test_decoding_on_a_pretended_device(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pretended(monkeypatch).options = {"fastupsample": True}
+    monkeypatch.setattr(batch_worker, "CudaPort", lambda device: LatePort())
+    monkeypatch.setattr(device_rows, "decode_batch", lambda files, gray, device: nvjpeg.decode_batch(files, gray))
     rows = run("decode", dataclasses.replace(settings, device="cuda"))
     assert rows["build, decoded on the device"]["value"] > 0
+    assert rows["Loader, decoded on the device"]["value"] > 0
     assert 0 < rows["cuda against CPU: mean difference"]["value"] < 2
     assert rows["files whose pixels depend on their batch"]["right"] is True
     assert rows["parity: mean difference of stored pixels"]["right"] is True

@@ -26,8 +26,8 @@ from mmload.builder import shard_job as shards
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.builder.verify import compare
-from mmload.errors import BuildError, RecipeError, UsageError
-from mmload.sources import decode_cuda
+from mmload.errors import DeviceError, RecipeError, UsageError
+from mmload.runtime import nvjpeg
 from mmload.sources.decode import Decoder
 from mmload.sources.decode_cuda import BATCH, Batches
 from mmload.store.dataset import open as open_dataset
@@ -149,7 +149,7 @@ def test_what_the_device_refuses_is_read_here_and_the_others_there(device: Devic
     odd = encoded(Image.fromarray(NOISE), "JPEG")
     device.refuses = {odd}
     decoder = Decoder(device="cuda")
-    results = decode_cuda.decode_batch([JPEG, odd, JPEG], gray=False)
+    results = nvjpeg.decode_batch([JPEG, odd, JPEG], gray=False)
     assert [one is None for one in results] == [False, True, False]
     assert device.batches == [3, 1, 1, 1, 1]  # the last asks whether the device still works
     assert torch.equal(decoder(odd), Decoder()(odd))
@@ -176,7 +176,7 @@ def test_one_refusal_out_of_memory_is_a_failure_too(device: Device, monkeypatch:
         return [torch.zeros(3, 64, 64, dtype=torch.uint8)]
 
     monkeypatch.setattr(torchvision.io, "decode_jpeg", refuse)
-    with pytest.raises(BuildError, match="out of memory"):
+    with pytest.raises(DeviceError, match="out of memory"):
         Decoder(device="cuda")(JPEG)
 
 
