@@ -60,12 +60,12 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, tier: str) -> None:
+def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device: torch.device, tier: str) -> None:
     """Refuses what cannot be done yet to rows of a size each.
 
     Raises:
         UsageError: if masks have a size each and images are not read, nothing gives the images of a batch one size,
-            or a device is to keep them.
+            or they are to be kept on a device that is none.
     """
     for name in fields:
         if not split.fields[name].own_sizes:
@@ -79,8 +79,10 @@ def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, tier: 
                 f"{rows}, and a batch has one: give a Collate that makes them one, such as "
                 "Collate(Resize(256), CenterCrop(224)); split[i] gives a row as it is"
             )
-        if tier == "device":
-            raise UsageError(f"{rows}, and are not kept on a device: use tier='memory' or tier='disk'")
+        if tier == "device" and device.type != "cuda":
+            raise UsageError(f"{rows}, and are kept on a CUDA device or not: use tier='memory', or give device='cuda'")
+        if tier == "device" and has_per_sample(collate):
+            raise UsageError(f"{rows}, and PerSample runs on the CPU: use tier='memory' or tier='disk'")
 
 
 def refuse_decoded(decoded: object, split: Rows, fields: Sequence[str], tier: str) -> None:

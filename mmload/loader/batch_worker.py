@@ -24,7 +24,7 @@ from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, Made, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.device_batches import DeviceBatches
-from mmload.loader.device_rows import DeviceDecoder, LateSent, sent
+from mmload.loader.device_rows import DeviceDecoder, LateSent, ResidentRows, WholeOnDevice, sent
 from mmload.loader.device_transfer import CudaPort
 from mmload.loader.order import Taken
 from mmload.loader.stored_rows import lines_of
@@ -99,11 +99,16 @@ class BatchWorker:
         self._scratch = threading.local()
         self._lock = threading.Lock()
         self.read_seconds = self.render_seconds = 0.0
+        self._resident: ResidentRows | None = None
         self._port = CudaPort(device) if device.type == "cuda" else None
-        self._decoder: DeviceDecoder | None = None
+        self._on_device: WholeOnDevice | None = None
         self._device_batches: DeviceBatches | None = None
         if self._port is not None and self._whole is not None:
-            self._decoder = DeviceDecoder(self._whole, self._port) if decode == "cuda" else None
+            decoder = DeviceDecoder(self._whole, self._port, decode)
+            if tier == "device":
+                self._on_device = self._resident = ResidentRows(decoder, self._port, len(split))
+            elif decode == "cuda":
+                self._on_device = decoder
         elif self._port is not None:
             copied = self._others if self._tier is None or tier == "device" else [*self._others, "images"]
             self._device_batches = DeviceBatches(
@@ -131,9 +136,9 @@ class BatchWorker:
         return self._source.sharing if self._source else ""
 
     @property
-    def _source(self) -> Tier | WholeTier | None:
+    def _source(self) -> ResidentRows | Tier | WholeTier | None:
         """Where images are read from."""
-        return self._tier or self._whole
+        return self._resident or self._tier or self._whole
 
     def make(self, taken: Taken, epoch: int) -> Delivery:
         """Do everything for a batch that need not run in the training thread.
@@ -152,9 +157,9 @@ class BatchWorker:
             seeds = sample_seeds(self._seed, epoch, rows, taken.occurrences)
             if self._device_batches is not None:
                 return self._device_batches.ship(rows, seeds, epoch, self._fill)
-            if self._decoder is not None:
+            if self._on_device is not None:
                 views = self._prepared(self._without_images(rows, seeds), rows, epoch)
-                return self._decoder.batch(rows, partial(self._made_of, views))
+                return self._on_device.batch(rows, partial(self._made_of, views))
             host_batch = self._host_batch(rows, seeds, epoch)
             if self._finish_in_training:
                 return host_batch if self._port is None else LateSent(self._port, host_batch)

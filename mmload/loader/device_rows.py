@@ -1,4 +1,4 @@
-"""Whole photographs for a device: their JPEGs are decoded there, and batches of them arrive there.
+"""Whole photographs for a device: their JPEGs are decoded there, or all pixels kept, and batches of them arrive there.
 
 All is queued on the device's copy stream by a loader's thread, which waits until it is done: the training thread never
 waits. What batches are made of is decided by others.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -17,8 +17,14 @@ from torch import Tensor
 from mmload.batch import Made
 from mmload.loader.device_transfer import Event, Port
 from mmload.loader.jpeg_strips import decode_lines, refuse_other_size
+from mmload.loader.row_counts import RowCounts
 from mmload.loader.whole_tiers import WholeTier
 from mmload.runtime.nvjpeg import END, decode_batch
+
+T = TypeVar("T")
+
+_ROWS_AT_ONCE = 64
+"""Rows that are brought to a device at a time, to stay there."""
 
 
 class Finishing(Protocol):
@@ -68,6 +74,18 @@ class LateSent:
         return sent(self._port, self._host.receive()).receive()
 
 
+class WholeOnDevice(Protocol):
+    """Makes batches of whole photographs that lie on a device. Thread-safe."""
+
+    def batch(self, rows: Tensor, make: Callable[[list[Tensor]], Made]) -> SentBatch:
+        """What ``make`` makes of the images of rows, int64 [B], finished on the device.
+
+        Raises:
+            DamagedError: if a JPEG has another size than its row, or is broken.
+            DeviceError: if the device fails.
+        """
+
+
 class DeviceDecoder:
     """Decodes rows on a device, for any number of threads, one batch at a time.
 
@@ -76,31 +94,32 @@ class DeviceDecoder:
     Args:
         tier: where the rows are read from.
         port: the device's.
+        decode: "cuda"; "cpu": everything is decoded on the CPU, and sent.
     """
 
-    def __init__(self, tier: WholeTier, port: Port) -> None:
-        self._tier, self._port = tier, port
+    def __init__(self, tier: WholeTier, port: Port, decode: str) -> None:
+        self._tier, self._port, self._decode = tier, port, decode
         self._lock = threading.Lock()
 
     def batch(self, rows: Tensor, make: Callable[[list[Tensor]], Made]) -> SentBatch:
-        """A batch that is made of rows' images, finished on the device.
+        """See :class:`WholeOnDevice`.
 
         Memory that one thread has given back, with work on it still queued, may be what the decoder gets, which does
         not wait for the stream: so the next batch begins when all of this is done.
-
-        Args:
-            rows: int64 [B].
-            make: the batch of images uint8 [C, h, w] on the device, in the order of the rows.
-
-        Raises:
-            DamagedError: if a JPEG has another size than its row, or is broken.
-            DeviceError: if the device fails.
         """
+        return SentBatch(self._port, *self._queued(rows, make))
+
+    def images(self, rows: Tensor) -> list[Tensor]:
+        """The rows' images on the device, uint8 [C, h, w]; nothing is left to be done to them."""
+        return list(self._queued(rows, tuple)[0])
+
+    def _queued(self, rows: Tensor, make: Callable[[list[Tensor]], T]) -> tuple[T, Event]:
+        """What is made of the rows' images, and an event after it that has come."""
         stored = self._stored(rows)
         with self._lock:
             made, event = self._port.queue(lambda: make(self._images(rows, stored)))
             event.synchronize()
-        return SentBatch(self._port, made, event)
+        return made, event
 
     def _stored(self, rows: Tensor) -> list[bytes | Tensor]:
         """Each row's JPEG, or its pixels uint8 [C, h, w] in host memory."""
@@ -123,9 +142,10 @@ class DeviceDecoder:
     def _images(self, rows: Tensor, stored: list[bytes | Tensor]) -> list[Tensor]:
         """The rows on the device."""
         device, channels = self._port.device, self._tier.reader.spec.channels
-        sent_there = [k for k, data in enumerate(stored) if isinstance(data, bytes) and data.endswith(END)]
-        files = [data for k in sent_there if isinstance(data := stored[k], bytes)]
-        decoded = dict(zip(sent_there, decode_batch(files, channels == 1, str(device)), strict=True))
+        there = [k for k, data in enumerate(stored) if isinstance(data, bytes) and data.endswith(END)]
+        there = there if self._decode == "cuda" else []
+        files = [data for k in there if isinstance(data := stored[k], bytes)]
+        decoded = dict(zip(there, decode_batch(files, channels == 1, str(device)), strict=True))
         sizes = self._tier.sizes(rows).tolist()
         images = []
         for k, (data, size) in enumerate(zip(stored, sizes, strict=True)):
@@ -145,3 +165,28 @@ class DeviceDecoder:
         except ValueError as error:
             raise self._tier.reader.damaged(row, str(error)) from error
         return torch.from_numpy(out).view(height, width, channels).permute(2, 0, 1)
+
+
+class ResidentRows(RowCounts):
+    """The pixels of all rows on a device, decoded and copied there once, when it is made.
+
+    Args:
+        decoder: brings the rows there.
+        port: the device's.
+        count: how many rows there are.
+    """
+
+    sharing = ""
+
+    def __init__(self, decoder: DeviceDecoder, port: Port, count: int) -> None:
+        super().__init__()
+        self._port = port
+        parts = (torch.arange(first, min(first + _ROWS_AT_ONCE, count)) for first in range(0, count, _ROWS_AT_ONCE))
+        self._images = [image for rows in parts for image in decoder.images(rows)]
+        self.count(misses=count)
+
+    def batch(self, rows: Tensor, make: Callable[[list[Tensor]], Made]) -> SentBatch:
+        """See :class:`WholeOnDevice`."""
+        self.count(len(rows))
+        images = [self._images[row] for row in rows.tolist()]
+        return SentBatch(self._port, *self._port.queue(lambda: make(images)))

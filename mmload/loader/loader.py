@@ -178,7 +178,7 @@ class Loader:
         self.seed = seed
         self.device = device_for(device, collate)
         self._fields = fields_named(self.split, fields)
-        refuse_own_sizes(self.split, self._fields, collate, tier)
+        refuse_own_sizes(self.split, self._fields, collate, self.device, tier)
         refuse_decoded(decoded, self.split, self._fields, tier)
         refuse_decode(decode, self.split, self._fields, collate, self.device, decoded)
         self._decode = decode

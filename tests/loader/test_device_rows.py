@@ -57,6 +57,8 @@ PLAIN: dict[str, list[nn.Module]] = {
 }
 """Steps whose pixels are the same however they are computed."""
 
+FLIPPED = PerSample(v2.RandomHorizontalFlip())
+
 ALONE = ("mixed", "mixed later", "foreign")
 """Those that leave boxes and masks behind."""
 
@@ -102,14 +104,16 @@ def same(got: list[Batch], expected: list[Batch], slack: float = 0.0) -> bool:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("decode", ["cpu", "cuda"])
-def test_a_device_gets_the_batches_of_the_cpu(stores: dict[str, Path], decoder: Device, name: str, decode: str) -> None:
+@pytest.mark.parametrize(("decode", "tier"), [("cpu", "disk"), ("cuda", "disk"), ("cuda", "device")])
+def test_a_device_gets_the_batches_of_the_cpu(
+    stores: dict[str, Path], decoder: Device, name: str, decode: str, tier: str
+) -> None:
     path, collate = stores["whole mixed"], Collate(*PLAIN[name])
     fields = ("images", "targets") if name in ALONE else None
     expected = epoch_of(path, collate, fields=fields)
     assert {"images", "targets", "ids"} <= fields_of(expected[0]).keys()
     assert fields or {"boxes", "labels", "counts", "masks"} <= fields_of(expected[0]).keys()
-    assert same(epoch_of(path, collate, device="cuda", decode=decode, fields=fields), expected, 1e-6)
+    assert same(epoch_of(path, collate, device="cuda", decode=decode, tier=tier, fields=fields), expected, 1e-6)
     assert bool(decoder.batches) == (decode == "cuda")
 
 
@@ -128,6 +132,20 @@ def test_every_jpeg_is_decoded_there_and_many_at_a_time(
     assert same(got, epoch_of(path, collate, **options))
 
 
+@pytest.mark.parametrize("decode", ["cpu", "cuda"])
+def test_rows_that_stay_on_the_device_are_brought_there_once(
+    stores: dict[str, Path], decoder: Device, decode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_rows, "_ROWS_AT_ONCE", 7)
+    path, collate = stores["whole jpeg"], Collate(RandomResizedCrop(24))
+    with Loader(path, collate=collate, device="cuda", tier="device", decode=decode, seed=3, shuffle=True) as loader:
+        epochs = [[batch.images.clone() for batch in loader] for _ in range(2)]
+        assert decoder.batches == ([7, 7, 6] if decode == "cuda" else [])
+        assert (loader.stats()["tier"], loader.stats()["misses"], loader.stats()["hits"]) == ("device", 20, 40)
+    with Loader(path, collate=collate, seed=3, shuffle=True) as loader:
+        assert all(torch.equal(a, b.images) for epoch in epochs for a, b in zip(epoch, loader, strict=True))
+
+
 def test_colors_change_there_as_here(stores: dict[str, Path], decoder: Device) -> None:
     path, collate = stores["whole jpeg"], Collate(RandomResizedCrop(24), ColorJitter(0.4, 0.4, 0.4), dtype=torch.uint8)
     got, expected = (epoch_of(path, collate, **more) for more in ({"device": "cuda", "decode": "cuda"}, {}))
@@ -143,11 +161,11 @@ def test_buckets_keep_their_canvas(stores: dict[str, Path], decoder: Device, dec
 
 
 def test_modules_of_other_packages_run_in_the_training_thread(stores: dict[str, Path], decoder: Device) -> None:
-    collate = Collate(RandomResizedCrop(24), PerSample(v2.RandomHorizontalFlip()))
+    collate = Collate(RandomResizedCrop(24), FLIPPED)
     path = stores["whole jpeg"]
     assert same(epoch_of(path, collate, device="cuda"), epoch_of(path, collate))
-    with pytest.raises(ValueError, match="decode is 'cuda', and PerSample runs in the training thread"):
-        Loader(path, collate=collate, device="cuda", decode="cuda", tier="disk")
+    with pytest.raises(UsageError, match="PerSample runs on the CPU: use tier='memory' or tier='disk'"):
+        Loader(path, collate=collate, device="cuda", tier="device")
 
 
 def test_what_the_device_refuses_is_decoded_here(stores: dict[str, Path], decoder: Device) -> None:
@@ -231,14 +249,19 @@ def test_nothing_is_read_back_from_the_device() -> None:
         ("whole jpeg", {"decode": "cuda"}, "decode is 'cuda', and batches go to cpu: give device='cuda'"),
         ("whole jpeg", {"decode": "cuda", "device": "cuda", "decoded": True, "tier": "memory"}, "give one of them"),
         ("whole jpeg", {"decode": "cuda", "device": "cuda", "fields": ("targets",)}, "is read without JPEGs"),
+        (
+            "whole jpeg",
+            {"decode": "cuda", "device": "cuda", "collate": Collate(FLIPPED)},
+            "PerSample runs in the training",
+        ),
     ],
 )
 def test_what_cannot_decode_is_refused(
     stores: dict[str, Path], decoder: Device, store: str, options: dict[str, Any], message: str
 ) -> None:
-    collate = None if "fields" in options else Collate(Resize((20, 20)))
+    given = {"collate": None if "fields" in options else Collate(Resize((20, 20))), **options}
     with pytest.raises(ValueError, match=message):
-        Loader(stores[store], collate=collate, **options)
+        Loader(stores[store], **given)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

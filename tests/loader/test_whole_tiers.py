@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> N
     for message, collate, options in (
         ("have a size each, and a batch has one: give a Collate", None, {}),
         ("have a size each, and a batch has one: give a Collate", lambda batch: batch, {}),
-        ("have a size each, and are not kept on a device: use tier='memory'", crop(), {"tier": "device"}),
+        ("have a size each, and are kept on a CUDA device or not: use tier='mem", crop(), {"tier": "device"}),
     ):
         with pytest.raises(UsageError, match=message):
             Loader(dataset, collate=collate, **options)  # type: ignore[arg-type]
