@@ -96,6 +96,11 @@ class PreparedBatch:
         """Of images of a size each, the lines that are needed: int64 [B, 2], the first and the one after the last."""
         return self._rendering.on_cpu.needed
 
+    @property
+    def shrinks(self) -> Numbers:
+        """How many times smaller images of a size each may be decoded, int64 [B]: 1 where only the whole will do."""
+        return self._rendering.on_cpu.shrinks
+
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Renders samples from ``first`` on whose images have a size each, on a CPU; threads as in :meth:`render_rows`.
 

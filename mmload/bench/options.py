@@ -170,7 +170,7 @@ class Options:
         """The requested device, else the available one.
 
         Args:
-            whole: of whole photographs, whose batches are made on the CPU.
+            whole: of whole photographs, which are measured on the CPU.
 
         Raises:
             UsageError: if CUDA is requested and not available.
@@ -179,7 +179,7 @@ class Options:
 
         if whole:
             if self.device == "cuda":
-                raise UsageError("--device is cuda, and whole photographs are rendered on the CPU; leave it out")
+                raise UsageError("--device is cuda, and whole photographs are measured on the CPU; leave it out")
             return "cpu"
         there = torch.cuda.is_available()
         if self.device == "cuda" and not there:

@@ -25,8 +25,8 @@ from mmload.runtime.local_ranks import local_ranks
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import Rows, View, view_of
 
-DECODERS = ("cpu", "cuda")
-"""What may decode the JPEGs of whole photographs."""
+DECODERS = ("cpu", "scaled", "cuda")
+"""How the JPEGs of whole photographs may be decoded."""
 
 
 def refuse_number(name: str, value: object, least: int) -> None:
@@ -119,7 +119,9 @@ def refuse_decode(
     if not _has_jpegs(split, fields):
         raise ValueError(f"{said}, and split {split.name!r} is read without JPEGs: leave it out")
     if decoded:
-        raise ValueError(f"{said}, and decoded is True, which keeps what the CPU decodes: give one of them")
+        raise ValueError(f"{said}, and decoded is True, which keeps whole pixels of the CPU: give one of them")
+    if decode == "scaled":
+        return
     if device.type != "cuda":
         raise ValueError(f"{said}, and batches go to {device}: give device='cuda'")
     if has_per_sample(collate):

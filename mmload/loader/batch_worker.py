@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -96,6 +97,7 @@ class BatchWorker:
             self._whole = WholeMemory(split, decoded) if tier == "memory" else WholeDisk(split)
         elif self._spec is not None:
             self._tier = make(tier, split, device)
+        self._smaller = decode == "scaled"
         self._scratch = threading.local()
         self._lock = threading.Lock()
         self.read_seconds = self.render_seconds = 0.0
@@ -234,7 +236,7 @@ class BatchWorker:
         ]
         if self._whole is not None:
             began = perf_counter()
-            _render_whole(views, outs, self._whole, rows)
+            _render_whole(views, outs, self._whole, rows, self._smaller)
             self.add_seconds(render=perf_counter() - began)
             return outs
         if self._tier is None or self._spec is None:
@@ -270,11 +272,23 @@ class BatchWorker:
         self.add_seconds(read=perf_counter() - began)
 
 
-def _render_whole(views: Sequence[PreparedBatch], outs: Sequence[Tensor], tier: WholeTier, rows: Tensor) -> None:
-    """Renders all views of rows of a size each from one read, of the lines that any of the views needs."""
+def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> npt.NDArray[np.int64]:
+    """The lines of each row that any of the views needs, and how many times smaller all of them take it: [B, 3].
+
+    Of a smaller image a line more is needed at each side, for where its lines end.
+    """
     firsts, stops = zip(*(view.needed.T for view in views), strict=True)
-    needed = np.stack((np.minimum.reduce(firsts), np.maximum.reduce(stops)), 1)
-    first = 0
+    shrinks = np.minimum.reduce([view.shrinks if smaller else np.ones_like(view.needed[:, 0]) for view in views])
+    more = np.where(shrinks > 1, shrinks, 0)
+    return np.stack((np.maximum(np.minimum.reduce(firsts) - more, 0), np.maximum.reduce(stops) + more, shrinks), 1)
+
+
+def _render_whole(
+    views: Sequence[PreparedBatch], outs: Sequence[Tensor], tier: WholeTier, rows: Tensor, smaller: bool
+) -> None:
+    """Renders all views of rows of a size each from one read, of the lines that any of the views needs."""
+    needed, first = _needed_by(views, smaller), 0
+    needed[:, 1] = np.minimum(needed[:, 1], tier.sizes(rows)[:, 0].numpy())
     for stored in tier.parts(rows, needed):
         lines, stop = lines_of(stored, tier.reader), first + len(stored.rows)
         for view, out in zip(views, outs, strict=True):

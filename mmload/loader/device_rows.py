@@ -18,6 +18,7 @@ from mmload.batch import Made
 from mmload.loader.device_transfer import Event, Port
 from mmload.loader.jpeg_strips import decode_lines, refuse_other_size
 from mmload.loader.row_counts import RowCounts
+from mmload.loader.stored_rows import all_lines
 from mmload.loader.whole_tiers import WholeTier
 from mmload.runtime.nvjpeg import END, decode_batch
 
@@ -124,9 +125,8 @@ class DeviceDecoder:
     def _stored(self, rows: Tensor) -> list[bytes | Tensor]:
         """Each row's JPEG, or its pixels uint8 [C, h, w] in host memory."""
         reader, sizes = self._tier.reader, self._tier.sizes(rows).numpy()
-        needed = np.stack((np.zeros_like(sizes[:, 0]), sizes[:, 0]), 1)
         found: list[bytes | Tensor] = []
-        for part in self._tier.parts(rows, needed):
+        for part in self._tier.parts(rows, all_lines(sizes)):
             for k, row in enumerate(part.rows.tolist()):
                 if not part.jpeg[k]:
                     found.append(part.pixels.image(k, reader.spec.channels).clone())
@@ -161,7 +161,7 @@ class DeviceDecoder:
         channels = self._tier.reader.spec.channels
         out, spare = np.empty(height * width * channels, np.uint8), np.empty(len(data) + 2, np.uint8)
         try:
-            decode_lines(np.frombuffer(data, np.uint8), (height, width), channels, (0, height), spare, out)
+            decode_lines(np.frombuffer(data, np.uint8), (height, width), channels, (0, height), 1, spare, out)
         except ValueError as error:
             raise self._tier.reader.damaged(row, str(error)) from error
         return torch.from_numpy(out).view(height, width, channels).permute(2, 0, 1)

@@ -138,20 +138,24 @@ def refuse_other_size(data: Bytes, size: tuple[int, int]) -> None:
 
 
 def decode_lines(
-    data: Bytes, size: tuple[int, int], channels: int, needed: tuple[int, int], spare: Bytes, out: Bytes
+    data: Bytes, size: tuple[int, int], channels: int, needed: tuple[int, int], shrink: int, spare: Bytes, out: Bytes
 ) -> tuple[int, int]:
     """Decodes the lines of a JPEG that are needed, and perhaps others.
+
+    Smaller, libjpeg computes fewer pixels of each block of frequencies, which are nearly the averages of those that
+    they stand for.
 
     Args:
         data: uint8 [n], the JPEG.
         size: the height and width that it must have.
         channels: 3 or 1 of the pixels.
         needed: the first line, and the one after the last.
+        shrink: how many times smaller it is decoded: 1, 2 or 4.
         spare: uint8, at least n + 2 bytes of working memory.
         out: uint8, at least as many bytes as the whole image has: pixels are written from its beginning on.
 
     Returns:
-        The first line that is there, and how many there are.
+        The first line that is there, and how many there are, in the smaller image.
 
     Raises:
         ValueError: if it is no sound JPEG of this size.
@@ -164,9 +168,11 @@ def decode_lines(
     if not used:
         first, lines = 0, size[0]
     try:
-        pixels = decode_jpeg(jpeg, "RGB" if channels == 3 else "GRAY", buffer=out)
+        sides = -(-lines // shrink), -(-size[1] // shrink)
+        least = {} if shrink == 1 else {"min_height": sides[0], "min_width": sides[1], "min_factor": shrink}
+        pixels = decode_jpeg(jpeg, "RGB" if channels == 3 else "GRAY", buffer=out, **least)
     except ValueError as error:
         raise ValueError(f"its JPEG cannot be decoded ({error})") from error
-    if pixels.shape != (lines, size[1], channels):
-        raise ValueError(f"its JPEG decodes to {pixels.shape}, expected {(lines, size[1], channels)}")
-    return first, lines
+    if pixels.shape != (*sides, channels):
+        raise ValueError(f"its JPEG decodes to {pixels.shape}, expected {(*sides, channels)}")
+    return first // shrink, sides[0]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, PIXELS, START, WIDTH, ImageLines
+from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, PIXELS, SHRINK, START, WIDTH, ImageLines
 from mmload.render.scratch_memory import scratch
 from mmload.store.joined_whole import JoinedWhole
 from mmload.store.whole_reader import WholeReader
@@ -27,9 +27,10 @@ class StoredRows(NamedTuple):
     Attributes:
         rows: int64 [B], their numbers.
         jpeg: bool [B], which of them are JPEGs.
-        needed: int64 [B, 2], the lines that are needed: the first, and the one after the last.
+        needed: int64 [B, 3], the lines that are needed: the first, and the one after the last; and how many times
+            smaller a JPEG is decoded.
         memory: uint8 [n].
-        places: int64 [B, 6], as :class:`~mmload.render.image_lines.ImageLines` has them, of pixels; a JPEG begins
+        places: int64 [B, 7], as :class:`~mmload.render.image_lines.ImageLines` has them, of pixels; a JPEG begins
             where its lines would.
         lengths: int64 [B], bytes of each row in ``memory``.
     """
@@ -57,6 +58,12 @@ class StoredRows(NamedTuple):
         return self.memory[start : start + self.lengths[k]]
 
 
+def all_lines(sizes: npt.NDArray[np.integer]) -> Numbers:
+    """What is needed of whole images of these heights and widths [B, 2]: int64 [B, 3]."""
+    height = sizes[:, 0].astype(np.int64)
+    return np.stack((np.zeros_like(height), height, np.ones_like(height)), 1)
+
+
 def lines_of(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLines:
     """The lines of rows, of which the JPEGs are decoded; valid until the next call in this thread.
 
@@ -80,13 +87,15 @@ def lines_of(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLine
     at = 0
     for k, row in enumerate(stored.rows.tolist()):
         height, width = places[k, [HEIGHT, WIDTH]].tolist()
-        lines = int(stored.needed[k, 0]), int(stored.needed[k, 1])
+        begin, stop, shrink = stored.needed[k].tolist()
         try:
-            first, count = decode_lines(stored.data(k), (height, width), channels, lines, spare, pixels[at:])
+            first, count = decode_lines(
+                stored.data(k), (height, width), channels, (begin, stop), shrink, spare, pixels[at:]
+            )
         except ValueError as error:
             raise reader.damaged(row, str(error)) from error
-        places[k, [START, FIRST, COUNT, LAYOUT]] = at, first, count, PIXELS
-        at += count * width * channels
+        places[k, [START, FIRST, COUNT, LAYOUT, SHRINK]] = at, first, count, PIXELS, shrink
+        at += count * -(-width // shrink) * channels
     return ImageLines(pixels, places)
 
 
@@ -103,7 +112,8 @@ def _together(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLin
             strict=True,
         )
     ]
-    used = int(decoded.places[:, COUNT] @ width[chosen])
+    smaller = -(-places[chosen, WIDTH] // decoded.places[:, SHRINK]) * reader.spec.channels
+    used = int(decoded.places[:, COUNT] @ smaller)
     both = scratch("both kinds of rows", (used + sum(map(len, parts)),), torch.uint8).numpy()
     both[:used] = decoded.memory[:used]
     made = places.copy()

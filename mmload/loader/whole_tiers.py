@@ -16,8 +16,8 @@ from torch import Tensor
 
 from mmload.loader.kept_rows import KeptRows, kept_rows
 from mmload.loader.row_counts import RowCounts
-from mmload.loader.stored_rows import Bytes, Numbers, StoredRows, lines_of
-from mmload.render.image_lines import HEIGHT, LAYOUT, LINES, PIXELS, START
+from mmload.loader.stored_rows import Bytes, Numbers, StoredRows, all_lines, lines_of
+from mmload.render.image_lines import LAYOUT, LINES, PIXELS, SHRINK, START
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
 from mmload.store.joined_whole import JoinedWhole
@@ -49,7 +49,7 @@ class WholeTier(Protocol):
         """Where the rows come from."""
 
     def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
-        """The rows in turn, some at a time, at least the lines from ``needed`` [B, 2]; valid until the next part.
+        """The rows in turn, some at a time, at least the lines from ``needed`` [B, 3]; valid until the next part.
 
         Raises:
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.
@@ -87,9 +87,10 @@ class WholeDisk(RowCounts):
         requests = row_requests(reader, numbers, memory_of(stored), ends - lengths, lengths, skipped)
         arriving = reader.served(numbers, requests, [group.stop for group in groups])
         for group, _ in zip(groups, arriving, strict=True):
-            places = np.empty((group.stop - group.start, 6), np.int64)
+            places = np.empty((group.stop - group.start, 7), np.int64)
             places[:, 0], places[:, 1] = ends[group] - lengths[group], needed[group, 0]
-            places[:, 2], places[:, 3:5], places[:, 5] = np.diff(needed[group])[:, 0], sizes[group], LINES
+            places[:, 2], places[:, 3:5] = needed[group, 1] - needed[group, 0], sizes[group]
+            places[:, LAYOUT], places[:, SHRINK] = LINES, 1
             yield StoredRows(numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
 
 
@@ -160,8 +161,7 @@ class WholeMemory(RowCounts):
     def _pixels(self, rows: Numbers, stored: Bytes, starts: Numbers, lengths: Numbers) -> list[memoryview]:
         """The pixels of rows that were read to ``starts`` of ``stored``: of each all lines."""
         index = self.reader.index
-        places, needed = _places(starts, index.sizes[rows]), np.zeros((len(rows), 2), np.int64)
-        needed[:, 1] = places[:, HEIGHT]
+        places, needed = _places(starts, index.sizes[rows]), all_lines(index.sizes[rows])
         lines = lines_of(StoredRows(rows, index.encodings[rows] == JPEG, needed, stored, places, lengths), self.reader)
         memory, sizes = memory_of(torch.from_numpy(lines.memory)), _pixel_bytes(lines.places, self.reader)
         firsts = lines.places[:, START].tolist()
@@ -170,8 +170,9 @@ class WholeMemory(RowCounts):
 
 def _places(starts: Numbers, sizes: npt.NDArray[np.int32]) -> Numbers:
     """Rows whose lines are all there, as :class:`~mmload.render.image_lines.ImageLines` has them."""
-    places = np.empty((len(starts), 6), np.int64)
-    places[:, 0], places[:, 1], places[:, 2], places[:, 3:5], places[:, 5] = starts, 0, sizes[:, 0], sizes, LINES
+    places = np.empty((len(starts), 7), np.int64)
+    places[:, 0], places[:, 1], places[:, 2], places[:, 3:5] = starts, 0, sizes[:, 0], sizes
+    places[:, LAYOUT], places[:, SHRINK] = LINES, 1
     return places
 
 

@@ -50,16 +50,26 @@ def _weight(x: float, reach: int) -> float:
 @called
 def taps(length: int, wanted: int, reach: int) -> Taps:
     """The weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp has them."""
-    scale = length / wanted
+    return window_taps(0, length, wanted, reach, 1)
+
+
+@called
+def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int) -> Taps:
+    """The weights of a window of an axis that was made ``shrink`` times shorter: each of its lines is so many.
+
+    Input lines are counted from the beginning of the axis; those that the window does not touch have no part in it.
+    """
+    begin, least, after = start / shrink, start // shrink, (start + length + shrink - 1) // shrink
+    scale = length / (wanted * shrink)
     support, inverse = reach * max(scale, 1.0), 1.0 / scale if scale >= 1.0 else 1.0
     size = int(math.ceil(support)) * 2 + 3
     shares = np.zeros((wanted, size))
     firsts, counts = np.empty(wanted, np.int64), np.empty(wanted, np.int64)
     most = 0.0
     for i in range(wanted):
-        center = scale * (i + 0.5)
-        first = max(int(center - support + 0.5), 0)
-        count = min(max(min(int(center + support + 0.5), length) - first, 0), size - 2)
+        center = begin + scale * (i + 0.5)
+        first = max(int(center - support + 0.5), least)
+        count = min(max(min(int(center + support + 0.5), after) - first, 0), size - 2)
         total = 0.0
         for j in range(count):
             shares[i, j] = _weight((j + first - center + 0.5) * inverse, reach)

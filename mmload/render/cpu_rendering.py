@@ -22,7 +22,7 @@ from mmload.render.device_constants import constant
 from mmload.render.erased_regions import Holes
 from mmload.render.framing import PADDING_MODES, Padding, Resampling
 from mmload.render.image_lines import ImageLines
-from mmload.render.needed_lines import needed_lines
+from mmload.render.needed_lines import is_by_kernel, needed_lines, shrinks_of
 from mmload.render.plan import Plan
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
@@ -111,14 +111,19 @@ class CpuRendering:
             raise ValueError("images of a size each were not planned, or are not resized")
         samples = slice(first, first + len(lines.places))
         self._refuse_output(samples, out)
-        lines.refuse_missing(self.needed[samples], self._plan.sizes[samples].numpy(), self._plan.source[0])
+        sizes, channels = self._plan.sizes[samples].numpy(), self._plan.source[0]
+        lines.refuse_missing(self.needed[samples], self.shrinks[samples], sizes, channels)
         self._resize(samples, lines, self._plan.resampling, out)
 
     @lazy_property
     def needed(self) -> Numbers:
         """The lines of each image that its window needs, int64 [B, 2]: the first and the one after the last."""
-        how = self._plan.resampling
-        return needed_lines(self._plan, all_lines=how is not None and not _is_by_kernel(how))
+        return needed_lines(self._plan)
+
+    @lazy_property
+    def shrinks(self) -> Numbers:
+        """How many times smaller each image may be, int64 [B]."""
+        return shrinks_of(self._plan)
 
     def _refuse_output(self, samples: slice, out: Tensor) -> None:
         """Refuses memory that is not what was planned."""
@@ -145,7 +150,7 @@ class CpuRendering:
     def _resize(self, samples: slice, lines: ImageLines, how: Resampling, out: Tensor) -> None:
         """By way of a resize of their windows: each, or where a call cannot do all a few at a time, in cache."""
         shape = self._plan.source[0], how.height, how.width
-        by_kernel = _is_by_kernel(how)
+        by_kernel = is_by_kernel(how)
         pixels = _written(out) if by_kernel and self._mixing is None else None
         if pixels is not None:
             self._resize_and_color(samples, lines, how, self._streams(out), pixels)
@@ -361,11 +366,6 @@ class CpuRendering:
     def _holes(self) -> Holes:
         plan = self._plan
         return Holes.of_plan(plan) if plan.holes else Holes.none(plan.count, plan.source[0])
-
-
-def _is_by_kernel(how: Resampling) -> bool:
-    """Whether a compiled kernel resizes."""
-    return how.antialias and how.mode in antialias.REACHES
 
 
 def _written(out: Tensor) -> Pixels | None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmload.render.antialiased_resize import Bytes, Numbers, Taps, resample, taps
-from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, LINES, PLANES, START, WIDTH
+from mmload.render.antialiased_resize import Bytes, Numbers, Taps, resample, taps, window_taps
+from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, LINES, PLANES, SHRINK, START, WIDTH
 from mmload.render.kernel_signatures import RESIZE
 from mmload.render.padded_positions import CONSTANT, reflected
 from mmload.runtime.numba_compile import called, inlined, numba_compiled
@@ -18,6 +18,12 @@ _U = np.uintp
 _COARSE = 22
 """Bits of weights that are too small for their sum to be one after they are rounded: of windows of thousands of lines
 for each of the output."""
+
+
+@inlined
+def shrunk(length: int, shrink: int) -> int:
+    """An image's side in an image that is so many times smaller."""
+    return (length + shrink - 1) // shrink
 
 
 @called
@@ -139,8 +145,8 @@ def resize(
 
     Args:
         memory: uint8 [n], where the images are.
-        places: int64 [B, 6], what is where: see :class:`~mmload.render.image_lines.ImageLines`. All lines that the
-            window needs are there.
+        places: int64 [B, 7], what is where: see :class:`~mmload.render.image_lines.ImageLines`. All lines that the
+            window needs are there. Of a smaller image the window is inside, and shrinks as much at least.
         windows: int64 [B, 4], top, left, rows and columns, in or outside of the image.
         placements: int64 [B, 4], to how many rows and columns each is resized, and the line and column of the output
             where that begins; may be negative.
@@ -153,7 +159,8 @@ def resize(
     count, channels, height, width = out.shape
     for k in range(_U(count)):
         canvas, layout, held = out[k], places[k, LAYOUT], places[k, COUNT]
-        high, wide, row = places[k, HEIGHT], places[k, WIDTH], -places[k, FIRST]
+        shrink, row = places[k, SHRINK], -places[k, FIRST]
+        high, wide = shrunk(places[k, HEIGHT], shrink), shrunk(places[k, WIDTH], shrink)
         size = held * channels * wide
         pitch = wide if layout == PLANES else channels * wide
         lines = memory[places[k, START] : places[k, START] + size].reshape(size // max(pitch, 1), pitch)
@@ -185,7 +192,12 @@ def resize(
                     start = row + c * apart + top + kept[0][0], c * beside + step * (left + kept[1][0])
                     _copy(lines, start, step, canvas, c, here)
                 continue
-        over, aside = taps(windows[k, 2], rows, reach), taps(windows[k, 3], columns, reach)
+        if shrink > 1:
+            over = window_taps(top, windows[k, 2], rows, reach, shrink)
+            aside = window_taps(left, windows[k, 3], columns, reach, shrink)
+            top = left = 0
+        else:
+            over, aside = taps(windows[k, 2], rows, reach), taps(windows[k, 3], columns, reach)
         if mode == CONSTANT:
             down_to, across = _seen(over, begin, end, top, high), _seen(aside, before, after, left, wide)
             if (down_to[1] - down_to[0]) * (across[1] - across[0]) < shown:

@@ -60,7 +60,7 @@ def held(images: list[Tensor], layout: int, needed: np.ndarray) -> ImageLines:
         axes = {PLANES: (0, 1, 2), LINES: (1, 0, 2), PIXELS: (1, 2, 0)}[layout]
         part = image[:, first:stop].permute(axes).reshape(-1)
         parts.append(part)
-        places.append([start, first, stop - first, height, width, layout])
+        places.append([start, first, stop - first, height, width, layout, 1])
         start += part.numel()
     return ImageLines(torch.cat(parts).numpy(), np.array(places))
 
@@ -146,10 +146,11 @@ def test_missing_lines_are_refused() -> None:
         places[1, column] += change
         with pytest.raises(IndexError, match="not in memory"):
             prepared.render_lines(0, ImageLines(lines.memory, places), out)
-    places = lines.places.copy()
-    places[0, 3] += 1
-    with pytest.raises(ValueError, match="other sizes"):
-        prepared.render_lines(0, ImageLines(lines.memory, places), out)
+    for column, message in ((3, "other sizes"), (6, "smaller than its window allows")):
+        places = lines.places.copy()
+        places[0, column] += 1
+        with pytest.raises(ValueError, match=message):
+            prepared.render_lines(0, ImageLines(lines.memory, places), out)
     with pytest.raises(IndexError):
         prepared.render_lines(1, lines, out)
     with pytest.raises(ValueError, match="not what was planned"):

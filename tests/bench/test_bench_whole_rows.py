@@ -118,7 +118,7 @@ def test_crops_without_a_resize_are_of_photographs_as_large_as_the_rows(task: Ta
     [
         ({"augment": "none", "crop": None}, "--augment is none"),
         ({"augment": "crop", "crop": SHORT + 1}, "the smallest photograph is .*32.*; use 1 to 32, or --augment"),
-        ({"device": "cuda"}, "--device is cuda, and whole photographs are rendered on the CPU"),
+        ({"device": "cuda"}, "--device is cuda, and whole photographs are measured on the CPU"),
     ],
 )
 def test_what_cannot_be_done_to_whole_photographs_is_refused(task: Task, more: dict[str, object], what: str) -> None:

@@ -43,7 +43,7 @@ def test_lines_are_those_of_the_whole(
     first, stop = int(min(ends) * (size[0] - 1)), int(max(ends) * (size[0] - 1)) + 1
     whole = decode_jpeg(data, "RGB" if channels == 3 else "GRAY")
     out, spare = np.empty(whole.size, np.uint8), np.empty(len(data) + 2, np.uint8)
-    begin, count = decode_lines(data, size, channels, (first, stop), spare, out)
+    begin, count = decode_lines(data, size, channels, (first, stop), 1, spare, out)
     assert begin <= first < stop <= begin + count <= size[0]
     found = out[: count * size[1] * channels].reshape(count, size[1], channels)
     np.testing.assert_array_equal(found[first - begin : stop - begin], whole[first:stop])
@@ -64,7 +64,7 @@ def test_damaged_bytes_end_in_pixels_or_one_error(changes: list[tuple[int, int]]
     assert 0 <= used <= len(data) + 2
     assert 0 <= lines <= 65_535
     with suppress(ValueError):  # any other error fails
-        begin, count = decode_lines(data, (70, 40), 3, (20, 40), spare, out)
+        begin, count = decode_lines(data, (70, 40), 3, (20, 40), 1, spare, out)
         assert begin <= 20
         assert begin + count >= 40
 
@@ -72,4 +72,4 @@ def test_damaged_bytes_end_in_pixels_or_one_error(changes: list[tuple[int, int]]
 def test_another_size_is_an_error() -> None:
     data = jpeg((30, 40))
     with pytest.raises(ValueError, match="its JPEG is 30 x 40, its size is 30 x 41"):
-        decode_lines(data, (30, 41), 3, (0, 5), np.empty(9000, np.uint8), np.empty(9000, np.uint8))
+        decode_lines(data, (30, 41), 3, (0, 5), 1, np.empty(9000, np.uint8), np.empty(9000, np.uint8))

@@ -237,7 +237,7 @@ def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path:
 @pytest.mark.parametrize("tier", [WholeDisk, WholeMemory])
 def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: type[WholeDisk | WholeMemory]) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 6), shard_rows=6)
-    rows, needed = torch.tensor([0, 4, 3, 5]), np.array([[0, 60]] * 4)
+    rows, needed = torch.tensor([0, 4, 3, 5]), np.array([[0, 60, 1]] * 4)
     source = tier(open_dataset(path)["train"])
     list(source.parts(rows[:1], needed[:1]))
     with next((path / "train").glob("*/images.bytes.memmap")).open("r+b") as opened:

@@ -1,0 +1,200 @@
+"""JPEGs that are decoded smaller: only where their window shrinks as much, the same however they are read, and near."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simplejpeg import decode_jpeg
+from torch import nn
+from torch.utils.data import ConcatDataset
+from whole_datasets import jpeg_of, some_images, whole_dataset
+
+from mmload import Loader
+from mmload import open as open_dataset
+from mmload.augment import (
+    CenterCrop,
+    Letterbox,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    TwoViews,
+)
+from mmload.augment.collate import Collate
+from mmload.augment.draws import sample_seeds
+from mmload.batch import Batch
+from mmload.loader import stored_rows
+from mmload.loader.jpeg_strips import decode_lines
+from mmload.store.whole_rows import JPEG
+
+SIZES = [(97, 130), (200, 161), (64, 300), (150, 150), (333, 120), (41, 45), (180, 241), (16, 400)]
+
+
+@pytest.fixture(scope="module", params=["jpeg", "mixed"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight photographs in three shards."""
+    folder = tmp_path_factory.mktemp(f"scaled-{request.param}")
+    return whole_dataset(folder / "data", some_images(SIZES), encoding=request.param)
+
+
+def pixels_of(path: Path | ConcatDataset[Any], collate: nn.Module, **options: Any) -> dict[int, torch.Tensor]:
+    """The images of an epoch by row, those of the first view."""
+    given = {"tier": "disk", "seed": 3, "batch_size": 3, "shuffle": True, "decode": "scaled", **options}
+    with Loader(path, collate=collate, **given) as loader:
+        batches = [made[0] if isinstance(made, tuple) else made for made in loader]
+    return {int(i): image for batch in batches for i, image in zip(batch.ids, batch.images, strict=True)}
+
+
+def equal(found: dict[int, torch.Tensor], expected: dict[int, torch.Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(torch.equal(found[row], expected[row]) for row in found)
+
+
+def weights(start: int, length: int, wanted: int, shrink: int, sides: int) -> np.ndarray:
+    """Of an antialiased bilinear resize of a window of an axis, by the lines of the axis in a smaller image."""
+    scale = length / wanted / shrink
+    line = np.arange(-(-sides // shrink)) + 0.5
+    center = start / shrink + scale * (np.arange(wanted)[:, None] + 0.5)
+    share = np.maximum(1 - np.abs(line - center) / max(scale, 1), 0)
+    touched = (line + 0.5 > start / shrink) & (line - 0.5 < (start + length) / shrink)
+    share *= touched
+    return share / share.sum(1, keepdims=True)
+
+
+def reference(data: np.ndarray, window: tuple[int, int, int, int], out: int, shrink: int) -> np.ndarray:
+    """A window of a JPEG that is decoded whole, smaller, and resized in float64: [C, out, out]."""
+    high, wide, _ = decode_jpeg(data).shape
+    options = {"min_height": -(-high // shrink), "min_width": -(-wide // shrink), "min_factor": shrink}
+    image = decode_jpeg(data, **options).astype(np.float64)
+    top, left, rows, cols = window
+    over, across = weights(top, rows, out, shrink, high), weights(left, cols, out, shrink, wide)
+    return np.clip(np.einsum("yh,hwc,xw->cyx", over, image, across), 0, 255)
+
+
+@pytest.mark.parametrize("out", [96, 50, 30, 13])
+def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> None:
+    split = open_dataset(dataset)["train"]
+    whole = split.reader.whole("images")
+    collate = Collate(RandomResizedCrop(out), dtype=torch.uint8)
+    found, exact = pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu")
+    used = set()
+    for row, (height, width) in enumerate(SIZES):
+        batch = Batch(seeds=sample_seeds(3, 0, torch.tensor([row])), ids=torch.tensor([row]), batch_size=[1])
+        prepared = collate.prepare(batch, (3, 0, 0), sizes=torch.tensor([[height, width]]))
+        plan: Any = prepared._rendering.plan
+        window = int(plan.top), int(plan.left), int(plan.rows), int(plan.cols)
+        shrink = 4 if min(window[2:]) >= 4 * out else 2 if min(window[2:]) >= 2 * out else 1
+        assert prepared.shrinks.tolist() == [shrink]
+        if whole.index.encodings[row] != JPEG or shrink == 1:
+            assert torch.equal(found[row], exact[row])
+            continue
+        used.add(shrink)
+        expected = reference(whole.encoded(row), window, out, shrink)
+        assert np.abs(found[row].numpy() - expected).max() <= 1.5  # rounded after the columns and after the rows
+        assert (found[row].int() - exact[row].int()).abs().float().mean() <= 2
+    assert used == {96: set(), 50: {2}, 30: {2}, 13: {2, 4}}[out] or "mixed" in str(dataset)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [RandomResizedCrop(24, interpolation="bicubic"), RandomHorizontalFlip(), Normalize.imagenet()],
+        [Resize(24), CenterCrop(20)],
+        [Letterbox((40, 30)), RandomHorizontalFlip()],
+        [Resize((20, 31))],
+    ],
+    ids=["bicubic", "evaluation", "letterbox", "stretched"],
+)
+def test_batches_are_the_same_however_they_are_read(dataset: Path, steps: list[nn.Module]) -> None:
+    collate = Collate(*steps)
+    expected, exact = pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu")
+    assert not equal(expected, exact)
+    apart = torch.cat([(expected[row] - exact[row]).flatten() for row in expected]).abs().mean()
+    assert apart <= (2 / 255 / 0.225 if len(steps) == 3 else 2 / 255)
+    assert equal(pixels_of(dataset, collate, tier="memory", batch_size=8, threads=3), expected)
+    assert equal(pixels_of(dataset, collate, batch_size=1, threads=1), expected)
+    split = open_dataset(dataset)["train"]
+    twice = pixels_of(ConcatDataset([split, split]), collate, shuffle=False)
+    plain = pixels_of(dataset, collate, shuffle=False)
+    if not any(isinstance(step, RandomResizedCrop | RandomHorizontalFlip) for step in steps):
+        assert all(torch.equal(twice[row], plain[row % len(SIZES)]) for row in twice)
+
+
+def test_views_take_what_all_of_them_can(dataset: Path) -> None:
+    small, large = Collate(Resize((16, 16))), Collate(CenterCrop((16, 40)))
+    assert equal(pixels_of(dataset, TwoViews(small, large)), pixels_of(dataset, small, decode="cpu"))
+    assert equal(pixels_of(dataset, TwoViews(small, small)), pixels_of(dataset, small))
+
+
+def test_windows_beyond_their_image_and_steps_without_a_kernel_take_the_whole(dataset: Path) -> None:
+    for steps in (
+        [RandomCrop(420, pad_if_needed=True), Resize((16, 16))],
+        [Resize((16, 16), interpolation="nearest")],
+        [Resize((16, 16), antialias=False)],
+        [RandomCrop((16, 40))],
+    ):
+        collate = Collate(*steps)
+        assert equal(pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu"))
+
+
+@given(
+    size=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    ends=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    subsampling=st.sampled_from([0, 1, 2, None]),
+    shrink=st.sampled_from([2, 4]),
+    rows=st.sampled_from([1, 0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_smaller_lines_are_those_of_the_smaller_whole(
+    size: tuple[int, int], ends: tuple[float, float], subsampling: int | None, shrink: int, rows: int
+) -> None:
+    channels = 1 if subsampling is None else 3
+    options = {} if subsampling is None else {"subsampling": subsampling}
+    data = jpeg_of(some_images([size], channels)[0], restart_marker_rows=rows, **options).copy()
+    first, stop = int(min(ends) * (size[0] - 1)), int(max(ends) * (size[0] - 1)) + 1
+    sides = [math.ceil(side / shrink) for side in size]
+    color = "RGB" if channels == 3 else "GRAY"
+    whole = decode_jpeg(data, color, min_height=sides[0], min_width=sides[1], min_factor=shrink)
+    out, spare = np.empty(size[0] * size[1] * channels, np.uint8), np.empty(len(data) + 2, np.uint8)
+    begin, count = decode_lines(data, size, channels, (first, stop), shrink, spare, out)
+    assert begin * shrink <= first
+    assert (begin + count) * shrink >= stop
+    found = out[: count * sides[1] * channels].reshape(count, sides[1], channels)
+    from_line, to_line = first // shrink, math.ceil(stop / shrink)
+    np.testing.assert_array_equal(found[from_line - begin : to_line - begin], whole[from_line:to_line])
+
+
+def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    lines_of = stored_rows.lines_of
+
+    def noted(*args: Any) -> Any:
+        made.append(lines_of(*args).places.copy())
+        return lines_of(*args)
+
+    monkeypatch.setattr("mmload.loader.batch_worker.lines_of", noted)
+    pixels_of(dataset, Collate(Resize((16, 16))))
+    shrinks = np.concatenate(made)[:, -1]
+    jpegs = (open_dataset(dataset)["train"].reader.whole("images").index.encodings == JPEG).sum()
+    assert (shrinks > 1).sum() == jpegs - 1  # one is 16 pixels high
+    assert set(shrinks.tolist()) == {1, 2, 4}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options", "message"),
+    [
+        ("raw", {}, "decode is 'scaled', and split 'train' is read without JPEGs: leave it out"),
+        ("jpeg", {"decoded": True, "tier": "memory"}, "decode is 'scaled', and decoded is True"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused(tmp_path: Path, encoding: str, options: dict[str, Any], message: str) -> None:
+    path = whole_dataset(tmp_path / "data", some_images([(40, 40)] * 2), encoding=encoding)
+    with pytest.raises(ValueError, match=message):
+        Loader(path, collate=Collate(Resize((16, 16))), decode="scaled", **options)
