@@ -21,6 +21,7 @@ from mmload.loader.arguments import refuse_collate
 from mmload.parity.aggregate import WORST
 from mmload.parity.equal import ROWS, check_equal
 from mmload.parity.load import ALPHA, DRAWS, check_draws, usual_collates
+from mmload.parity.scaled_decoding import check_scaled
 from mmload.parity.store import Progress, check_store
 from mmload.parity.verdict import Report, Verdict, WorstRow
 from mmload.parity.whole_rows import check_photographs
@@ -143,6 +144,7 @@ def _load_side(
     verdicts = check_draws(collates, split, seed=seed, draws=draws, alpha=alpha)
     if split.fields["images"].own_sizes:
         verdicts += check_photographs(collates, split, recipe, seed=seed, draws=draws, alpha=alpha)
+        verdicts += check_scaled(split)
     for name, each in collates.items():
         verdicts += check_equal(name, each, split, rows=ROWS, seed=seed)
     return verdicts

@@ -18,6 +18,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.whole_layout import WholeLayout
 from mmload.errors import UsageError
+from mmload.loader import jpeg_strips
 from mmload.parity import whole_rows
 from mmload.render.plan import Plan
 
@@ -146,3 +147,33 @@ def test_mixed_samples_are_compared_up_to_the_step_that_mixes(wide: Path, tmp_pa
     assert report.passed, parity.table(report)
     notes = [verdict.text for verdict in report.verdicts if verdict.state == "note"]
     assert any("compared up to MixUp" in note for note in notes)
+
+
+def test_jpegs_that_are_decoded_smaller_are_measured(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = built(wide, tmp_path / "out", 64, encode="mixed", raw_share=0.5)
+    report = check(out, wide)
+    assert report.passed, parity.table(report)
+    lines = found(report)
+    for shrink in (2, 4):
+        numbers = lines[f"JPEGs decoded to 1/{shrink}"].numbers
+        assert 0 < float(numbers["mean"]) <= float(numbers["most"])
+        assert 0 < float(numbers["rows"]) < 10
+        assert lines[f"JPEGs decoded to 1/{shrink}"].state == ("pass" if float(numbers["mean"]) <= 2 else "note")
+    assert lines["JPEGs decoded to 1/2"].numbers["mean"] < 3
+    decode = jpeg_strips.decode_jpeg
+
+    def upside_down(data: np.ndarray, color: str, buffer: np.ndarray, **smaller: int) -> np.ndarray:
+        pixels = decode(data, color, buffer=buffer, **smaller)
+        if smaller:
+            pixels[:] = pixels[::-1].copy()
+        return pixels
+
+    monkeypatch.setattr(jpeg_strips, "decode_jpeg", upside_down)
+    wrong = check(out, wide)
+    assert wrong.passed
+    told = found(wrong)["JPEGs decoded to 1/2"]
+    assert told.state == "note"
+    assert told.text.endswith('limit: mean 2: leave out decode="scaled" where it matters')
+    assert not [name for name in found(check(built(wide, tmp_path / "raw"), wide)) if "decoded to" in name]
