@@ -1,4 +1,4 @@
-"""What ``decode="scaled"`` of a Loader changes on a dataset, where windows shrink by just two or four."""
+"""What ``decode="scaled"`` of a Loader changes on a dataset, where windows shrink by just as much as it asks for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmload.augment import Resize
 from mmload.augment.collate import Collate
 from mmload.loader import Loader
 from mmload.parity.verdict import Verdict
-from mmload.render.needed_lines import SHRINKS
+from mmload.render.needed_lines import RESERVE, SHRINKS
 from mmload.store.dataset import Split
 from mmload.store.whole_rows import JPEG
 
@@ -33,11 +33,11 @@ def check_scaled(split: Split) -> list[Verdict]:
     sizes = reader.index.sizes
     found = []
     for shrink in SHRINKS:
-        large = jpegs[(sizes[jpegs] >= 8 * shrink).all(1)]
+        large = jpegs[(sizes[jpegs] >= 16 * shrink).all(1)]
         rows = large[np.unique(np.linspace(0, len(large) - 1, min(len(large), _ROWS)).astype(np.int64))]
         if not len(rows):
             continue
-        means = [_difference(split, int(row), (sizes[row] // shrink).tolist()) for row in rows]
+        means = [_difference(split, int(row), (sizes[row] / (RESERVE * shrink)).astype(int).tolist()) for row in rows]
         mean, most = sum(means) / len(means), max(means)
         text = f"mean {mean:.2f} levels from the whole, {most:.2f} in one row; limit: mean {LIMIT:g}"
         if mean > LIMIT:

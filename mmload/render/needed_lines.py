@@ -15,6 +15,9 @@ Numbers = npt.NDArray[np.int64]
 SHRINKS = (2, 4)
 """How many times smaller an image may be decoded; of eight, pixels differ by more than parity allows."""
 
+RESERVE = 1.5
+"""How many times more than that its window has to shrink: with less, pixels differ by more than parity allows."""
+
 _REACH = 2
 """Of a cubic; a triangle's is 1."""
 
@@ -52,7 +55,7 @@ def needed_lines(plan: Plan) -> Numbers:
 
 
 def shrinks_of(plan: Plan) -> Numbers:
-    """How many times smaller each image may be for its window: as its window shrinks, if that is inside: int64 [B]."""
+    """How many times smaller each image may be for its window, if that is inside: int64 [B]."""
     how = plan.resampling
     if plan.sizes is None or how is None:
         raise ValueError("the plan is of images of one size, or resizes none")
@@ -62,13 +65,13 @@ def shrinks_of(plan: Plan) -> Numbers:
     placed = how.placement
     down, across = (how.height, how.width) if placed is None else (placed.rows, placed.cols)
     rows, cols = plan.of_batch(plan.rows), plan.of_batch(plan.cols)
-    least = torch.minimum(rows // plan.of_batch(down).clamp(min=1), cols // plan.of_batch(across).clamp(min=1))
+    least = torch.minimum(rows / plan.of_batch(down), cols / plan.of_batch(across))
     if plan.top is not None and plan.left is not None:
         inside = (plan.top >= 0) & (plan.left >= 0)
         inside &= (plan.top + rows <= plan.sizes[:, 0]) & (plan.left + cols <= plan.sizes[:, 1])
-        least = torch.where(inside, least, 1)
+        least = torch.where(inside, least, 1.0)
     for shrink in SHRINKS:
-        allowed[least.numpy() >= shrink] = shrink
+        allowed[least.numpy() >= RESERVE * shrink] = shrink
     return allowed
 
 
