@@ -33,7 +33,7 @@ def check_scaled(split: Split) -> list[Verdict]:
     sizes = reader.index.sizes
     found = []
     for shrink in SHRINKS:
-        large = jpegs[(sizes[jpegs] >= 16 * shrink).all(1)]
+        large = jpegs[(sizes[jpegs] >= 8 * shrink).all(1)]
         rows = large[np.unique(np.linspace(0, len(large) - 1, min(len(large), _ROWS)).astype(np.int64))]
         if not len(rows):
             continue

@@ -48,26 +48,37 @@ def _weight(x: float, reach: int) -> float:
 
 
 @called
-def taps(length: int, wanted: int, reach: int) -> Taps:
-    """The weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp has them."""
-    return window_taps(0, length, wanted, reach, 1)
+def taps(length: int, wanted: int, reach: int, begin: int, end: int) -> Taps:
+    """The weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp has them.
+
+    Args:
+        length: of the axis.
+        wanted: its length after the resize.
+        reach: one of :data:`REACHES`.
+        begin: the first output line that is asked for.
+        end: the output line after the last.
+    """
+    return window_taps(0, length, wanted, reach, 1, begin, end)
 
 
 @called
-def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int) -> Taps:
+def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int, begin: int, end: int) -> Taps:
     """The weights of a window of an axis that was made ``shrink`` times shorter: each of its lines is so many.
 
     Input lines are counted from the beginning of the axis; those that the window does not touch have no part in it.
+    All output lines decide on the bits of the weights; only those from ``begin`` to ``end`` are kept.
     """
-    begin, least, after = start / shrink, start // shrink, (start + length + shrink - 1) // shrink
+    first_line, least, after = start / shrink, start // shrink, (start + length + shrink - 1) // shrink
     scale = length / (wanted * shrink)
     support, inverse = reach * max(scale, 1.0), 1.0 / scale if scale >= 1.0 else 1.0
     size = int(math.ceil(support)) * 2 + 3
-    shares = np.zeros((wanted, size))
-    firsts, counts = np.empty(wanted, np.int64), np.empty(wanted, np.int64)
+    kept = end - begin
+    shares = np.zeros((kept + 1, size))  # the last for those that are not kept
+    firsts, counts = np.empty(kept + 1, np.int64), np.empty(kept + 1, np.int64)
     most = 0.0
-    for i in range(wanted):
-        center = begin + scale * (i + 0.5)
+    for line in range(wanted):
+        i = line - begin if begin <= line < end else kept
+        center = first_line + scale * (line + 0.5)
         first = max(int(center - support + 0.5), least)
         count = min(max(min(int(center + support + 0.5), after) - first, 0), size - 2)
         total = 0.0
@@ -81,8 +92,8 @@ def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int) -
     bits = 0
     while bits < 22 and int(0.5 + most * (1 << (bits + 1))) < 1 << 15:
         bits += 1
-    weights = np.empty((wanted, size), np.int32)
-    for i in range(wanted):
+    weights = np.empty((kept, size), np.int32)
+    for i in range(kept):
         for j in range(size):
             share = shares[i, j] * (1 << bits)
             weights[i, j] = int(share - 0.5) if share < 0 else int(share + 0.5)
@@ -198,10 +209,10 @@ def resample(
         lines: uint8 [.., .. x C], where the image is, its channels interleaved.
         row: line at which it begins; may be negative, where the lines begin with a later one.
         column: byte of the line at which it begins; may be negative, too.
-        over: the weights of its height.
+        over: the weights of its height, or of a part of it.
         aside: the weights of its width.
-        top: first line of the part, in the new size.
-        left: first column of the part, in the new size.
+        top: first line of the part, among those of ``over``.
+        left: first column of the part, among those of ``aside``.
         height: of the part.
         width: of the part.
         out: uint8 [C, h, w].
@@ -232,10 +243,11 @@ def resample(
 
 def _resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes) -> None:
     count, height, width, channels = planes.shape
-    over, aside = taps(height, high, reach), taps(width, wide, reach)
+    over = taps(height, high, reach, top, top + out.shape[2])
+    aside = taps(width, wide, reach, left, left + out.shape[3])
     for p in range(_U(count)):
         lines = planes[p].reshape(height, width * channels)
-        resample(lines, 0, 0, over, aside, top, left, out.shape[2], out.shape[3], out[p], 0, 0)
+        resample(lines, 0, 0, over, aside, 0, 0, out.shape[2], out.shape[3], out[p], 0, 0)
 
 
 def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes) -> None:

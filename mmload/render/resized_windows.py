@@ -193,11 +193,14 @@ def resize(
                     _copy(lines, start, step, canvas, c, here)
                 continue
         if shrink > 1:
-            over = window_taps(top, windows[k, 2], rows, reach, shrink)
-            aside = window_taps(left, windows[k, 3], columns, reach, shrink)
+            over = window_taps(top, windows[k, 2], rows, reach, shrink, begin, end)
+            aside = window_taps(left, windows[k, 3], columns, reach, shrink, before, after)
             top = left = 0
         else:
-            over, aside = taps(windows[k, 2], rows, reach), taps(windows[k, 3], columns, reach)
+            over = taps(windows[k, 2], rows, reach, begin, end)
+            aside = taps(windows[k, 3], columns, reach, before, after)
+        down, right = down + begin, right + before
+        begin, end, before, after = 0, end - begin, 0, after - before  # among the weights from here on
         if mode == CONSTANT:
             down_to, across = _seen(over, begin, end, top, high), _seen(aside, before, after, left, wide)
             if (down_to[1] - down_to[0]) * (across[1] - across[0]) < shown:

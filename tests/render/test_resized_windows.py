@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from random_plans import EXAMPLES
 from torch import Tensor
 
+from mmload.render import antialiased_resize
 from mmload.render.antialiased_resize import REACHES
 from mmload.render.framing import PADDING_MODES, Padding, Placement, Resampling
 from mmload.render.image_lines import ImageLines
@@ -92,3 +93,13 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     around = Padding(mode=outside, fill=fill)
     expected = on_canvas_of(images[1], Window(*corner, *window, 0, 0, ()), how, around, Placed(*size, *place))
     torch.testing.assert_close(torch.from_numpy(out[0]), expected, rtol=0, atol=0)
+
+
+def test_the_weights_of_a_part_are_those_of_the_whole_and_take_no_more_memory() -> None:
+    for length, wanted, reach in ((300, 224, 1), (10, 300, 2), (900, 7, 1)):
+        whole = antialiased_resize.taps(length, wanted, reach, 0, wanted)
+        part = antialiased_resize.taps(length, wanted, reach, 2, 6)
+        assert whole[3] == part[3]
+        for all_lines, some in zip(whole[:3], part[:3], strict=True):
+            assert np.array_equal(all_lines[2:6], some[:4])
+    assert [len(one) for one in antialiased_resize.taps(30_000, 7_680_000, 1, 10, 14)[:3]] == [5, 5, 4]
