@@ -84,18 +84,19 @@ def lines_of(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLine
     room = places[:, HEIGHT] * places[:, WIDTH] * channels
     pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
     spare = scratch("strip", (int(stored.lengths.max()) + 2,), torch.uint8).numpy()
-    at = 0
-    for k, row in enumerate(stored.rows.tolist()):
-        height, width = places[k, [HEIGHT, WIDTH]].tolist()
-        begin, stop, shrink = stored.needed[k].tolist()
+    starts, sizes = places[:, START].tolist(), places[:, HEIGHT : WIDTH + 1].tolist()
+    at, made = 0, []
+    for row, start, length, (height, width), (begin, stop, shrink) in zip(
+        stored.rows.tolist(), starts, stored.lengths.tolist(), sizes, stored.needed.tolist(), strict=True
+    ):
+        data = stored.memory[start : start + length]
         try:
-            first, count = decode_lines(
-                stored.data(k), (height, width), channels, (begin, stop), shrink, spare, pixels[at:]
-            )
+            first, count = decode_lines(data, (height, width), channels, (begin, stop), shrink, spare, pixels[at:])
         except ValueError as error:
             raise reader.damaged(row, str(error)) from error
-        places[k, [START, FIRST, COUNT, LAYOUT, SHRINK]] = at, first, count, PIXELS, shrink
+        made.append((at, first, count))
         at += count * -(-width // shrink) * channels
+    places[:, START : COUNT + 1], places[:, LAYOUT], places[:, SHRINK] = made, PIXELS, stored.needed[:, 2]
     return ImageLines(pixels, places)
 
 
