@@ -98,7 +98,7 @@ def followed(
         trail: of the passes before it; None: there was none.
         own: the masks, in place of the batch's, if they have a size each.
     """
-    if plan.canvas is not None:
+    if plan.is_framed:
         batch = batch.replace(image_sizes=sizes_on_canvas(plan))
     elif batch.image_sizes is not None and (plan.moves or plan.mixing is not None):
         batch = batch.replace(image_sizes=None)
@@ -115,14 +115,9 @@ def followed(
 
 
 def sizes_on_canvas(plan: Plan) -> Tensor | None:
-    """Height and width of each image on its canvas, int64 [B, 2]; None where steps moved or mixed images."""
-    canvas, how = plan.canvas, plan.resampling
-    if canvas is None or how is None or how.placement is None or plan.mixing is not None:
-        return None
-    moved = how is not canvas.resampling or plan.flip_x is not canvas.flip_x or plan.flip_y is not canvas.flip_y
-    if moved or (plan.program is not None and plan.program.operations & MOVES):
-        return None
-    return torch.stack((how.placement.rows, how.placement.cols), 1)
+    """Height and width of each image on its canvas, int64 [B, 2]; None where images are mixed."""
+    placed = None if plan.resampling is None else plan.resampling.placement
+    return None if placed is None or plan.mixing is not None else torch.stack((placed.rows, placed.cols), 1)
 
 
 def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Tensor]:

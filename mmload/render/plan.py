@@ -107,7 +107,7 @@ class Plan:
         mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
         dropped: bool [B, M], boxes that go whatever is left of them; None: none.
         sizes: int64 [B, 2], height and width of each image; None: all have those of ``source``.
-        canvas: the plan as :meth:`framed` left it; None: it was not.
+        is_framed: whether images of a size each lie on a canvas of the largest: see :meth:`framed`.
     """
 
     count: int
@@ -132,7 +132,7 @@ class Plan:
     mixing: Mixing | None = None
     dropped: Tensor | None = None
     sizes: Tensor | None = None
-    canvas: Plan | None = None
+    is_framed: bool = False
 
     @classmethod
     def of(cls, count: int, source: tuple[int, int, int], peak: float, device: torch.device) -> Plan:
@@ -323,7 +323,10 @@ class Plan:
         return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
 
     def framed(self) -> Plan:
-        """The plan of images of a size each, followed by a black canvas of the largest, at its top left."""
+        """The plan of images of a size each, followed by a black canvas of the largest, at its top left.
+
+        Only holes and mixing may follow, in the same pass.
+        """
         rows, cols = (self.of_batch(side) for side in self.frame)
         height, width = (int(side.max()) if len(side) else 1 for side in (rows, cols))
         nothing, how = torch.zeros_like(rows), self.resampling
@@ -338,8 +341,7 @@ class Plan:
         if how is None:  # a resize to the same size, which copies pixels
             how = Resampling(height=0, width=0, mode="bilinear", antialias=True)
         how = replace(how, height=height, width=width, placement=placed)
-        made = replace(self, resampling=how, height=height, width=width)
-        return replace(made, canvas=made)
+        return replace(self, resampling=how, height=height, width=width, is_framed=True)
 
     def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
         """The plan followed by flips, bool [B] each."""

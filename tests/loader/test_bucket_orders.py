@@ -15,6 +15,8 @@ from mmload import open as open_dataset
 from mmload.augment import (
     CenterCrop,
     ColorJitter,
+    CutMix,
+    MixUp,
     Normalize,
     RandomErasing,
     RandomHorizontalFlip,
@@ -131,7 +133,8 @@ def test_torchvision_gets_each_image_and_mask_in_its_own_size(path: Path) -> Non
 
 
 def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images(path: Path) -> None:
-    batch, sizes = make_batch({}, 2, seeds=torch.arange(2)), torch.tensor([[20, 30], [24, 26]])
+    batch = make_batch({"targets": torch.arange(2)}, 2, seeds=torch.arange(2))
+    sizes = torch.tensor([[20, 30], [24, 26]])
 
     def found(*steps: nn.Module) -> Any:
         prepared = Collate(*steps).prepare(batch, (3, 0, 0), sizes=sizes, framed=True)
@@ -143,6 +146,8 @@ def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images
     assert found(Resize(10), jitter) == [[10, 15], [10, 10]]
     moving = (RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), CenterCrop(8), nn.Identity())
     assert [found(jitter, step) for step in moving] == [None] * 4
+    mixing = MixUp(num_classes=2), CutMix(num_classes=2)
+    assert [found(*steps, mix) for mix in mixing for steps in ((), (jitter,), (RandomErasing(),))] == [None] * 6
     assert found(Resize((8, 8))) is None
     with pytest.raises(UsageError, match="image_sizes"):
         Loader(path, collate=Collate(Resize((8, 8))), returns=("image_sizes",))
@@ -186,3 +191,73 @@ def test_what_cannot_be_bucketed_is_refused(path: Path, dataset: Dataset) -> Non
             Loader(path, **{"collate": Collate(), **options})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no images of a size each"):
         Loader(dataset, bucket="aspect")
+
+
+def test_unshuffled_batches_come_from_the_highest_to_the_widest(path: Path) -> None:
+    with Loader(path, collate=Collate(), bucket="aspect", batch_size=2) as loader:
+        found = [i for batch in loader for i in batch.ids.tolist()]
+    assert found == sorted(range(len(SIZES)), key=lambda i: SIZES[i][1] / SIZES[i][0])
+    assert found != sorted(found, key=lambda i: SIZES[i][1])
+    with Loader(path, collate=Collate(), bucket="aspect", batch_size=2, shuffle=True) as loader:
+        assert found != [i for batch in loader for i in batch.ids.tolist()]
+
+
+def by_batches(seed: int, epoch: int, window: int) -> list[int]:
+    """Of rows in their own order, which batch of a window comes when."""
+    one = Bucketed(of=Stored(rows=1024), aspects=lambda rows: rows.astype(np.float64), together=8, seed=seed)
+    first = np.arange(window * 512, (window + 1) * 512, 8, dtype=np.uint64)
+    rows: list[int] = one.at(first, epoch)[0].tolist()
+    assert sorted(rows) == first.tolist()
+    return [row // 8 - window * 64 for row in rows]
+
+
+def test_batches_are_shuffled_by_the_seed_in_each_epoch_and_window() -> None:
+    found = [by_batches(*of) for of in ((5, 0, 0), (6, 0, 0), (5, 1, 0), (5, 0, 1))]
+    assert len({tuple(one) for one in found}) == 4
+    assert by_batches(5, 1, 0) == found[2]
+
+
+def test_the_smaller_batch_is_from_any_place() -> None:
+    one = Bucketed(of=Stored(rows=25), aspects=lambda rows: rows.astype(np.float64), together=8, seed=3)
+    last = [int(one.at(np.array([24], np.uint64), epoch)[0][0]) for epoch in range(60)]
+    assert {row: last.count(row) > 4 for row in last} == {0: True, 8: True, 16: True, 24: True}
+
+
+def test_rows_that_come_again_are_told_apart_as_without_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 5 rows 40 positions, more than rows: windows end where the epoch does."""
+    monkeypatch.setattr(bucket_orders, "WINDOW", 2)
+
+    class Again(Stored):
+        @property
+        def length(self) -> int:
+            return 40
+
+        def at(self, positions: Any, epoch: int) -> Any:
+            return positions % np.uint64(5), positions // np.uint64(5)
+
+    positions = np.arange(40, dtype=np.uint64)
+    for seed in (None, 7):
+        one = Bucketed(of=Again(rows=5), aspects=aspects, together=3, seed=seed)
+        assert one.length == 40
+        rows, occurrences = one.at(positions, 0)
+        assert occurrences is not None
+        assert sorted(zip(rows, occurrences, strict=True)) == sorted(zip(*Again(rows=5).at(positions, 0), strict=True))
+        late = np.flatnonzero(positions >= 33)
+        again = one.at(positions[late], 0)
+        assert again[0].tolist() == rows[late].tolist()
+        assert again[1] is not None
+        assert again[1].tolist() == occurrences[late].tolist()
+
+
+def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_orders, "WINDOW", 4)
+    source = Shuffled(rows=96, seed=5)
+    for seed in (None, 5):
+        one = Bucketed(of=source, aspects=aspects, together=8, seed=seed)
+        for epoch in range(3):
+            for first in range(0, 96, 32):
+                positions = np.arange(first, first + 32, dtype=np.uint64)
+                found, there = one.at(positions, epoch)[0], source.at(positions, epoch)[0]
+                assert sorted(found) == sorted(there)
+                runs = sorted(sorted(batch) for batch in aspects(found).reshape(4, 8).tolist())
+                assert sum(runs, []) == sorted(aspects(there).tolist())
