@@ -22,6 +22,7 @@ from mmload.augment import (
     RandomHorizontalFlip,
     RandomVerticalFlip,
     Resize,
+    TwoViews,
 )
 from mmload.batch import Batch, make_batch
 from mmload.errors import UsageError
@@ -31,6 +32,7 @@ from mmload.loader.epoch_orders import EpochOrder, Shuffled, Stored
 from mmload.loader.order import Order
 from mmload.loader.orders import classes, weighted
 from mmload.store.dataset import Dataset
+from tests.helpers.loading_whole import build_whole_stores
 from tests.helpers.whole_datasets import some_images, whole_dataset
 
 SIZES = [(20 + 5 * (k % 4), 44 - 3 * k) for k in range(11)]
@@ -261,3 +263,27 @@ def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatc
                 assert sorted(found) == sorted(there)
                 runs = sorted(sorted(batch) for batch in aspects(found).reshape(4, 8).tolist())
                 assert sum(runs, []) == sorted(aspects(there).tolist())
+
+
+def test_views_of_jpegs_with_boxes_and_labels_keep_their_own_sizes(tmp_path: Path) -> None:
+    split = open_dataset(build_whole_stores(tmp_path)["whole jpeg"])["train"]
+    plain, flipped = Collate(dtype=torch.uint8), Collate(RandomHorizontalFlip(1.0), dtype=torch.uint8)
+    with Loader(split, collate=TwoViews(plain, flipped), bucket="aspect", batch_size=3, shuffle=True) as loader:
+        for views in loader:
+            for view, turned in zip(views, (False, True), strict=True):
+                for i, image, target in zip(view.ids.tolist(), *view.to_torchvision(), strict=True):
+                    row = split[i]
+                    assert torch.equal(image, row.images.flip(2) if turned else row.images)
+                    assert torch.equal(target["masks"], row.masks.flip(1) if turned else row.masks)
+                    count, width = int(row.counts), row.images.shape[2]
+                    boxes = row.boxes[:count]
+                    if turned:
+                        boxes = torch.stack((width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]), 1)
+                    assert torch.equal(target["boxes"], boxes)
+                    assert torch.equal(target["labels"], row.labels[:count] + 1)
+    given = {"collate": flipped, "bucket": "aspect", "batch_size": 3}
+    with Loader(split, returns="torchvision", **given) as listed, Loader(split, **given) as batches:
+        for (images, targets), batch in zip(listed, batches, strict=True):
+            expected = batch.to_torchvision()
+            assert all(torch.equal(*pair) for pair in zip(images, expected[0], strict=True))
+            assert [one["boxes"].tolist() for one in targets] == [one["boxes"].tolist() for one in expected[1]]
