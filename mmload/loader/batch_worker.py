@@ -160,8 +160,10 @@ class BatchWorker:
             if self._device_batches is not None:
                 return self._device_batches.ship(rows, seeds, epoch, self._fill)
             if self._on_device is not None:
-                views = self._prepared(self._without_images(rows, seeds), rows, epoch)
-                return self._on_device.batch(rows, partial(self._made_of, views))
+                views, began = self._prepared(self._without_images(rows, seeds), rows, epoch), perf_counter()
+                batch = self._on_device.batch(rows, partial(self._made_of, views))
+                self.add_seconds(render=perf_counter() - began)
+                return batch
             host_batch = self._host_batch(rows, seeds, epoch)
             if self._finish_in_training:
                 return host_batch if self._port is None else LateSent(self._port, host_batch)

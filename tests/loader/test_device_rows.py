@@ -142,6 +142,7 @@ def test_rows_that_stay_on_the_device_are_brought_there_once(
         epochs = [[batch.images.clone() for batch in loader] for _ in range(2)]
         assert decoder.batches == ([7, 7, 6] if decode == "cuda" else [])
         assert (loader.stats()["tier"], loader.stats()["misses"], loader.stats()["hits"]) == ("device", 20, 40)
+        assert loader.stats()["render_s"] > 0
     with Loader(path, collate=collate, seed=3, shuffle=True) as loader:
         assert all(torch.equal(a, b.images) for epoch in epochs for a, b in zip(epoch, loader, strict=True))
 
