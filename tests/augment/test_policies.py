@@ -32,6 +32,11 @@ POLICIES: list[tuple[Any, Any, Any, int]] = [
 ]
 
 
+TIES = 0.01
+"""The share of pixels of a warp whose place is halfway between two: torchvision's product of matrices rounds them to
+either side, on some processors to another than on others. A shift by a tenth of a pixel changes ten times as many."""
+
+
 def their_space(policy: Any) -> dict[str, Any]:
     return dict(
         policy._PARTIAL_AUGMENTATION_SPACE | policy._AUGMENTATION_SPACE
@@ -80,7 +85,7 @@ def test_every_change_and_magnitude_is_torchvisions(ours: Any, theirs: Any, spac
     for k, (which, bin_, minus) in enumerate(cases):
         name = names[which]
         wanted = applied(theirs, image[0], name, magnitude_of(theirs, name, bin_, bins, minus), ours.interpolation)
-        assert differ(got[k], wanted, name, ours.interpolation) <= (0.002 if name in WARPS else 0), (name, bin_, minus)
+        assert differ(got[k], wanted, name, ours.interpolation) <= (TIES if name in WARPS else 0), (name, bin_, minus)
 
 
 def test_policies_are_torchvisions() -> None:
