@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ POLICIES: list[tuple[Any, Any, Any, int]] = [
 ]
 
 
-TIES = 0.01
-"""The share of pixels of a warp whose place is halfway between two: torchvision's product of matrices rounds them to
-either side, on some processors to another than on others. A shift by a tenth of a pixel changes ten times as many."""
+NUDGES = (0.0, 1e-5, -1e-5)
+"""Shares by which a magnitude is changed: a pixel whose place is halfway between two is one of these. To which side
+torchvision's product of matrices rounds it depends on the processor; of a shear by 0.2 it is every fifth column."""
 
 
 def their_space(policy: Any) -> dict[str, Any]:
@@ -58,10 +59,11 @@ def applied(policy: Any, image: Tensor, name: str, magnitude: float, interpolati
     return changed
 
 
-def differ(got: Tensor, wanted: Tensor, name: str, interpolation: str) -> float:
-    """The share of pixels that are not torchvision's."""
+def differ(got: Tensor, wanted: Sequence[Tensor], name: str, interpolation: str) -> float:
+    """The share of pixels that are none of torchvision's."""
     limit = 1 if name in WARPS and interpolation == "bilinear" else 0
-    return float(((got.int() - wanted.int()).abs().amax(0) > limit).float().mean())
+    apart = torch.stack([(got.int() - one.int()).abs().amax(0) for one in wanted]).amin(0)
+    return float((apart > limit).float().mean())
 
 
 @pytest.mark.parametrize(("ours", "theirs", "space", "bins"), POLICIES, ids=lambda part: str(part)[:40])
@@ -84,8 +86,13 @@ def test_every_change_and_magnitude_is_torchvisions(ours: Any, theirs: Any, spac
     Rendering(plan, torch.uint8).render_batch(images, got)
     for k, (which, bin_, minus) in enumerate(cases):
         name = names[which]
-        wanted = applied(theirs, image[0], name, magnitude_of(theirs, name, bin_, bins, minus), ours.interpolation)
-        assert differ(got[k], wanted, name, ours.interpolation) <= (TIES if name in WARPS else 0), (name, bin_, minus)
+        magnitude = magnitude_of(theirs, name, bin_, bins, minus)
+        wanted = [
+            applied(theirs, image[0], name, magnitude * (1 + nudge), ours.interpolation)
+            for nudge in (NUDGES if name in WARPS and ours.interpolation == "nearest" else (0.0,))
+        ]
+        allowed = 0.002 if name in WARPS else 0
+        assert differ(got[k], wanted, name, ours.interpolation) <= allowed, (name, bin_, minus)
 
 
 def test_policies_are_torchvisions() -> None:
