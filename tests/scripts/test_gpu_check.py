@@ -162,7 +162,7 @@ def test_a_part_by_itself_leaves_its_record(tmp_path: Path) -> None:
     assert record["format"] == "mmload gpu_check"
     assert record["failure"] == ""
     assert record["versions"]["torch"] == torch.__version__
-    assert len(record["rows"]) == 2
+    assert len(record["rows"]) == 3
     assert str(tmp_path) not in (tmp_path / "gpu-decode.json").read_text()
 
 
