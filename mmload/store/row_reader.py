@@ -32,6 +32,9 @@ COLUMN_BYTES = 64 * 2**20
 SMALL_ROW = 1024
 """The most bytes of a small row."""
 
+_COLUMN_ROWS = 2**16
+"""Rows of a column that are read at a time: numbers of all of them took 60 bytes a row."""
+
 _JOINED_BYTES = 8 * 2**20
 
 Numbers = NDArray[np.int64]
@@ -244,7 +247,9 @@ class RowReader:
             if spec.row_bytes > SMALL_ROW or spec.row_bytes * rows > COLUMN_BYTES:
                 return None
             column = torch.empty((rows, *spec.shape), dtype=spec.torch_dtype)
-            self.gather_into(name, torch.arange(rows), column)
+            for first in range(0, rows, _COLUMN_ROWS):
+                part = torch.arange(first, min(first + _COLUMN_ROWS, rows))
+                self.gather_into(name, part, column[first : first + len(part)])
             self._columns[name] = column
         return column
 
