@@ -118,7 +118,7 @@ class Loader:
             and takes as much memory as its pixels. "auto" counts these, and keeps the JPEGs where only they fit.
         decode: how the JPEGs of whole photographs are decoded. "cpu": exactly. "scaled": to a half or a quarter where
             their window shrinks by three or six, for pixels that differ by a level or so. "cuda": by nvJPEG on the
-            device that batches go to, which differs by 2 levels or so. Draws are the same.
+            device that batches go to, which rounds colors differently. Draws are the same.
         fields: which stored fields to read; None: all.
         returns: what to give in place of a Batch: a tuple or a dict of names of fields, "torchvision", "numpy",
             "dlpack" or a function, as :class:`~mmload.augment.returns.Returns` says. The training thread calls the
