@@ -63,7 +63,7 @@ def test_two_nodes_download_the_bytes_of_real_caches(script: Any, url: str, tmp_
 
 @pytest.mark.parametrize("order", ["shuffled", "block"])
 def test_half_of_the_data_in_cache(script: Any, url: str, tmp_path: Path, order: str) -> None:
-    """The real reader ahead runs in its own time, so the last rows may differ: of three runs one does what it should."""
+    """The real reader ahead runs in its own time, so its last rows may differ: of three runs one is as simulated."""
     limit = ROWS // 2 * ROW_BYTES
     simulated = script.Node(
         script.grid_of(ROWS, ROW_BYTES), script.takes_of(script.ORDERS[order](rows=ROWS), 0, 1, 1), limit
