@@ -205,7 +205,7 @@ def test_processes_share_a_cache(large: Dataset, url: str, bucket: Bucket, tmp_p
     code = f"""if True:
         import mmload, sys
         import numpy as np
-        remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit={20 * 76800})
+        remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit={40 * 76800})
         total, read = 0, remote["train"].reader.array
         for epoch in range(4):
             for row in range({ROWS}):
