@@ -67,10 +67,6 @@ class BlockGrid:
         """Bytes of all blocks."""
         return int(self._row_starts[-1]) * self.row_bytes
 
-    def shard_bytes(self, shard: int) -> int:
-        """Bytes of a shard's file."""
-        return int(self._rows[shard]) * self.row_bytes
-
     def of_rows(self, rows: Numbers) -> Numbers:
         """The block of each row, int64 [B]."""
         if self.has_one_row:
@@ -86,9 +82,11 @@ class BlockGrid:
         sizes: Numbers = np.minimum(self._rows_per_block, self._rows[shards] - first) * self.row_bytes
         return sizes
 
-    def offset_of(self, block: int, shard: int) -> int:
-        """The first byte of a block in the file of its shard."""
-        return (block - int(self.starts[shard])) * self.block_bytes
+    def offsets_of(self, blocks: Numbers) -> Numbers:
+        """The first byte of each block in the file of its shard, int64 [B]."""
+        shards = np.searchsorted(self.starts, blocks, side="right") - 1
+        offsets: Numbers = (blocks - self.starts[shards]) * self.block_bytes
+        return offsets
 
     def lengths_in(self, shard: int) -> Numbers:
         """The bytes of each block of a shard's file, int64 [B]."""
@@ -101,13 +99,14 @@ class BlockGrid:
         shards = np.searchsorted(self.starts, blocks, side="right") - 1
         heads = np.flatnonzero(np.concatenate([[True], (np.diff(blocks) != 1) | (np.diff(shards) != 0)]))
         ends = [0, *np.cumsum(self.bytes_of(blocks)).tolist()]
+        offsets = self.offsets_of(blocks).tolist()
         found = []
         for head, end in zip(heads.tolist(), [*heads[1:].tolist(), len(blocks)], strict=True):
             shard, past = int(shards[head]), head
             while past < end:
                 stop = max(past + 1, bisect_right(ends, ends[past] + most_bytes, past, end + 1) - 1)
                 first = int(blocks[past])
-                found.append(Run(shard, first, stop - past, self.offset_of(first, shard), ends[stop] - ends[past]))
+                found.append(Run(shard, first, stop - past, offsets[past], ends[stop] - ends[past]))
                 past = stop
         return found
 
@@ -149,10 +148,6 @@ class WholeGrid(BlockGrid):
         """See :class:`BlockGrid`."""
         return int(self._shard_bytes[-1])
 
-    def shard_bytes(self, shard: int) -> int:
-        """See :class:`BlockGrid`."""
-        return int(self._shard_bytes[shard + 1] - self._shard_bytes[shard])
-
     def of_rows(self, rows: Numbers) -> Numbers:
         """See :class:`BlockGrid`."""
         if self.has_one_row:
@@ -165,6 +160,8 @@ class WholeGrid(BlockGrid):
         sizes: Numbers = self._edges[blocks + 1] - self._edges[blocks]
         return sizes
 
-    def offset_of(self, block: int, shard: int) -> int:
+    def offsets_of(self, blocks: Numbers) -> Numbers:
         """See :class:`BlockGrid`."""
-        return int(self._edges[block] - self._shard_bytes[shard])
+        shards = np.searchsorted(self.starts, blocks, side="right") - 1
+        offsets: Numbers = self._edges[blocks] - self._shard_bytes[shards]
+        return offsets

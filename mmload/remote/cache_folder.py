@@ -1,37 +1,106 @@
-"""A cache's folder: one for several datasets and all processes of a machine, with one limit.
+"""A cache on a local disk: one folder and one limit for several datasets and all processes of a machine.
 
-    CACHE/mmload-cache      marks the folder as a cache; locked for a moment whenever bytes are counted
-    CACHE/used              bytes that are kept, of all datasets
-    CACHE/CONTENTS/         a dataset, by what its manifest identifies: dataset.json, files with holes, states of blocks
-    CACHE/CONTENTS/open     locked by each process that reads it
+    CACHE/mmload-cache             marks the folder and counts its bytes; locked while a file comes or goes
+    CACHE/mmload-cache.*.incoming  the file that is being written, under that lock
+    CACHE/CONTENTS/                a dataset, by what its manifest identifies: its lists, indexes and checksums
+    CACHE/CONTENTS/open            locked by each process that has the dataset open
+    CACHE/CONTENTS/blocks-BOOT/SPLIT/SHARD/FIELD/NUMBER.block
 
-Only what has come from an object store lies here, so nothing that is evicted is lost: a folder that is not empty and
-has no mark is refused.
+A block is an immutable file: it is renamed in when it is complete, and unlinked when it has to go. The system keeps an
+unlinked file for whoever has it open, so a reader sees a whole block or none, and nothing has to agree with the bytes.
+The count is raised before a file comes and lowered after one has gone, so a killed process leaves it too high, never
+too low; a survey of the files corrects it. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmload.errors import StoreError, UsageError
-from mmload.runtime.durable_files import is_partial, lock, open_lock, remove, write_atomically
+from mmload.remote.block_grid import BlockGrid, Numbers
+from mmload.remote.epoch_plan import EpochPlan, Needs, needed_last
+from mmload.runtime.byte_sizes import bytes_text
+from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.positioned_reads import write_at
+from mmload.runtime.regular_files import open_regular
 
-MARK, USED, OPEN = "mmload-cache", "used", "open"
-_TEXT = b"mmload cache: copies of what is in object storage; may be removed when nothing reads it\n"
+MARK, OPEN, BLOCKS = "mmload-cache", "open", "blocks-"
+SPARE = 0.01
+"""The share of the limit that an eviction frees beyond what is needed, so that not every block asks for one."""
+
+_INCOMING = re.compile(rf"{MARK}\.[0-9a-f]{{16}}\.incoming")
+_TEXT = b"mmload cache 1: copies of what is in object storage; delete the folder when nothing reads it. Bytes:\n"
+_DIGITS = 20
+_DATASET = re.compile(r"[0-9a-f]{32}")
+_BLOCK = re.compile(r"(\d+)\.block")
+_PATIENCE_S = 2.0  # a process that was stopped while it held the lock must not stop the others
+_POLL_S = 0.0005
+_SURVEY_S = 60.0  # a survey takes about a second for a million blocks
+
+
+class StoredBlocks(Protocol):
+    """Files of the blocks of one field. Thread-safe.
+
+    Attributes:
+        grid: the blocks.
+        prefix: the folder of the split's shards.
+        expected: bool [blocks], whether each block is expected to have its file.
+    """
+
+    grid: BlockGrid
+    prefix: str
+    expected: NDArray[np.bool_]
+
+    def remove(self, blocks: Numbers) -> int:
+        """Unlinks the files of the blocks; returns their bytes."""
+
+
+class CachedField(Protocol):
+    """A field that this process has open, whose blocks may be evicted by what its order needs last."""
+
+    @property
+    def files(self) -> StoredBlocks:
+        """The files of its blocks."""
+
+    plan: EpochPlan | None
+
+
+class OtherFiles(NamedTuple):
+    """Files of blocks of which this process knows no order.
+
+    Attributes:
+        paths: their paths.
+        sizes: int64 [n], bytes.
+        unused: bool [n], whether no process has the dataset open.
+    """
+
+    paths: list[str]
+    sizes: Numbers
+    unused: NDArray[np.bool_]
 
 
 class CacheFolder:
-    """The folder of a cache. Thread-safe.
+    """The folder of a cache. Thread-safe. Use :func:`cache_folder`.
 
     Args:
-        path: of the folder; made if it is not there.
-        limit: bytes that may be kept; None: any number.
+        path: of the folder; created if it does not exist.
+        limit: bytes that may be stored; None: any number.
+
+    Attributes:
+        fields: the fields that this process has open.
 
     Raises:
         UsageError: if the folder holds something else.
@@ -40,70 +109,303 @@ class CacheFolder:
 
     def __init__(self, path: Path, limit: int | None) -> None:
         self.path, self.limit = path, limit
-        self._lock = threading.Lock()
+        self.fields: list[CachedField] = []
+        self._lock, self._patience = threading.Lock(), _PATIENCE_S
+        self._others = OtherFiles([], np.empty(0, np.int64), np.empty(0, np.bool_))
+        self._surveyed = -_SURVEY_S
+        self._random = np.random.default_rng(0)
+        self._incoming = str(path / f"{MARK}.{secrets.token_hex(8)}.incoming")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            mark = path / MARK
-            strange = any(
-                entry.name not in (MARK, USED) and not is_partial(entry.name, MARK) for entry in path.iterdir()
-            )
-            if strange and not mark.exists():  # in this order: another process may make it at this moment
-                raise UsageError(f"{path} is not empty and no cache of mmload; give another folder as the cache")
-            if not mark.exists():
-                write_atomically(mark, _TEXT)
-            if not (path / USED).exists():
-                with open(path / USED, "ab") as file:
-                    file.truncate(8)
-            self._used = np.memmap(path / USED, np.int64, "r+", shape=(1,))
-            self._handle = open(mark, "rb")  # noqa: SIM115  # held as long as this object
+            is_strange = any(entry.name != MARK for entry in path.iterdir())
+            if is_strange and not (path / MARK).exists():  # in this order: another process may create it at this moment
+                raise UsageError(f"{path} is not empty and not a cache of mmload; give another folder as the cache")
+            self._handle = self._opened()
+            with self.locked():
+                pass
         except OSError as error:
             raise StoreError(f"cannot use {path} as a cache ({error.strerror})") from error
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Hold the lock of the counts, of all threads and processes."""
-        with self._lock:
-            try:
-                import fcntl
-            except ImportError:  # Windows: one process at a time, see the opening
-                yield
-                return
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._handle, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Close the file of the lock."""
-        self._handle.close()
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound early: at exit the module may be gone
+        if "_handle" in self.__dict__:
+            close(self._handle)
 
     @property
     def used(self) -> int:
-        """Bytes that are kept or on their way."""
-        return int(self._used[0])
+        """Bytes of all blocks, or more if a process was killed since the last survey."""
+        return self._count() or 0
 
-    def count(self, change: int) -> None:
-        """Add to what is kept; under :meth:`counting`."""
-        self._used[0] = max(0, self.used + change)
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Holds the lock of all threads and processes; yields False if another process does not give it up in time."""
+        with self._lock:
+            if not self._acquire():
+                yield False
+                return
+            try:
+                if self._count() is None:  # new, or truncated by somebody
+                    self._check_mark()
+                    write_at(self._handle, memoryview(_TEXT), 0)
+                    self._survey()
+                yield True
+            finally:
+                _flock(self._handle, "LOCK_UN")
 
-    def excess(self, more: int) -> int:
-        """How many bytes have to go before so many more may come."""
-        return 0 if self.limit is None else self.used + more - self.limit
+    def store(self, files: Sequence[tuple[str, memoryview]]) -> list[bool]:
+        """Stores complete files, if there is room for them and the lock can be had.
 
-    def remove_unused(self, own: str) -> bool:
-        """Remove the dataset that was used longest ago and that no process reads; False if there is none."""
-        others = [entry for entry in self.path.iterdir() if entry.is_dir() and entry.name != own]
-        for entry in sorted(others, key=lambda entry: entry.stat().st_mtime):
-            with suppress(OSError), open_lock(entry / OPEN) as held:
-                if lock(held):
-                    self.count(-kept_bytes(entry))
-                    remove(entry)
-                    return True
+        Args:
+            files: path and content of each.
+
+        Returns:
+            Whether each is stored.
+
+        Raises:
+            StoreError: if the folder cannot be written, such as on a full disk.
+        """
+        stored = [False] * len(files)
+        try:
+            with self.locked() as is_locked:
+                for index, (path, data) in enumerate(files if is_locked else ()):
+                    stored[index] = self._store(path, data)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to the cache {self.path} ({error.strerror}); free space there, or give another folder"
+            ) from error
+        return stored
+
+    def _store(self, path: str, data: memoryview) -> bool:
+        """Stores a file, under the lock; returns whether there is room for it."""
+        with suppress(OSError):
+            if os.stat(path).st_size == len(data):  # another process was faster
+                return True
+            self._change(-self._unlink(path))  # somebody has truncated it
+        if not self._make_room(len(data)):
+            return False
+        self._change(len(data))
+        try:
+            _write(self._incoming, data, path)
+        except BaseException:
+            self._unlink(self._incoming)
+            self._change(-len(data))
+            raise
+        return True
+
+    def _make_room(self, more: int) -> bool:
+        """Evicts until so many bytes more are within the limit, under the lock; returns False if nothing is left."""
+        if self.limit is None or self.used + more <= self.limit:
+            return True
+        if time.monotonic() > self._surveyed + _SURVEY_S:
+            self._survey()
+        self._evict(self.used + more - self.limit)
+        if self.used + more > self.limit:  # other processes have changed what this one expects
+            self._survey()
+            self._evict(self.used + more - self.limit)
+        return self.used + more <= self.limit
+
+    def _evict(self, excess: int) -> None:
+        """Removes at least so many bytes of what is needed last, if there are as many; under the lock."""
+        if excess <= 0:
+            return
+        known = [field for field in list(self.fields) if field.files.grid.is_evicted]
+        length = max((len(field.plan) for field in known if field.plan is not None), default=1)
+        needs, sizes = [self._needs_of_others(length)], [self._others.sizes]
+        there = [np.flatnonzero(field.files.expected) for field in known]
+        for field, blocks in zip(known, there, strict=True):
+            needs.append(self._any_time(len(blocks), length) if field.plan is None else field.plan.next_needs(blocks))
+            sizes.append(field.files.grid.bytes_of(blocks))
+        chosen = needed_last(np.concatenate(needs), np.concatenate(sizes), excess + int(SPARE * (self.limit or 0)))
+        chosen.sort()
+        edges = np.searchsorted(chosen, np.cumsum([0, *map(len, sizes)]))
+        parts = [chosen[start:stop] for start, stop in pairwise(edges)]
+        freed = self._remove_others(parts[0])
+        first = len(sizes[0])
+        for field, blocks, part in zip(known, there, parts[1:], strict=True):
+            freed += field.files.remove(blocks[part - first])
+            first += len(blocks)
+        self._change(-freed)
+
+    def _any_time(self, count: int, length: int) -> Needs:
+        """Returns random needs in the later half of an epoch, for blocks whose order is not known."""
+        return self._random.uniform(length / 2, length, count).astype(np.float32)
+
+    def _needs_of_others(self, length: int) -> Needs:
+        needs = self._any_time(len(self._others.paths), length)
+        needs[self._others.unused] = np.inf
+        return needs
+
+    def _remove_others(self, chosen: Numbers) -> int:
+        freed = sum(self._unlink(self._others.paths[index]) for index in chosen.tolist())
+        keep = np.ones(len(self._others.paths), np.bool_)
+        keep[chosen] = False
+        paths = [self._others.paths[index] for index in np.flatnonzero(keep).tolist()]
+        self._others = OtherFiles(paths, self._others.sizes[keep], self._others.unused[keep])
+        return freed
+
+    def _unlink(self, path: str) -> int:
+        """Unlinks a file; returns its bytes, 0 if it does not exist any more."""
+        try:
+            size = os.stat(path).st_size
+            os.unlink(path)
+        except OSError:
+            return 0
+        return size
+
+    def _survey(self) -> None:
+        """Counts all blocks of the folder, and notes which this process can evict; under the lock."""
+        own = {(files.prefix, files.grid.field): files for files in (field.files for field in list(self.fields))}
+        datasets = {prefix.split(os.sep)[-3] for prefix, _ in own}
+        found: dict[tuple[str, str], list[Numbers]] = {key: [] for key in own}
+        for entry in os.scandir(self.path):
+            if _INCOMING.fullmatch(entry.name):  # of a killed process, as this one holds the lock
+                self._unlink(entry.path)
+        total = 0
+        paths: list[str] = []
+        sizes: list[int] = []
+        unused: list[bool] = []
+        for folder, names in _block_folders(self.path):
+            prefix, shard, field = folder.rsplit(os.sep, 2)
+            files = own.get((prefix, field))
+            if files is None:
+                is_unused = folder.split(os.sep)[-5] not in datasets and self._is_unused(folder)
+                some = [os.path.join(folder, name) for name in names]
+                each = [_size_of(path) for path in some]
+                paths, sizes, unused = paths + some, sizes + each, unused + [is_unused] * len(each)
+                total += sum(each)
+            else:
+                numbers = np.array([int(name.partition(".")[0]) for name in names], np.int64)
+                numbers = numbers[numbers < files.grid.starts[int(shard) + 1] - files.grid.starts[int(shard)]]
+                found[prefix, field].append(numbers + files.grid.starts[int(shard)])
+        for key, numbers_of in found.items():
+            files, there = own[key], np.concatenate([np.empty(0, np.int64), *numbers_of])
+            files.expected[:] = False
+            files.expected[there] = True
+            total += int(files.grid.bytes_of(there).sum())
+        self._others = OtherFiles(paths, np.array(sizes, np.int64), np.array(unused, np.bool_))
+        self._surveyed = time.monotonic()
+        self._change(total - self.used)
+
+    def _is_unused(self, folder: str) -> bool:
+        """Whether no process has the dataset of a folder of blocks open."""
+        with suppress(OSError), open_lock(Path(folder).parents[3] / OPEN) as held:
+            return lock(held)
         return False
 
+    def _acquire(self) -> bool:
+        """Locks the file of the mark, which somebody may have deleted and another process created again."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            if _flock(self._handle, "LOCK_EX"):
+                if self._is_mark():
+                    self._patience = _PATIENCE_S
+                    return True
+                _flock(self._handle, "LOCK_UN")
+                handle, self._handle = self._handle, self._opened()
+                os.close(handle)
+            if time.monotonic() >= deadline:
+                self._patience = 0.0  # until the lock is had again
+                return False
+            time.sleep(_POLL_S)
 
-def kept_bytes(dataset: Path) -> int:
-    """Bytes on disk of the blocks that a dataset's folder keeps; other files are whole, and do not count."""
-    states = dataset.glob("*/*.states")
-    return sum(os.stat(path).st_blocks * 512 for each in states for path in each.parent.glob(f"*/{each.stem}.memmap"))
+    def _opened(self) -> int:
+        """Opens the mark, and creates it if it does not exist; it is never replaced."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return open_regular(self.path / MARK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
+
+    def _is_mark(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._handle), os.stat(self.path / MARK))
+        except FileNotFoundError:
+            return False
+
+    def _check_mark(self) -> None:
+        """Refuses a file of this name that was not written here."""
+        content = os.pread(self._handle, len(_TEXT), 0)
+        if content and not _TEXT.startswith(content):
+            raise UsageError(
+                f"{self.path / MARK} was not written by this version of mmload; give another folder as the cache"
+            )
+
+    def _count(self) -> int | None:
+        """Returns the number of bytes that the mark tells; None if it tells none."""
+        content = os.pread(self._handle, len(_TEXT) + _DIGITS, 0)
+        digits = content[len(_TEXT) :]
+        return int(digits) if content.startswith(_TEXT) and len(digits) == _DIGITS and digits.isdigit() else None
+
+    def _change(self, change: int) -> None:
+        """Adds to the number of bytes, under the lock."""
+        if change or self._count() is None:
+            count = max(0, self.used + change)
+            write_at(self._handle, memoryview(f"{count:0{_DIGITS}d}".encode()), len(_TEXT))
+
+
+_FOLDERS: WeakValueDictionary[Path, CacheFolder] = WeakValueDictionary()
+
+
+def cache_folder(path: Path, limit: int | None) -> CacheFolder:
+    """Returns the cache at a path: one object for all datasets of this process, so that each knows the others' orders.
+
+    Raises:
+        UsageError: if it is open with another limit, or as :class:`CacheFolder`.
+        StoreError: as :class:`CacheFolder`.
+    """
+    folder = _FOLDERS.get(path)
+    if folder is None:
+        folder = _FOLDERS[path] = CacheFolder(path, limit)
+    if folder.limit != limit:
+        raise UsageError(
+            f"the cache {path} is open in this process with cache_limit={_limit_text(folder.limit)}, not "
+            f"{_limit_text(limit)}; give the same limit to all datasets that share a cache"
+        )
+    return folder
+
+
+def _limit_text(limit: int | None) -> str:
+    return "None" if limit is None else bytes_text(limit)
+
+
+def _write(incoming: str, data: memoryview, path: str) -> None:
+    """Writes a file beside, and renames it in."""
+    handle = open_regular(incoming, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        write_at(handle, data, 0)
+    finally:
+        os.close(handle)
+    try:
+        os.rename(incoming, path)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.rename(incoming, path)
+
+
+def _block_folders(cache: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder of blocks below a cache, and the names of the blocks in it; links are not followed."""
+    for dataset in os.scandir(cache):
+        if not (_DATASET.fullmatch(dataset.name) and dataset.is_dir(follow_symlinks=False)):
+            continue
+        depth = dataset.path.count(os.sep)
+        for folder, inner, names in os.walk(dataset.path):
+            level = folder.count(os.sep) - depth
+            if level == 0:
+                inner[:] = [name for name in inner if name.startswith(BLOCKS)]
+            if level == 4:
+                inner.clear()
+                yield folder, [name for name in names if _BLOCK.fullmatch(name)]
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _flock(handle: int, operation: str) -> bool:
+    """Locks without waiting, or unlocks; returns False if another process holds the lock."""
+    import fcntl  # not on Windows, which refuses to open URLs
+
+    try:
+        fcntl.flock(handle, getattr(fcntl, operation) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mmload.errors import StoreError, UsageError
+from mmload.remote.block_files import prefetch, read_file
 from mmload.remote.block_grid import Numbers
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
 from mmload.remote.epoch_plan import EpochPlan, Take
-from mmload.remote.kept_blocks import can_be_read
 from mmload.remote.read_ahead import ReadAhead
 from mmload.remote.remote_blocks import RemoteBlocks
+from mmload.runtime.regular_files import open_regular
 from mmload.store.dataset_folder import Folder, Revision
 from mmload.store.field_files import BYTES
-from mmload.store.file_requests import Request, served
+from mmload.store.file_requests import Request
 from mmload.store.held_file import HeldFile
-from mmload.store.manifest import SplitRecord
+from mmload.store.manifest import Manifest, SplitRecord, shard_name
 from mmload.store.row_reader import SMALL_ROW, RowReader
 
-_TRIES = 100  # of a row that is evicted while it is read
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class RemoteFolder(Folder):
@@ -45,15 +48,25 @@ class RemoteFolder(Folder):
         """See :class:`Folder`."""
         return "run mmload verify on the dataset that was pushed there"
 
+    def read(self) -> Manifest:
+        """See :class:`Folder`; the manifest of the URL."""
+        self._manifest = self.cache.manifest
+        return self._manifest
+
+    def check(self) -> None:
+        """Nothing: the folder is named after the dataset's content, and every file in it is checked."""
+
+    def check_changed(self) -> None:
+        """Nothing, as :meth:`check`."""
+
     def stat(self, file: str) -> os.stat_result:
         """See :class:`Folder`."""
         self.cache.have_list(file)
-        return super().stat(file)
+        return os.stat(self.name(file))
 
-    def open(self, file: str) -> int:
-        """See :class:`Folder`."""
+    def _open(self, file: str) -> int:
         self.cache.have_list(file)
-        return super().open(file)
+        return open_regular(self.name(file))
 
 
 def _folder(url: str, *given: Any) -> RemoteFolder:
@@ -65,19 +78,23 @@ def _folder(url: str, *given: Any) -> RemoteFolder:
 
 
 class CachedFile(HeldFile):
-    """A shard's file in a cache. What is read of it is valid if the states of its blocks say so, not its revision."""
+    """A shard's file in object storage, whose blocks lie in a cache."""
 
-    def __init__(self, blocks: RemoteBlocks, shard: int) -> None:
-        self.path = str(blocks.kept.path(shard))
-        self.shared_handle = blocks.kept.handle(shard)
-
-    @property
-    def handle(self) -> int:  # type: ignore[override]  # belongs to the blocks, which close it
-        """The descriptor."""
-        return self.shared_handle
+    def __init__(self, path: str) -> None:
+        self.path = path
 
     def check(self) -> None:
-        """Nothing: the reader compares the states of the blocks."""
+        """Nothing: blocks are immutable."""
+
+
+class _Piece(NamedTuple):
+    """Bytes of one block that a request needs: from ``offset`` in the block's file on."""
+
+    request: Request
+    block: int
+    path: str
+    offset: int
+    out: memoryview
 
 
 class CachedReader(RowReader):
@@ -132,57 +149,84 @@ class CachedReader(RowReader):
     def _opened(self, name: str, shard: int) -> HeldFile:
         field, _, part = name.partition(".")
         if part in ("", BYTES):
-            return CachedFile(self.blocks(name), shard)
+            return CachedFile(self._cache.objects.url_of(f"{self._split}/{shard_name(shard)}/{name}.memmap"))
         self._cache.have_index(self._split, field)
         return super().held(name, shard)
 
     def _served(self, name: str, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
-        """As :meth:`RowReader._served`: from blocks that were there before a group was read, and after."""
+        """As :meth:`RowReader._served`."""
         blocks = self.blocks(name)
         of_rows = blocks.grid.of_rows(rows)
         blocks.ask(of_rows)
         if name.endswith(f".{BYTES}"):
-            edges = list(range(len(rows) + 1))
+            edges = np.arange(len(rows) + 1)
         else:
-            edges = [0, *accumulate(len(request.out) // blocks.grid.row_bytes for request in requests)]
-        return _from_blocks(blocks, of_rows, edges, requests, groups)
+            lengths = (len(request.out) // blocks.grid.row_bytes for request in requests)
+            edges = np.fromiter(accumulate(lengths, initial=0), np.int64)
+        pieces, ends = _pieces(blocks, of_rows, edges, requests)
+        return _filled(blocks, pieces, [ends[last] for last in groups], len(rows))
 
 
-def _from_blocks(
-    blocks: RemoteBlocks, of_rows: Numbers, edges: list[int], requests: Sequence[Request], groups: Sequence[int]
-) -> Iterator[None]:
-    """See :meth:`CachedReader._served`; request k is of the rows from ``edges[k]`` on, whose blocks are ``of_rows``."""
-    states = blocks.kept.states
-    seen = states[of_rows]
-    there = can_be_read(seen).tolist()
-    reading, first = served(requests), 0
+def _pieces(
+    blocks: RemoteBlocks, of_rows: Numbers, edges: Numbers, requests: Sequence[Request]
+) -> tuple[list[_Piece], list[int]]:
+    """Divides requests by the blocks that their rows are in.
+
+    Args:
+        blocks: of the field.
+        of_rows: int64 [B], the block of each row.
+        edges: int64 [R + 1]; request k is of the rows from ``edges[k]`` on.
+        requests: R of them.
+
+    Returns:
+        The pieces in order, and how many of them belong to the first k requests, R + 1 numbers.
+    """
+    grid = blocks.grid
+    is_head = np.zeros(len(of_rows), np.bool_)
+    is_head[1:] = of_rows[1:] != of_rows[:-1]
+    is_head[edges[:-1]] = True
+    heads = np.flatnonzero(is_head)
+    owners = np.searchsorted(edges, heads, "right") - 1
+    past = ((heads - edges[owners]) * grid.row_bytes).tolist()  # 0 for rows of their own sizes: one row a request
+    numbers = of_rows[heads]
+    pieces: list[_Piece] = []
+    for index, (owner, block, path, start) in enumerate(
+        zip(
+            owners.tolist(),
+            numbers.tolist(),
+            blocks.files.paths(numbers),
+            grid.offsets_of(numbers).tolist(),
+            strict=True,
+        )
+    ):
+        request, first = requests[owner], past[index]
+        last = past[index + 1] if index + 1 < len(past) and past[index + 1] else len(request.out)
+        pieces.append(_Piece(request, block, path, request.offset + first - start, request.out[first:last]))
+    return pieces, np.searchsorted(owners, np.arange(len(requests) + 1)).tolist()
+
+
+def _filled(blocks: RemoteBlocks, pieces: Sequence[_Piece], groups: Sequence[int], rows: int) -> Iterator[None]:
+    """Fills the memory of the pieces; yields after each of ``groups``, numbers of pieces.
+
+    The first piece that has to wait for the disk announces all later ones; the first whose block has gone since it was
+    expected has all later ones looked for.
+    """
+    flags, looked, done = _NOWAIT, False, 0
     for last in groups:
-        for number in range(first, last):
-            begin, end = edges[number], edges[number + 1]
-            if not all(there[begin:end]):
-                with requests[number].named():
-                    blocks.await_blocks(of_rows[begin:end])
-                seen[begin:end] = states[of_rows[begin:end]]
-            next(reading)
-        part = slice(edges[first], edges[last])
-        now = states[of_rows[part]]
-        if (now != seen[part]).any() or not can_be_read(now).all():
-            for number in range(first, last):
-                _read_again(blocks, of_rows[edges[number] : edges[number + 1]], requests[number])
-        if last == len(requests) and blocks.plan is not None:
-            blocks.plan.passed(len(of_rows))
-        first = last
+        for index in range(done, last):
+            request, block, path, offset, out = pieces[index]
+            got = read_file(path, out, offset, flags)
+            if got is not None and got < len(out) and flags:
+                flags = 0
+                prefetch([piece.path for piece in pieces[index:]])
+                got = read_file(path, out, offset)
+            if got != len(out):
+                with request.named():
+                    if not looked:
+                        looked = True
+                        blocks.ask(np.array([piece.block for piece in pieces[index:]]), look=True)
+                    out[:] = blocks.content(block)[offset : offset + len(out)]
+        if last == groups[-1] and blocks.plan is not None:
+            blocks.plan.passed(rows)
+        done = last
         yield
-
-
-def _read_again(blocks: RemoteBlocks, of_rows: Numbers, request: Request) -> None:
-    """Fill a request once more: one of its group's blocks was evicted while they were read."""
-    states = blocks.kept.states
-    for _ in range(_TRIES):
-        with request.named():
-            blocks.await_blocks(of_rows)
-        seen = states[of_rows]
-        request.fill()
-        if can_be_read(seen).all() and (states[of_rows] == seen).all():
-            return
-    raise StoreError(f"{blocks.kept.root} has no room for what is read at the same time; give more cache_limit")

@@ -16,6 +16,9 @@ from mmload.remote.block_grid import Run
 
 NOW, AHEAD = 0, 1
 
+Contents = dict[int, memoryview]
+"""Blocks -> their bytes."""
+
 
 class Wanted:
     """A run that is fetched or waits for it.
@@ -24,12 +27,14 @@ class Wanted:
         done: set when it is there, or has failed.
         is_taken: whether a thread fetches it.
         error: what has failed; None: nothing.
+        contents: the blocks that were fetched for it, for whoever waits; others are on the disk.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.done = threading.Event()
         self.error: BaseException | None = None
+        self.contents: Contents = {}
         self.is_taken = False
 
 
@@ -37,11 +42,11 @@ class Fetching:
     """The threads over one field.
 
     Args:
-        fetch: gets a run's blocks that are absent; thread-safe.
+        fetch: gets a run's blocks that are absent, and returns their bytes; thread-safe.
         parallel: how many threads.
     """
 
-    def __init__(self, fetch: Callable[[Run], None], parallel: int) -> None:
+    def __init__(self, fetch: Callable[[Run], Contents], parallel: int) -> None:
         self._fetch, self._parallel = fetch, parallel
         self._process = os.getpid()
         self._waiting: list[tuple[int, int, Wanted]] = []
@@ -111,7 +116,7 @@ class Fetching:
                     continue
                 wanted.is_taken = True
             try:
-                self._fetch(wanted.run)
+                wanted.contents = self._fetch(wanted.run)
             except BaseException as error:
                 wanted.error = error
             with self._changed:

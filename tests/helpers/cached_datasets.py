@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from mmload.remote import dataset_cache
+from pathlib import Path
+
+from mmload.remote import cache_folder, dataset_cache
+from mmload.remote.block_files import boot_id
 from mmload.remote.dataset_cache import DatasetCache
 from mmload.store.dataset import Dataset
+
+BLOCKS = f"{cache_folder.BLOCKS}{boot_id()}"
+
+
+def as_before_a_start(root: Path, *, damaged: str) -> None:
+    """Makes the blocks of a dataset look like those of before the machine was started, one of them with lost bytes."""
+    path = root / BLOCKS / damaged
+    path.write_bytes(bytes(path.stat().st_size))
+    (root / BLOCKS).rename(root / f"{cache_folder.BLOCKS}earlier")
 
 
 def end_all() -> None:
@@ -12,6 +24,7 @@ def end_all() -> None:
     for cache in dataset_cache._OPENED.values():
         cache.close()
     dataset_cache._OPENED.clear()
+    cache_folder._FOLDERS.clear()
 
 
 def cache_of(dataset: Dataset) -> DatasetCache:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from cached_datasets import cache_of, end_all
+from cached_datasets import as_before_a_start, cache_of, end_all
 from object_storage import Bucket
 from torch.utils.data import ConcatDataset
 from whole_datasets import some_images, whole_dataset
@@ -19,12 +18,10 @@ from whole_datasets import some_images, whole_dataset
 import mmload
 from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.errors import DamagedError, RemoteError
-from mmload.remote import cached_reader
 from mmload.remote.block_checksums import SMALLEST_BLOCK, SMALLEST_OWN, BlockChecksums, first_rows
 from mmload.remote.block_grid import BlockGrid
 from mmload.remote.push import push
 from mmload.store.dataset import Dataset
-from mmload.store.file_requests import Request
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
 
@@ -151,54 +148,6 @@ def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str
     assert same(batches(ConcatDataset([remote, local]), shuffle=True), expected)
 
 
-@pytest.mark.parametrize("comes_again", [False, True])
-def test_a_block_that_goes_while_it_is_read_is_read_again(
-    photographs: Dataset, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_again: bool
-) -> None:
-    """Another process evicts it in the middle of a group: no row may be the zeros of a hole."""
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    reader, rows, served = remote["train"].reader.whole("images"), np.array([9, 5, 3, 7]), cached_reader.served
-    blocks = remote["train"].reader.blocks("images")  # type: ignore[attr-defined]
-    gone = blocks.grid.of_rows(rows[2:3])
-
-    def disturbed(requests: Sequence[Request]) -> Iterator[None]:
-        for number, _ in enumerate(requests):
-            if number == 2:
-                with blocks.kept.cache.counting():
-                    blocks.kept.evict(gone)
-            yield from served(requests[number : number + 1])
-            if number == 2 and comes_again:
-                blocks.await_blocks(gone)
-
-    monkeypatch.setattr(cached_reader, "served", disturbed)
-    assert np.array_equal(reader.rows(rows).bytes, photographs["train"].reader.whole("images").rows(rows).bytes)
-
-
-def test_blocks_that_go_take_their_pages_along(url: str, tmp_path: Path) -> None:
-    """They share pages, and begin and end within them; a neighbor that is on its way is not taken for there."""
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    remote["train"].reader.whole("images").rows(np.arange(len(SIZES)))
-    kept = remote["train"].reader.blocks("images").kept  # type: ignore[attr-defined]
-    runs = {run.first: run for run in kept.grid.runs(np.arange(kept.grid.blocks), 1)}
-    contents = {first: bytes(kept.stored(run)) for first, run in runs.items()}
-    there = set(runs)
-    for block in np.random.default_rng(0).permutation(kept.grid.blocks).tolist():
-        with kept.cache.counting():
-            kept.evict(np.array([block]))
-        there.remove(block)
-        assert all(bytes(kept.stored(runs[first])) == contents[first] for first in there)
-    assert sum(path.stat().st_blocks for path in kept.root.rglob("images.bytes.memmap")) == 0
-    coming, other = runs[1], runs[2]
-    assert other.offset % 4096
-    kept.cache.count(coming.length + other.length)
-    kept.keep(other, memoryview(contents[2]), kept.states[2:3].copy())
-    seen = kept.states[1:2].copy()
-    with kept.cache.counting():
-        kept.evict(np.array([2]))
-    kept.keep(coming, memoryview(contents[1]), seen)
-    assert not kept.are_there(np.array([1])).any()
-
-
 def test_what_a_crash_of_the_machine_lost_is_fetched_again(photographs: Dataset, url: str, tmp_path: Path) -> None:
     rows = np.arange(11)
     expected = photographs["train"].reader.whole("images").rows(rows).bytes
@@ -212,10 +161,7 @@ def test_what_a_crash_of_the_machine_lost_is_fetched_again(photographs: Dataset,
             assert blocks.fetched_bytes == fetched
         end_all()
         if fetched == 0:
-            with open(root / "train" / "000000" / "images.bytes.memmap", "r+b") as file:
-                file.seek(len(expected) // 2)
-                file.write(bytes(5000))  # as bytes that never reached the disk
-            (root / "boot").write_text("an earlier start")
+            as_before_a_start(root, damaged="train/000000/images.bytes/2.block")
 
 
 def test_a_corrupt_object_is_one_error_that_names_row_and_url(

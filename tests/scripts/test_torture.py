@@ -69,6 +69,13 @@ def test_a_dataset_replaced_under_its_readers() -> None:
     assert min(swaps, from_disk, from_memory) > 0
 
 
+def test_processes_share_a_small_cache_that_is_attacked() -> None:
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    rows = re.search(r"([\d,]+) rows read by 6 processes, none wrong, the limit kept", run("cache", "--seconds", 10))
+    assert rows is not None
+    assert int(rows[1].replace(",", "")) > 0
+
+
 def test_datasets_recipes_and_folders_of_strangers() -> None:
     told = run("manifests", "recipes", "trees", "--seconds", 2)
     assert counts(r"(\d+) commands over datasets", told)[0] == 36

@@ -1,0 +1,308 @@
+"""The folder of a cache: what it survives, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cached_datasets import BLOCKS, cache_of, end_all
+from whole_datasets import some_images, whole_dataset
+from written_datasets import of_tensors
+
+import mmload
+from mmload.errors import StoreError, UsageError
+from mmload.remote import cache_folder
+from mmload.remote.cache_folder import CacheFolder
+from mmload.remote.push import push
+from mmload.store.dataset import Dataset
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_caches"),
+    pytest.mark.skipif(sys.platform == "win32", reason="URLs are not read there"),
+]
+
+ROWS, ROW_BYTES = 24, 3 * 120 * 120
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Dataset:
+    """A dataset of 24 rows of 43,200 bytes, a block each."""
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    images = torch.randint(1, 256, (ROWS, 3, 120, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    split = {"images": images, "targets": torch.arange(1, ROWS + 1)}
+    return mmload.open(of_tensors(tmp_path / "local", {"train": split, "val": split}))
+
+
+@pytest.fixture
+def url(local: Dataset, tmp_path: Path) -> str:
+    push(local.path, f"file://{tmp_path}/pushed")
+    return f"file://{tmp_path}/pushed"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def check_rows(remote: Dataset, local: Dataset, split: str = "train") -> None:
+    rows = np.random.default_rng().permutation(ROWS)
+    for name in ("images", "targets"):
+        assert np.array_equal(remote[split].reader.array(name, rows), local[split].reader.array(name, rows))
+
+
+def stored_bytes(cache: Path) -> int:
+    return sum(path.stat().st_size for path in cache.rglob("*.block"))
+
+
+def in_process(code: str) -> subprocess.Popen[str]:
+    program = f"import mmload, sys, time\nimport numpy as np\n{code}"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    out, error = process.communicate("", timeout=120)
+    assert process.returncode == 0, error
+    return out
+
+
+@pytest.mark.parametrize("harm", ["delete", "truncate", "empty", "folder", "everything"])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_cache_files_removed_by_others_are_fetched_again(
+    url: str, local: Dataset, cache: Path, harm: str, is_open: bool
+) -> None:
+    remote = mmload.open(url, cache=cache, cache_limit="10MB")
+    check_rows(remote, local)
+    assert remote["train"].source(3).id == "3.png"
+    if not is_open:
+        end_all()
+    for path in list(cache.rglob("*")):
+        if harm == "everything" and path.parent == cache:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        elif harm == "folder" and path.name == "images":
+            shutil.rmtree(path)
+        elif harm == "delete" and path.is_file():
+            path.unlink()
+        elif harm in ("truncate", "empty") and path.is_file():
+            os.truncate(path, path.stat().st_size // 2 if harm == "truncate" else 0)
+    if harm == "delete" and not is_open:  # nothing proves any more that the folder is a cache
+        with pytest.raises(UsageError, match="is not empty and not a cache of mmload"):
+            mmload.open(url, cache=cache, cache_limit="10MB")
+        return
+    if harm == "truncate" and not is_open:  # as if the mark were a file of somebody else
+        (cache / cache_folder.MARK).write_bytes(b"")
+    if not is_open:
+        remote = mmload.open(url, cache=cache, cache_limit="10MB")
+        assert remote["train"].source(3).id == "3.png"
+    check_rows(remote, local)
+    check_rows(remote, local)
+
+
+def test_cache_of_photographs_whose_indexes_are_truncated_fetches_them_again(tmp_path: Path, cache: Path) -> None:
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    local = mmload.open(whole_dataset(tmp_path / "local", some_images()))
+    push(local.path, f"file://{tmp_path}/pushed")
+    for _ in range(2):
+        remote = mmload.open(f"file://{tmp_path}/pushed", cache=cache)
+        for row in range(len(local["train"])):
+            assert torch.equal(remote["train"][row].images, local["train"][row].images)
+        end_all()
+        for path in cache.glob("*/train/*/*.memmap"):
+            os.truncate(path, 3)
+
+
+def test_eviction_leaves_everything_alone_that_the_cache_did_not_write(url: str, local: Dataset, cache: Path) -> None:
+    remote = mmload.open(url, cache=cache, cache_limit=3 * ROW_BYTES)
+    check_rows(remote, local)
+    root, unused = cache_of(remote).root, cache / ("0" * 32)
+    inside = Path(BLOCKS, "train", "000000", "images")
+    strange = [
+        cache / "checkpoints" / "last.pt",
+        root / "notes.txt",
+        root / inside / "1.block.txt",
+        unused / "weights.pt",
+        unused / inside / "weights.pt",
+        cache / "checkpoints" / inside / "1.block",
+    ]
+    outside = cache.parent / "outside" / "train" / "000000" / "images" / "1.block"
+    for path in [*strange, unused / inside / "7.block", outside]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(100_000))
+    (cache / ("1" * 32)).symlink_to(cache.parent / "outside")
+    (unused / "blocks-link").symlink_to(cache.parent / "outside")
+    remote = None  # type: ignore[assignment]
+    end_all()
+    check_rows(mmload.open(url, cache=cache, cache_limit=3 * ROW_BYTES), local)
+    assert all(path.exists() for path in [*strange, outside])
+    assert not (unused / inside / "7.block").exists()  # as the cache names its own, of a dataset that nobody reads
+
+
+def test_first_use_by_many_processes_counts_every_byte(url: str, local: Dataset, cache: Path) -> None:
+    limit = 8 * ROW_BYTES
+    code = f"""sys.stdin.read(1)
+remote = mmload.open({url!r}, cache={str(cache)!r}, cache_limit={limit})
+for start in range(4):
+    print(int(remote["train"].reader.array("images", np.arange(start, {ROWS}, 2)).sum()))
+"""
+    for _ in range(3):
+        running = [in_process(code) for _ in range(4)]
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("x")
+            process.stdin.flush()
+        sums = [ended(process) for process in running]
+        read = local["train"].reader.array
+        expected = [int(read("images", np.arange(start, ROWS, 2)).sum()) for start in range(4)]
+        assert all(list(map(int, text.split())) == expected for text in sums)
+        assert 0 < stored_bytes(cache) <= limit
+        assert CacheFolder(cache, limit).used == stored_bytes(cache)
+        shutil.rmtree(cache)
+
+
+@pytest.mark.parametrize("at", ["first use", "later"])
+def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tmp_path: Path, at: str) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", place], capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        remote = mmload.open(url, cache=place / "cache") if at == "later" else None
+        if at == "later" and remote is not None:
+            remote["train"].rows([0])
+        free = shutil.disk_usage(place).free
+        (place / "filling").write_bytes(bytes(free // 4096 * 4096))
+        with pytest.raises(StoreError, match=r"cache .*\(No space left on device\)"):
+            check_rows(remote or mmload.open(url, cache=place / "cache"), local)
+        (place / "filling").unlink()
+        remote = remote or mmload.open(url, cache=place / "cache")
+        rows = np.array([3, 5])
+        for _ in range(2):
+            assert np.array_equal(
+                remote["train"].reader.array("images", rows), local["train"].reader.array("images", rows)
+            )
+        assert cache_of(remote).folder.used == stored_bytes(place)
+        assert not list(place.rglob("*.incoming"))
+    finally:
+        end_all()
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_one_cache_serves_two_datasets_and_two_splits_in_two_processes(
+    url: str, local: Dataset, cache: Path, tmp_path: Path
+) -> None:
+    limit = ROWS // 2 * ROW_BYTES
+    other_local = mmload.open(
+        of_tensors(tmp_path / "other", {"train": {"images": 255 - local["train"].data.images}})
+    )
+    push(other_local.path, f"file://{tmp_path}/pushed-other")
+    remote = mmload.open(url, cache=cache, cache_limit=limit)
+    check_rows(remote, local)
+    code = f"""other = mmload.open("file://{tmp_path}/pushed-other", cache={str(cache)!r}, cache_limit={limit})["train"]
+split = mmload.open({url!r}, cache={str(cache)!r}, cache_limit={limit})["val"]
+for _ in range(5):
+    print(*[int(each.reader.array("images", np.arange({ROWS})).sum()) for each in (other, split)])
+"""
+    process = in_process(code)
+    while process.poll() is None:
+        check_rows(remote, local)
+    sums = [int(each.reader.array("images", np.arange(ROWS)).sum()) for each in (other_local["train"], local["val"])]
+    assert ended(process).split("\n")[:-1] == [" ".join(map(str, sums))] * 5
+    assert stored_bytes(cache) <= limit
+
+
+def test_a_limit_below_one_batch_reads_every_row(url: str, local: Dataset, cache: Path) -> None:
+    for limit in (1, ROW_BYTES, 2 * ROW_BYTES):
+        remote = mmload.open(url, cache=cache / str(limit), cache_limit=limit)
+        check_rows(remote, local)
+        assert stored_bytes(cache / str(limit)) <= limit
+
+
+def test_a_process_stopped_with_the_lock_does_not_stop_others(
+    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_folder, "_PATIENCE_S", 0.05)
+    code = f"""from pathlib import Path
+from mmload.remote.cache_folder import CacheFolder
+with CacheFolder(Path({str(cache)!r}), None).locked() as is_locked:
+    print(is_locked, flush=True)
+    sys.stdin.read()
+"""
+    process = in_process(code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "True\n"
+    process.send_signal(signal.SIGSTOP)
+    remote = mmload.open(url, cache=cache)
+    check_rows(remote, local)
+    assert stored_bytes(cache) == 0
+    process.send_signal(signal.SIGCONT)
+    ended(process)
+    check_rows(remote, local)
+    assert stored_bytes(cache) > 0
+
+
+def test_a_killed_process_leaves_a_count_that_a_survey_corrects(url: str, local: Dataset, cache: Path) -> None:
+    limit = 10 * ROW_BYTES
+    remote = mmload.open(url, cache=cache, cache_limit=limit)
+    folder = cache_of(remote).folder
+    with folder.locked():
+        folder._change(9 * ROW_BYTES)  # as after a kill between the count and the file
+    (cache / f"{cache_folder.MARK}.{'a' * 16}.incoming").write_bytes(bytes(1000))
+    check_rows(remote, local)
+    assert folder.used == stored_bytes(cache) > 5 * ROW_BYTES
+    assert not list(cache.glob("*.incoming"))
+
+
+@pytest.mark.parametrize("content", [b"my own file of that name", b"x" * 1000])
+def test_a_strange_mark_is_refused_and_kept(url: str, cache: Path, content: bytes) -> None:
+    cache.mkdir()
+    (cache / cache_folder.MARK).write_bytes(content)
+    with pytest.raises(UsageError, match="was not written by this version of mmload"):
+        mmload.open(url, cache=cache)
+    assert (cache / cache_folder.MARK).read_bytes() == content
+
+
+def test_two_urls_of_one_dataset_are_each_read_from_their_own(url: str, cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "pushed", tmp_path / "mirror")
+    first, second = (mmload.open(each, cache=cache) for each in (url, f"file://{tmp_path}/mirror"))
+    shutil.rmtree(tmp_path / "pushed" / "train")
+    assert second["train"].rows([5]).images.sum() > 0
+    assert str(second["train"].folder.title).endswith("mirror")
+    assert torch.equal(first["train"].rows([5]).images, second["train"].rows([5]).images)  # from the cache
+
+
+def test_random_acts_of_one_process_agree_with_a_model(url: str, local: Dataset, cache: Path) -> None:
+    """Whatever happens in whatever order, rows are right, and the count is never below the bytes stored."""
+    draw = random.Random(0)
+    limit = 7 * ROW_BYTES
+    remote = mmload.open(url, cache=cache, cache_limit=limit)
+    folder, read, expected = cache_of(remote).folder, remote["train"].reader.array, local["train"].reader.array
+    for _ in range(400):
+        act = draw.choice(("read", "read", "delete", "truncate", "survey", "evict"))
+        files = sorted(cache.rglob("*.block"))
+        if act == "read":
+            rows = np.array(draw.choices(range(ROWS), k=draw.randrange(1, 9)))
+            assert np.array_equal(read("images", rows), expected("images", rows))
+        elif act in ("delete", "truncate") and files:
+            path = draw.choice(files)
+            path.unlink() if act == "delete" else os.truncate(path, draw.randrange(path.stat().st_size + 1))
+        elif act in ("survey", "evict"):
+            with folder.locked():
+                folder._survey() if act == "survey" else folder._evict(draw.randrange(3 * ROW_BYTES))
+        assert stored_bytes(cache) <= min(limit, folder.used)
