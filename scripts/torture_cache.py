@@ -145,7 +145,7 @@ def _act(act: str, reader: Reader, cache: Path, draw: random.Random, is_mounted:
             if act == "delete":
                 path.unlink()
             elif act == "truncate":
-                os.truncate(path, draw.randrange(0, path.stat().st_size))
+                os.truncate(path, draw.randrange(path.stat().st_size + 1))
             else:
                 shutil.rmtree(path.parent, ignore_errors=True)
     return 1

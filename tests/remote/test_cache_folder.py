@@ -208,9 +208,7 @@ def test_one_cache_serves_two_datasets_and_two_splits_in_two_processes(
     url: str, local: Dataset, cache: Path, tmp_path: Path
 ) -> None:
     limit = ROWS // 2 * ROW_BYTES
-    other_local = mmload.open(
-        of_tensors(tmp_path / "other", {"train": {"images": 255 - local["train"].data.images}})
-    )
+    other_local = mmload.open(of_tensors(tmp_path / "other", {"train": {"images": 255 - local["train"].data.images}}))
     push(other_local.path, f"file://{tmp_path}/pushed-other")
     remote = mmload.open(url, cache=cache, cache_limit=limit)
     check_rows(remote, local)
