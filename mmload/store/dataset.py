@@ -200,8 +200,9 @@ class Split:
                 numbers count from the end.
 
         Returns:
-            A batch. Of whole photographs it is a lazy stack: ``batch[i].images`` is uint8 [C, H, W] of its own size,
-            and ``batch.get("images", as_list=True)`` lists them.
+            A batch. Of variable-size images it is a lazy stack, which a Collate takes: ``batch[i].images`` is uint8
+            [C, H, W] of its own size, ``batch.get("images", as_list=True)`` lists them, and ``batch.images`` is an
+            error unless all have one size.
 
         Raises:
             IndexError: if a row is out of range, or a mask has another length than the split.
