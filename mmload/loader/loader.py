@@ -246,14 +246,19 @@ class Loader:
         If several iterators run at once, this is the position of the one that was begun last.
 
         Returns:
-            ``epoch``, ``samples`` (of this epoch, used by all ranks together), ``rows``, ``seed`` and ``order``; over a
-            subset also ``subset``, a digest of its rows; with a sampler also ``sampler``, a digest of its rows or its
-            length.
+            ``epoch``, ``samples`` (of this epoch, used by all ranks together; at its end all of it), ``rows``,
+            ``seed``, ``order`` and ``dataset``, a digest of what the rows are made of; over a subset also ``subset``, a
+            digest of its rows; with a sampler also ``sampler``, a digest of its rows or its length.
         """
         announced, used = self._announced
-        position = announced if announced is not None and used == self._position.used else self._position
-        samples = self._order.consumed(position.used, position.offset)
-        return state_of(position.epoch, samples, self._identity())
+        is_announced = announced is not None and used == self._position.used
+        position = announced if announced is not None and is_announced else self._position
+        epoch, samples = position.epoch, self._order.consumed(position.used, position.offset)
+        begun = not is_announced and self._epoch > epoch
+        if (samples or begun) and not self._batches_in(self._order.most_remaining(samples)):
+            samples = self._length  # what drop_last and tail leave out would make batches under other settings
+            epoch += not samples
+        return state_of(epoch, samples, self._identity())
 
     def load_state_dict(self, state: State) -> None:
         """Continue where ``state`` was taken; the number of ranks and the batch size may have changed since.
@@ -266,8 +271,7 @@ class Loader:
                 seed.
         """
         order, identity = self._order, self._identity()
-        length = order.of.length if isinstance(order, Order) else len(order)
-        epoch, samples = position_in(state, identity, length=length)
+        epoch, samples = position_in(state, identity, length=self._length)
         finished = (-1, 0)
         if samples and not self._batches_in(order.most_remaining(samples)):
             finished = epoch, samples
@@ -329,9 +333,15 @@ class Loader:
             order=order.identity,
             rows=order.rows,
             seed=self.seed,
+            dataset=self.split.digest,
             subset=self._subset,
             sampler=order.digest if isinstance(order, SamplerOrder) else None,
         )
+
+    @property
+    def _length(self) -> int:
+        """Samples of an epoch, of all ranks together."""
+        return self._order.of.length if isinstance(self._order, Order) else len(self._order)
 
     def _batches_in(self, rows: int) -> int:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from itertools import pairwise
 from typing import Any, cast
@@ -189,6 +190,18 @@ def test_shares_of_datasets_are_exact_and_all_rows_come_in_turn() -> None:
 def test_what_cannot_be_drawn_is_refused(make: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError, IndexError), match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_order_after_a_pickle_is_the_same(name: str) -> None:
+    sampling, dataset = pickle.loads(pickle.dumps(ALL[name]))
+    assert repr(sampling) == repr(ALL[name][0])
+    assert torch.equal(order(sampling, dataset).rows_for(2), order(*ALL[name]).rows_for(2))
+
+
+def test_mixed_by_parts_after_a_pickle_with_its_dataset_is_the_same() -> None:
+    asked = mixed({A: 6, B: 3, C: 1}), ConcatDataset([A, B, C])  # type: ignore[list-item]
+    assert torch.equal(order(*pickle.loads(pickle.dumps(asked))).rows_for(0), order(*asked).rows_for(0))
 
 
 @pytest.fixture(scope="module")
