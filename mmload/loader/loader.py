@@ -179,7 +179,7 @@ class Loader:
         self.seed = seed
         self.device = device_for(device, collate)
         self._fields = fields_named(self.split, fields)
-        refuse_own_sizes(self.split, self._fields, collate, self.device, tier)
+        refuse_own_sizes(self.split, self._fields, collate, self.device, tier, framed=bucket is not None)
         refuse_decoded(decoded, self.split, self._fields, tier)
         refuse_decode(decode, self.split, self._fields, collate, self.device, decoded)
         self._decode = decode
@@ -195,13 +195,16 @@ class Loader:
             of = of if bucket is None else bucketed(bucket, of, self._view, batch_size, seed)
             self._order = Order(of=of, rank=rank_, world_size=world_size_, tail=tail)
             if batch_size % of.together:
-                raise ValueError(f"batch_size is {batch_size!r}, and {of.identity}: give {of.together}")
+                raise ValueError(
+                    f"batch_size is {batch_size}, and order={named} makes batches of {of.together}: "
+                    f"give batch_size={of.together}"
+                )
         self._listed_again = _listed_again(self._view)
         self._sampler = sampler
         self._ranks_given = rank is not None or sampler is not None
         self._framed = bucket is not None
         self._returns = returns_for(returns, collate, self.split, self._fields, self.device, self._framed)
-        refuse_collate(collate, self.split, self._fields, self._framed)
+        refuse_collate(collate, self._view, self._fields, self._framed)
         self._pool: WorkerPool | None = None
         self._epoch = self._offset = 0
         self._position = Position(0, 0)  # of the iterator begun last

@@ -191,7 +191,7 @@ def subset(rows: object) -> Sampling:
 
 def _weighted(sums: NDArray[np.float64], length: int | None, dataset: object, view: View, seed: int) -> EpochOrder:
     if len(view) != len(sums):
-        raise ValueError(f"there are {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
+        raise ValueError(f"got {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
     return Weighted(sums=sums, length=length or len(view), seed=seed)
 
 
@@ -228,7 +228,7 @@ def _mixed(
         )
     parts: list[Any] = list(dataset.datasets)
     if len(shares) != len(parts):
-        raise ValueError(f"there are {counted(len(shares), 'share')} for {counted(len(parts), 'part')}")
+        raise ValueError(f"got {counted(len(shares), 'share')} for {counted(len(parts), 'part')}; give one each")
     if keys is not None:
         places = [next((n for n, key in enumerate(keys) if key is part), None) for part in parts]
         if None in places:
@@ -317,7 +317,7 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
     if array.dtype.kind not in "iub" or array.ndim != 1:
         raise TypeError(f"labels are {_shown(labels)}; give the name of a field, or a list of one integer per row")
     if len(array) != len(view):
-        raise ValueError(f"there are {counted(len(array), 'label')} for {counted(len(view), 'row')}; give one each")
+        raise ValueError(f"got {counted(len(array), 'label')} for {counted(len(view), 'row')}; give one each")
     return np.ascontiguousarray(array, dtype=array.dtype if array.dtype == np.int32 else np.int64)
 
 
