@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy.typing as npt
 import torch
 from tensordict import TensorClass, TensorDict, lazy_stack
 from torch import Tensor
@@ -66,7 +67,8 @@ class Batch(TensorClass):
         """The batch as torchvision's detection models take it: a list of images and a list of targets.
 
         Returns:
-            Images [C, H, W], each in its own size where the batch has ``image_sizes``; and for each a dict of ``boxes``
+            Images [C, H, W], each in its own size where images are variable-size or the batch has ``image_sizes``; and
+            for each a dict of ``boxes``
             float32 [N, 4], ``labels`` int64 [N], which count from 1 as class 0 is the background there, and, where the
             dataset has them, ``masks`` and ``difficult``.
 
@@ -75,6 +77,9 @@ class Batch(TensorClass):
         """
         if self.boxes is None or self.labels is None or self.counts is None:
             raise ValueError("the batch has no boxes, labels and counts; build it for detection")
+        if rows := lazy_rows(self):
+            alone = [row.unsqueeze(0).to_torchvision() for row in rows]
+            return [images[0] for images, _ in alone], [targets[0] for _, targets in alone]
         targets, images = [], list(self.images.unbind(0))
         sizes = [image.shape[1:] for image in images] if self.image_sizes is None else self.image_sizes.tolist()
         images = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
@@ -112,18 +117,28 @@ class Batch(TensorClass):
         from mmload.pictures.cells import SHOWN, cells_of
         from mmload.pictures.contact_sheet import contact_sheet
 
-        arrays = {}
-        for name in SHOWN:
-            value = getattr(self, name)
-            if value is not None:
-                first = value[:most].detach().cpu()
-                arrays[name] = (first.float() if first.is_floating_point() else first).numpy()  # numpy has no bfloat16
-        cells = cells_of(arrays, classes, mean=tuple(mean), std=tuple(std))
+        first = self[:most]
+        cells = []
+        for part in [row.unsqueeze(0) for row in lazy_rows(first)] or [first]:
+            shown = {name: getattr(part, name) for name in SHOWN}
+            arrays = {name: _array(value) for name, value in shown.items() if value is not None}
+            cells += cells_of(arrays, classes, mean=tuple(mean), std=tuple(std))
         return contact_sheet(cells, columns, classes=classes)
 
 
 Made = Batch | tuple[Batch, ...]
 """What a collate makes of rows: a batch, or one batch per view."""
+
+
+def _array(value: Tensor) -> npt.NDArray[Any]:
+    value = value.detach().cpu()
+    array: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).numpy()  # numpy has no bfloat16
+    return array
+
+
+def lazy_rows(batch: Batch) -> list[Batch]:
+    """Returns the rows of a lazy stack, as which variable-size images come; none of any other batch."""
+    return list(batch.unbind(0)) if hasattr(batch, "tensordicts") else []  # an attribute that only lazy stacks have
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from mmload.augment.draws import fresh_seeds
 from mmload.augment.epochs import SharedEpoch, epoch_of_loader
 from mmload.augment.passes import rehearse
 from mmload.augment.prepared_batch import PreparedBatch
-from mmload.augment.rows import apart, have_sizes, stacked_rows
+from mmload.augment.rows import apart, stacked_rows, variable_size_rows
 from mmload.batch import Batch
 from mmload.errors import counted
 from mmload.render.image_lines import ImageLines
@@ -112,7 +112,8 @@ class Collate(nn.Module):
         """Renders a batch.
 
         Args:
-            batch: with images uint8 [B, C, H, W]; or a list of rows with images [C, H, W]; or the bare images.
+            batch: with images uint8 [B, C, H, W], or with variable-size images, as :meth:`Split.rows` gives them; or a
+                list of rows with images [C, H, W]; or the bare images.
             generator: where seeds come from if the batch has none; None: torch's default generator.
 
         Returns:
@@ -122,8 +123,8 @@ class Collate(nn.Module):
             if batch.dim() != 4:
                 raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
             return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
-        if isinstance(batch, Sequence) and have_sizes(batch):
-            rest, images, masks = apart(batch)
+        if rows := variable_size_rows(batch):
+            rest, images, masks = apart(rows)
             return self.render_sizes(rest, images, masks, generator=generator)
         stacked = stacked_rows(batch)
         if self.device is not None:

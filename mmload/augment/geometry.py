@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import borders, chance, choice, flag, integer, pair, per_channel
 from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.sides import Side, exactly, greatest, least, missing, smallest
+from mmload.augment.sides import Side, exactly, greatest, least, missing, size_with_least
 from mmload.augment.step import Step
 from mmload.render.framing import PADDING_MODES, Padding
 from mmload.render.plan import Plan
@@ -66,8 +66,9 @@ class RandomCrop(Step):
         left, top, right, bottom = self._padding_for(plan)
         spare = high + top + bottom - height, wide + left + right - width
         if least(spare[0]) < 0 or least(spare[1]) < 0:
+            size = size_with_least(torch.minimum(*map(torch.as_tensor, spare)), high, wide)
             raise ValueError(
-                f"a crop of {height} x {width} does not fit into images of {smallest(high, wide)} "
+                f"a crop of {height} x {width} does not fit into images of {size} "
                 "with their padding: make it smaller, or set padding or pad_if_needed"
             )
         tops, lefts = draws.integers((-top, spare[0] - top), (-left, spare[1] - left))

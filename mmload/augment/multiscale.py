@@ -17,7 +17,7 @@ from torch import Tensor
 from mmload.augment.arguments import LONGEST_SIDE, elements, flag, integer, pair, per_channel, refusal, span
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import mode_of, resampling_to
-from mmload.augment.sides import exactly, least, over, smallest
+from mmload.augment.sides import exactly, least, over, size_with_least
 from mmload.augment.step import Step
 from mmload.render.device_constants import constant
 from mmload.render.framing import Placement
@@ -98,13 +98,13 @@ class ScaleJitter(PlacedStep):
         fitting: Tensor | float
         if isinstance(height, int) and isinstance(width, int):
             fitting = min(self.target_size[1] / height, self.target_size[0] / width)
-            shorter = min(height, width) * fitting * least
+            shorter = torch.tensor([min(height, width) * fitting * least], dtype=torch.float64)
         else:
             height, width = exactly(height), exactly(width)
             fitting = torch.minimum(over(self.target_size[1], height), over(self.target_size[0], width))
-            shorter = min((torch.minimum(height, width) * fitting * least).tolist(), default=1)
-        if shorter < 1:
-            images = f"images of {smallest(*plan.frame)}"
+            shorter = torch.minimum(height, width) * fitting * least
+        if bool((shorter < 1).any()):
+            images = f"images of {size_with_least(shorter, *plan.frame)}"
             raise ValueError(f"scale_range {self.scale_range} leaves no pixel of {images}: make it larger")
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
@@ -173,7 +173,8 @@ class RandomShortestSize(PlacedStep):
             factor = over(self.max_size, torch.maximum(high, wide)).minimum(factor)
         rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
         if plan.is_ragged and min(least(rows), least(cols)) < 1:
-            raise ValueError(f"max_size {self.max_size} leaves no pixel of an image of {smallest(height, width)}")
+            size = size_with_least(torch.minimum(rows, cols), height, width)
+            raise ValueError(f"max_size {self.max_size} leaves no pixel of an image of {size}")
         return self.placed(plan, canvas, (rows, cols), None)
 
     def canvas(self, height: int, width: int) -> tuple[int, int]:

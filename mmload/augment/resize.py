@@ -14,7 +14,7 @@ from torch import Tensor
 from mmload.augment.arguments import LONGEST_SIDE, choice, elements, flag, integer, pair, ratios, refusal, shares
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.epoch_sizes import Size, SizeOfEpoch
-from mmload.augment.sides import Side, column, exactly, least, smallest
+from mmload.augment.sides import Side, column, exactly, least, size_with_least
 from mmload.augment.step import Step
 from mmload.render.framing import Placement, Resampling
 from mmload.render.plan import Plan
@@ -102,9 +102,8 @@ class RandomResizedCrop(Step):
             rows = torch.where(wide / high < narrowest, (wide / narrowest).round().to(torch.int64), height)
             cols = torch.where(wide / high > widest, (high * widest).round().to(torch.int64), width)
         if min(least(rows), least(cols)) < 1:
-            images = (
-                f"images of {height} x {width}" if isinstance(height, int) else f"an image of {smallest(height, width)}"
-            )
+            size = size_with_least(torch.minimum(*map(torch.as_tensor, (rows, cols))), height, width)
+            images = f"images of {size}" if isinstance(height, int) else f"an image of {size}"
             raise ValueError(f"ratio {self.ratio} leaves no pixel of {images}: allow squarer crops")
         return rows, cols
 
@@ -203,8 +202,8 @@ class Resize(Step):
                 new_long = new_long.clamp(max=self.max_size)
         if least(new_short) < 1:
             raise ValueError(
-                f"max_size {self.max_size} leaves no pixel of an image of {smallest(height, width)}: make it larger, "
-                "or give size as (height, width)"
+                f"max_size {self.max_size} leaves no pixel of an image of "
+                f"{size_with_least(new_short, height, width)}: make it larger, or give size as (height, width)"
             )
         upright = width <= height
         rows, cols = torch.where(upright, new_long, new_short), torch.where(upright, new_short, new_long)

@@ -1,4 +1,4 @@
-"""Rows of a dataset as the batch that a collate renders: stacked, or with images of a size each beside it."""
+"""Rows of a dataset as the batch that a collate renders: stacked, or with variable-size images beside it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tensordict import lazy_stack
 from torch import Tensor
 
-from mmload.batch import Batch
+from mmload.batch import Batch, lazy_rows
 from mmload.render.torch_sampling import OwnMasks
 
 
 def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
-    """A list of rows as one batch."""
+    """Returns rows as one batch, which is a lazy stack where their images differ in size."""
     if isinstance(batch, Batch):
         return batch
     rows: list[Any] = list(batch)
@@ -21,15 +22,16 @@ def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
     if not rows or odd is not None:
         got = "an empty list" if not rows else f"a list with {type(odd).__name__}"
         raise TypeError(f"got {got}, expected a Batch, a list of its rows, or images [B, C, H, W]")
-    stacked: Any = torch.stack(rows)
+    stacked: Any = lazy_stack(rows) if variable_size_rows(rows) else torch.stack(rows)
     whole: Batch = stacked
     return whole
 
 
-def have_sizes(rows: Sequence[Batch]) -> bool:
-    """Whether the images of some rows have a size each."""
+def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
+    """Returns the rows of a batch or list if their images differ in size; none if they do not."""
+    rows = lazy_rows(batch) if isinstance(batch, Batch) else batch
     images = [row.images for row in rows if isinstance(row, Batch) and isinstance(row.images, Tensor)]
-    return len(images) == len(rows) and len({image.shape for image in images}) > 1
+    return rows if len(images) == len(rows) and len({image.shape for image in images}) > 1 else ()
 
 
 def apart(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor], OwnMasks | None]:

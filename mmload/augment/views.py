@@ -16,7 +16,7 @@ from mmload.augment.arguments import shown
 from mmload.augment.collate import Collate
 from mmload.augment.draws import view_seeds
 from mmload.augment.prepared_batch import PreparedBatch
-from mmload.augment.rows import apart, have_sizes, stacked_rows
+from mmload.augment.rows import apart, stacked_rows, variable_size_rows
 from mmload.batch import Batch
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
@@ -86,10 +86,10 @@ class Views(nn.Module):
         if isinstance(batch, Tensor):
             if batch.dim() != 4:
                 raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
-            rows = Batch(images=batch, batch_size=[len(batch)])
-            return tuple(view.images for view in self.forward(rows, generator))
-        if isinstance(batch, Sequence) and have_sizes(batch):
-            rest, images, masks = apart(batch)
+            stacked = Batch(images=batch, batch_size=[len(batch)])
+            return tuple(view.images for view in self.forward(stacked, generator))
+        if rows := variable_size_rows(batch):
+            rest, images, masks = apart(rows)
             views = zip(self.collates, self._seen(rest), strict=True)
             return tuple(view.render_sizes(seen, images, masks, generator=generator) for view, seen in views)
         stacked = stacked_rows(batch)

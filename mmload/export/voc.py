@@ -188,7 +188,7 @@ def _recipes(chosen: Sequence[ChosenSplit], tasks: Sequence[str], names: Mapping
         classes = next(iter(names.values()))
         if task == "segmentation":
             classes = own.pop() or (_BACKGROUND, *map(str, range(1, _MASK_CLASSES)))
-            if classes[0] != _BACKGROUND or len(set(classes)) < len(classes):
+            if classes[0].lower() != _BACKGROUND or len(set(classes)) < len(classes):
                 continue
         source = {"kind": "voc", "task": task, "image_set": [split.name for split, _ in chosen], "classes": classes}
         comment = f"The same rows again: mmload build --config {task}.toml . NEW"

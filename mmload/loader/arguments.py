@@ -60,7 +60,9 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device: torch.device, tier: str) -> None:
+def refuse_own_sizes(
+    split: Rows, fields: Sequence[str], collate: object, device: torch.device, tier: str, framed: bool
+) -> None:
     """Refuses what cannot be done yet to rows of a size each.
 
     Raises:
@@ -75,10 +77,9 @@ def refuse_own_sizes(split: Rows, fields: Sequence[str], collate: object, device
             others = tuple(one for one in fields if one != name)
             raise UsageError(f"{rows}, and follow images: read those, too, or leave them out, fields={others!r}")
         if not isinstance(collate, Collate | Views):
-            raise UsageError(
-                f"{rows}, and a batch has one: give a Collate that makes them one, such as "
-                "Collate(Resize(256), CenterCrop(224)); split[i] gives a row as it is"
-            )
+            enough = "with bucket='aspect', collate=Collate() is enough"
+            one = "give a Collate that makes them one, such as Collate(Resize(256), CenterCrop(224))"
+            raise UsageError(f"{rows}, and a batch has one: {enough if framed else one}; split[i] gives a row as it is")
         if tier == "device" and device.type != "cuda":
             raise UsageError(f"{rows}, and are kept on a CUDA device or not: use tier='memory', or give device='cuda'")
         if tier == "device" and has_per_sample(collate):
@@ -134,8 +135,8 @@ def _has_jpegs(split: Rows, fields: Sequence[str]) -> bool:
     return images is not None and images.encoding in ("jpeg", "mixed")
 
 
-def refuse_collate(collate: object, split: Rows, fields: Sequence[str], framed: bool = False) -> None:
-    """Refuses a Collate or Views that cannot be done to the split's rows, before one is read.
+def refuse_collate(collate: object, view: View, fields: Sequence[str], framed: bool = False) -> None:
+    """Refuses a Collate or Views that cannot be done to rows, before one is read.
 
     Steps that follow the epoch are looked at when the epoch begins: no other one has to be possible.
 
@@ -144,9 +145,12 @@ def refuse_collate(collate: object, split: Rows, fields: Sequence[str], framed: 
     """
     if "images" not in fields:
         return
+    split = view.rows
     images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64)
     channels, height, width = images.shape
-    sizes = _extreme_sizes(split) if images.own_sizes else None
+    if images.own_sizes and not len(view):
+        return
+    sizes = _extreme_sizes(view) if images.own_sizes else None
     if sizes is not None:
         height = width = 0
         one = torch.zeros(len(sizes), dtype=torch.int64)
@@ -154,19 +158,19 @@ def refuse_collate(collate: object, split: Rows, fields: Sequence[str], framed: 
     masks = OwnMasks(torch.zeros(1, dtype=torch.uint8), one) if len(others) + 1 < len(fields) else None
     row = {name: torch.zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
     batch = make_batch(row, len(one), ids=one, seeds=one)
-    for view in collates_of(collate):
-        if all(step.at_epoch(0) is step for step in view.steps if isinstance(step, Step)):
+    for each in collates_of(collate):
+        if all(step.at_epoch(0) is step for step in each.steps if isinstance(step, Step)):
             with batch_of_epoch(0):
-                view.prepare(
+                each.prepare(
                     batch, (channels, height, width), source=images.torch_dtype, sizes=sizes, masks=masks, framed=framed
                 )
 
 
-def _extreme_sizes(split: Rows) -> torch.Tensor:
+def _extreme_sizes(view: View) -> torch.Tensor:
     """The sizes of the lowest, narrowest, highest and widest images: what cannot be done to any fails with these."""
-    sizes = split.reader.whole("images").index.sizes
-    if not len(sizes):
-        return torch.ones((1, 2), dtype=torch.int64)
+    sizes = view.rows.reader.whole("images").index.sizes
+    if view.chosen is not None:
+        sizes = sizes[view.chosen.numpy()]
     ends = [*sizes.argmin(0), *sizes.argmax(0)]
     return torch.from_numpy(sizes[ends].astype(np.int64))
 

@@ -95,7 +95,7 @@ def bucketed(bucket: str, of: EpochOrder, view: View, batch_size: int, seed: int
     if bucket != "aspect":
         raise ValueError(f'bucket is {bucket!r}; use "aspect" or None')
     if of.together > 1:
-        raise ValueError(f'bucket is "aspect", and {of.identity} decides what is in a batch: give one of them')
+        raise ValueError('bucket is "aspect", and order=classes(...) decides what is in a batch: give one of them')
     spec = view.rows.fields.get("images")
     if spec is None or not spec.own_sizes:
         raise UsageError(f'bucket is "aspect", and split {view.rows.name!r} has no images of a size each: leave it out')

@@ -179,7 +179,7 @@ class Loader:
         self.seed = seed
         self.device = device_for(device, collate)
         self._fields = fields_named(self.split, fields)
-        refuse_own_sizes(self.split, self._fields, collate, self.device, tier)
+        refuse_own_sizes(self.split, self._fields, collate, self.device, tier, framed=bucket is not None)
         refuse_decoded(decoded, self.split, self._fields, tier)
         refuse_decode(decode, self.split, self._fields, collate, self.device, decoded)
         self._decode = decode
@@ -195,13 +195,16 @@ class Loader:
             of = of if bucket is None else bucketed(bucket, of, self._view, batch_size, seed)
             self._order = Order(of=of, rank=rank_, world_size=world_size_, tail=tail)
             if batch_size % of.together:
-                raise ValueError(f"batch_size is {batch_size!r}, and {of.identity}: give {of.together}")
+                raise ValueError(
+                    f"batch_size is {batch_size}, and order={named} makes batches of {of.together}: "
+                    f"give batch_size={of.together}"
+                )
         self._listed_again = _listed_again(self._view)
         self._sampler = sampler
         self._ranks_given = rank is not None or sampler is not None
         self._framed = bucket is not None
         self._returns = returns_for(returns, collate, self.split, self._fields, self.device, self._framed)
-        refuse_collate(collate, self.split, self._fields, self._framed)
+        refuse_collate(collate, self._view, self._fields, self._framed)
         self._pool: WorkerPool | None = None
         self._epoch = self._offset = 0
         self._position = Position(0, 0)  # of the iterator begun last
@@ -246,14 +249,19 @@ class Loader:
         If several iterators run at once, this is the position of the one that was begun last.
 
         Returns:
-            ``epoch``, ``samples`` (of this epoch, used by all ranks together), ``rows``, ``seed`` and ``order``; over a
-            subset also ``subset``, a digest of its rows; with a sampler also ``sampler``, a digest of its rows or its
-            length.
+            ``epoch``, ``samples`` (of this epoch, used by all ranks together; at its end all of it), ``rows``,
+            ``seed``, ``order`` and ``dataset``, a digest of what the rows are made of; over a subset also ``subset``, a
+            digest of its rows; with a sampler also ``sampler``, a digest of its rows or its length.
         """
         announced, used = self._announced
-        position = announced if announced is not None and used == self._position.used else self._position
-        samples = self._order.consumed(position.used, position.offset)
-        return state_of(position.epoch, samples, self._identity())
+        is_announced = announced is not None and used == self._position.used
+        position = announced if announced is not None and is_announced else self._position
+        epoch, samples = position.epoch, self._order.consumed(position.used, position.offset)
+        begun = not is_announced and self._epoch > epoch
+        if (samples or begun) and not self._batches_in(self._order.most_remaining(samples)):
+            samples = self._length  # what drop_last and tail leave out would make batches under other settings
+            epoch += not samples
+        return state_of(epoch, samples, self._identity())
 
     def load_state_dict(self, state: State) -> None:
         """Continue where ``state`` was taken; the number of ranks and the batch size may have changed since.
@@ -266,8 +274,7 @@ class Loader:
                 seed.
         """
         order, identity = self._order, self._identity()
-        length = order.of.length if isinstance(order, Order) else len(order)
-        epoch, samples = position_in(state, identity, length=length)
+        epoch, samples = position_in(state, identity, length=self._length)
         finished = (-1, 0)
         if samples and not self._batches_in(order.most_remaining(samples)):
             finished = epoch, samples
@@ -329,9 +336,15 @@ class Loader:
             order=order.identity,
             rows=order.rows,
             seed=self.seed,
+            dataset=self.split.digest,
             subset=self._subset,
             sampler=order.digest if isinstance(order, SamplerOrder) else None,
         )
+
+    @property
+    def _length(self) -> int:
+        """Samples of an epoch, of all ranks together."""
+        return self._order.of.length if isinstance(self._order, Order) else len(self._order)
 
     def _batches_in(self, rows: int) -> int:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ _LABELS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Sampling:
-    """How rows are drawn: what the functions of this module return.
+    """How rows are drawn: what the functions of this module return. Picklable.
 
     Attributes:
         text: as it was asked for, for ``repr``.
@@ -85,12 +86,8 @@ def weighted(weights: object, num_samples: int | None = None) -> Sampling:
         )
     length = _length("num_samples", num_samples)
 
-    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
-        if len(view) != len(sums):
-            raise ValueError(f"there are {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
-        return Weighted(sums=sums, length=length or len(view), seed=seed)
-
-    return Sampling(f"weighted({counted(len(sums), 'weight')}, num_samples={num_samples})", bound)
+    text = f"weighted({counted(len(sums), 'weight')}, num_samples={num_samples})"
+    return Sampling(text, partial(_weighted, sums, length))
 
 
 def balanced(labels: object = "targets", num_samples: int | None = None) -> Sampling:
@@ -108,12 +105,8 @@ def balanced(labels: object = "targets", num_samples: int | None = None) -> Samp
         UsageError, ValueError, TypeError: when the Loader is made, if there is no such field, its values are no
             integers, or there are not as many as rows.
     """
-    length = _length("num_samples", num_samples)
-
-    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
-        return Balanced(members=_members(labels, view), length=length or len(view), seed=seed)
-
-    return Sampling(f"balanced({_shown(labels)}, num_samples={num_samples})", bound)
+    text = f"balanced({_shown(labels)}, num_samples={num_samples})"
+    return Sampling(text, partial(_balanced, labels, _length("num_samples", num_samples)))
 
 
 def repeated(times: int = 3) -> Sampling:
@@ -129,11 +122,7 @@ def repeated(times: int = 3) -> Sampling:
     number = as_integer(times)
     if number is None or not 1 <= number <= 1 << 20:
         raise ValueError(f"times is {times!r}; give an integer from 1 to {1 << 20}")
-
-    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
-        return Repeated(rows=len(view), seed=seed, times=number)
-
-    return Sampling(f"repeated({number})", bound)
+    return Sampling(f"repeated({number})", partial(_repeated, number))
 
 
 def classes(p: int, k: int, labels: object = "targets", batches: int | None = None) -> Sampling:
@@ -158,18 +147,8 @@ def classes(p: int, k: int, labels: object = "targets", batches: int | None = No
     per_batch, each = (number or 0 for number in numbers)
     if not per_batch or not each:
         raise ValueError(f"p is {p!r} and k is {k!r}; give integers from 1")
-    count = _length("batches", batches)
-
-    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
-        members = _members(labels, view)
-        if members.count < per_batch:
-            raise ValueError(
-                f"p is {per_batch}, and the number of classes that have rows is {members.count}; use fewer"
-            )
-        many = count or max(1, len(view) // (per_batch * each))
-        return Classes(members=members, per_batch=per_batch, each=each, batches=many, seed=seed)
-
-    return Sampling(f"classes(p={per_batch}, k={each}, labels={_shown(labels)}, batches={batches})", bound)
+    text = f"classes(p={per_batch}, k={each}, labels={_shown(labels)}, batches={batches})"
+    return Sampling(text, partial(_classes, per_batch, each, labels, _length("batches", batches)))
 
 
 def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None = None) -> Sampling:
@@ -190,30 +169,9 @@ def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None
     values = _weights(list(shares.values()) if isinstance(shares, Mapping) else shares)
     if not len(values) or not np.isfinite(values).all() or values.min() <= 1e-6 * values.sum():
         raise ValueError(f"shares are {values.tolist()}; give a number above 0 (of a millionth or more) for each part")
-    length = _length("num_samples", num_samples)
-
-    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
-        if type(dataset) is not ConcatDataset:
-            raise TypeError(
-                f"order=mixed(...) reads a ConcatDataset of the parts, not {type(dataset).__name__}: give the Loader "
-                "torch.utils.data.ConcatDataset([a, b])"
-            )
-        parts: list[Any] = list(dataset.datasets)
-        if len(values) != len(parts):
-            raise ValueError(f"there are {counted(len(values), 'share')} for {counted(len(parts), 'part')}")
-        ordered = values
-        if isinstance(shares, Mapping):
-            places = [next((n for n, key in enumerate(shares) if key is part), None) for part in parts]
-            if None in places:
-                raise ValueError(f"part {places.index(None)} of the ConcatDataset is no key of shares; give one each")
-            ordered = values[[place for place in places if place is not None]]
-        sizes = tuple(len(part) for part in parts)
-        if 0 in sizes:
-            raise ValueError(f"part {sizes.index(0)} of the ConcatDataset has no rows; leave it out")
-        normal = tuple((ordered / ordered.sum()).tolist())
-        return Mixed(sizes=sizes, shares=normal, length=length or len(view), seed=seed)
-
-    return Sampling(f"mixed({_shown(shares)}, num_samples={num_samples})", bound)
+    keys = tuple(shares) if isinstance(shares, Mapping) else None
+    text = f"mixed({_shown(shares)}, num_samples={num_samples})"
+    return Sampling(text, partial(_mixed, values, keys, _length("num_samples", num_samples)))
 
 
 def subset(rows: object) -> Sampling:
@@ -225,18 +183,67 @@ def subset(rows: object) -> Sampling:
     Raises:
         TypeError, IndexError: when the Loader is made, if they are no rows of what it reads.
     """
+    return Sampling(f"subset({_shown(rows)})", partial(_subset, rows))
 
-    def bound(dataset: object, view: View, seed: int) -> EpochOrder:
-        listed = row_numbers(rows, len(view), "the loader's dataset")
-        numbers = listed.numpy()
-        return Listed(
-            rows=len(view),
-            listed=numbers,
-            occurrences=occurrences_in(numbers, len(view)),
-            seed=seed,
+
+# What each Sampling does when a Loader is made: functions of this module, so that a Sampling can be pickled.
+
+
+def _weighted(sums: NDArray[np.float64], length: int | None, dataset: object, view: View, seed: int) -> EpochOrder:
+    if len(view) != len(sums):
+        raise ValueError(f"got {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
+    return Weighted(sums=sums, length=length or len(view), seed=seed)
+
+
+def _balanced(labels: object, length: int | None, dataset: object, view: View, seed: int) -> EpochOrder:
+    return Balanced(members=_members(labels, view), length=length or len(view), seed=seed)
+
+
+def _repeated(times: int, dataset: object, view: View, seed: int) -> EpochOrder:
+    return Repeated(rows=len(view), seed=seed, times=times)
+
+
+def _classes(
+    per_batch: int, each: int, labels: object, batches: int | None, dataset: object, view: View, seed: int
+) -> EpochOrder:
+    members = _members(labels, view)
+    if members.count < per_batch:
+        raise ValueError(f"p is {per_batch}, and the number of classes that have rows is {members.count}; use fewer")
+    many = batches or max(1, len(view) // (per_batch * each))
+    return Classes(members=members, per_batch=per_batch, each=each, batches=many, seed=seed)
+
+
+def _mixed(
+    shares: NDArray[np.floating],
+    keys: tuple[object, ...] | None,
+    length: int | None,
+    dataset: object,
+    view: View,
+    seed: int,
+) -> EpochOrder:
+    if type(dataset) is not ConcatDataset:
+        raise TypeError(
+            f"order=mixed(...) reads a ConcatDataset of the parts, not {type(dataset).__name__}: give the Loader "
+            "torch.utils.data.ConcatDataset([a, b])"
         )
+    parts: list[Any] = list(dataset.datasets)
+    if len(shares) != len(parts):
+        raise ValueError(f"got {counted(len(shares), 'share')} for {counted(len(parts), 'part')}; give one each")
+    if keys is not None:
+        places = [next((n for n, key in enumerate(keys) if key is part), None) for part in parts]
+        if None in places:
+            raise ValueError(f"part {places.index(None)} of the ConcatDataset is no key of shares; give one each")
+        shares = shares[[place for place in places if place is not None]]
+    sizes = tuple(len(part) for part in parts)
+    if 0 in sizes:
+        raise ValueError(f"part {sizes.index(0)} of the ConcatDataset has no rows; leave it out")
+    normal = tuple((shares / shares.sum()).tolist())
+    return Mixed(sizes=sizes, shares=normal, length=length or len(view), seed=seed)
 
-    return Sampling(f"subset({_shown(rows)})", bound)
+
+def _subset(rows: object, dataset: object, view: View, seed: int) -> EpochOrder:
+    numbers = row_numbers(rows, len(view), "the loader's dataset").numpy()
+    return Listed(rows=len(view), listed=numbers, occurrences=occurrences_in(numbers, len(view)), seed=seed)
 
 
 def _length(name: str, value: object) -> int | None:
@@ -310,7 +317,7 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
     if array.dtype.kind not in "iub" or array.ndim != 1:
         raise TypeError(f"labels are {_shown(labels)}; give the name of a field, or a list of one integer per row")
     if len(array) != len(view):
-        raise ValueError(f"there are {counted(len(array), 'label')} for {counted(len(view), 'row')}; give one each")
+        raise ValueError(f"got {counted(len(array), 'label')} for {counted(len(view), 'row')}; give one each")
     return np.ascontiguousarray(array, dtype=array.dtype if array.dtype == np.int32 else np.int64)
 
 

@@ -20,6 +20,7 @@ class OrderIdentity:
         order: the kind of order, with its block sizes or the sampler's class.
         rows: how many rows there are.
         seed: the loader's.
+        dataset: a digest of what the rows are made of.
         subset: a digest of the subset's rows; None: all rows.
         sampler: a digest of a sampler's rows, or how many it yields; None: no sampler.
     """
@@ -27,6 +28,7 @@ class OrderIdentity:
     order: str
     rows: int
     seed: int
+    dataset: int
     subset: int | None
     sampler: int | None
 
@@ -88,7 +90,7 @@ def refuse_other_sampler(state: Mapping[str, object], identity: OrderIdentity) -
 
 
 def _required(identity: OrderIdentity) -> State:
-    return {"rows": identity.rows, "seed": identity.seed, "order": identity.order}
+    return {"rows": identity.rows, "seed": identity.seed, "order": identity.order, "dataset": identity.dataset}
 
 
 def _integer(name: str, value: object) -> int:

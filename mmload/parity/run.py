@@ -29,6 +29,7 @@ from mmload.runtime.thread_pools import check_threads
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
+from mmload.store.split_views import view_of
 
 DEFAULT_ROWS = 256
 """Default number of rows of each split to decode again."""
@@ -165,7 +166,7 @@ def _refuse_impossible(collate: Collate | Views, splits: list[Split]) -> None:
     if split is None:
         return
     try:
-        refuse_collate(collate, split, tuple(split.fields))
+        refuse_collate(collate, view_of(split), tuple(split.fields))
     except (ValueError, TypeError) as error:
         raise UsageError(f"the collate cannot be done to split {split.name!r}: {error}") from error
 

@@ -168,7 +168,7 @@ class VocSource:
         if self.classes == "auto":
             classes = _numbered_classes(devkit, items) if self.task == "segmentation" else _seen_classes(items)
         if self.task == "segmentation":
-            return Segmentation(classes=classes if classes[0] == BACKGROUND else (BACKGROUND, *classes))
+            return Segmentation(classes=classes if _is_background(classes[0]) else (BACKGROUND, *classes))
         if self.task == "classification":
             return Classification(classes=classes)
         if self.task == "single-label":
@@ -314,15 +314,20 @@ def _several(names: Any) -> list[Any]:
     return [names] if isinstance(names, str) else list(names) if isinstance(names, list | tuple) else []
 
 
+def _is_background(name: object) -> bool:
+    """Whether a class is the background, in upper or lower case."""
+    return isinstance(name, str) and name.lower() == BACKGROUND
+
+
 def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
     if classes is None:
         return PASCAL
     if classes == "auto" and task != "single-label":
         return "auto"
     names = classes if isinstance(classes, list | tuple) else ()
-    if task == "segmentation" and BACKGROUND in names[1:]:
+    if task == "segmentation" and any(map(_is_background, names[1:])):
         raise RecipeError(f"classes is {classes!r}; {BACKGROUND} is class 0 of masks: put it first, or leave it out")
-    if task == "segmentation" and list(names) == [BACKGROUND]:
+    if task == "segmentation" and len(names) == 1 and _is_background(names[0]):
         raise RecipeError(f"classes is {classes!r}; name the classes beside the {BACKGROUND}")
     if all(isinstance(name, str) and name for name in names) and 0 < len(set(names)) == len(names) < 255:
         return tuple(names)

@@ -129,6 +129,13 @@ class Split:
         """
         return self.folder.device_inode, self.folder.identity, self.name, self._revisions
 
+    @property
+    def digest(self) -> int:
+        """A 63-bit digest of the samples that the rows are made of, the same in builds to other sizes and in copies."""
+        record = self.record
+        made_of = record.rows, record.samples.crc32, record.classes, record.class_counts
+        return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
+
     @lazy_property
     def _revisions(self) -> str:
         """A digest of the revisions of the files."""
@@ -200,8 +207,9 @@ class Split:
                 numbers count from the end.
 
         Returns:
-            A batch. Of whole photographs it is a lazy stack: ``batch[i].images`` is uint8 [C, H, W] of its own size,
-            and ``batch.get("images", as_list=True)`` lists them.
+            A batch. Of variable-size images it is a lazy stack, which a Collate takes: ``batch[i].images`` is uint8
+            [C, H, W] of its own size, ``batch.get("images", as_list=True)`` lists them, and ``batch.images`` is an
+            error unless all have one size.
 
         Raises:
             IndexError: if a row is out of range, or a mask has another length than the split.

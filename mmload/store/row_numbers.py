@@ -41,7 +41,7 @@ def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
 
     Raises:
         IndexError: if a number is out of range, or the rows are not in one dimension, or a mask has another length.
-        TypeError: if the rows are neither integers nor booleans.
+        TypeError: if the rows are neither integers nor booleans, or a tensor of uint8, which torch takes for a mask.
     """
     if isinstance(rows, slice):
         return np.arange(*rows.indices(count), dtype=np.int64)
@@ -125,6 +125,11 @@ def _array(rows: object, what: str) -> NDArray[Any]:
     if _is_tensor(rows):
         if rows.dtype.is_floating_point or rows.dtype.is_complex:  # of which numpy does not have all
             raise TypeError(f"rows of {what} are {rows.dtype}; give integers, or a mask of booleans")
+        if str(rows.dtype) == "torch.uint8":
+            raise TypeError(
+                f"rows of {what} are torch.uint8, which is a mask in torch; give rows.bool() for a mask, or "
+                "rows.long() for row numbers"
+            )
         return rows.detach().cpu().numpy()
     if isinstance(rows, np.ndarray):
         return rows

@@ -78,6 +78,10 @@ class Rows(Protocol):
     def key(self) -> Hashable:
         """Equal for equal rows."""
 
+    @property
+    def digest(self) -> int:
+        """A 63-bit digest of the samples that the rows are made of."""
+
     def check_changed(self) -> None:
         """StoreError if a dataset was overwritten by another since it was opened; for every batch."""
 
@@ -148,6 +152,12 @@ class Joined:
     def key(self) -> Hashable:
         """Equal if the same splits are joined in the same way."""
         return (*(split.key for split in self._splits), self.reader.numbering)
+
+    @property
+    def digest(self) -> int:
+        """See :class:`Rows`."""
+        made_of = *(split.digest for split in self._splits), self.reader.numbering
+        return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
 
     def __len__(self) -> int:
         return len(self.reader)

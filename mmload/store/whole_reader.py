@@ -7,6 +7,7 @@ are not. Rows are read by their place in the file, with ``preadv``, as :mod:`mml
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
+from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder
 from mmload.store.field_files import BYTES, ENCODINGS, OFFSETS, SIZES, parts_of
 from mmload.store.file_requests import Request, served_in_groups
@@ -111,7 +113,8 @@ class WholeReader:
         """Where all rows are, read and checked at the first use.
 
         Raises:
-            DamagedError: if offsets, sizes or encodings contradict each other; it names the row and its sample.
+            DamagedError: if offsets, sizes or encodings contradict each other, the rows' bytes or the manifest's
+                checksums; it names the row and its sample where these tell.
             StoreError: if a file cannot be opened or read, or was written to.
         """
         if self._index is None:
@@ -190,11 +193,13 @@ class WholeReader:
         rows, encoding = int(self._first_rows[-1]), encoding_of(self.spec)
         offsets, sizes = np.zeros(rows + 1, np.int64), np.empty((rows, 2), np.int32)
         encodings = np.empty(rows, np.uint8) if encoding is None else np.broadcast_to(np.uint8(encoding), rows)
+        changed: list[tuple[int, str]] = []
         for shard, (first, stop) in enumerate(zip(self._first_rows[:-1], self._first_rows[1:], strict=True)):
-            parts = {part: self._read(part, shard) for part in (OFFSETS, SIZES)}
+            parts = {part: self._read(part, shard) for part in parts_of(self.spec) if part != BYTES}
+            changed += [(shard, part) for part, content in parts.items() if not self._is_intact(part, shard, content)]
             sizes[first:stop] = parts[SIZES]
             if encoding is None:
-                encodings[first:stop] = self._read(ENCODINGS, shard)
+                encodings[first:stop] = parts[ENCODINGS]
             before, after = self._first_bytes[shard : shard + 2].tolist()
             fault = fault_of(
                 parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec.channels, after - before
@@ -202,7 +207,30 @@ class WholeReader:
             if fault is not None:
                 raise self.damaged(int(first) + fault[0], fault[1])
             offsets[first : stop + 1] = parts[OFFSETS] + before
-        return Index(offsets=offsets, sizes=sizes, encodings=encodings)
+        index = Index(offsets=offsets, sizes=sizes, encodings=encodings)
+        if changed:
+            raise self._checksum_mismatch(index, *changed[0])
+        return index
+
+    def _is_intact(self, part: str, shard: int, content: npt.NDArray[Any]) -> bool:
+        """Whether a file's content has the checksum of the manifest."""
+        expected = self._record.shards.crc32[f"{self._name}.{part}"][shard]
+        return crc32(content.reshape(-1).view(np.uint8).data) == int(expected)
+
+    def _checksum_mismatch(self, index: Index, shard: int, part: str) -> DamagedError:
+        """The error of the first row whose bytes contradict a damaged index, else of the damaged file."""
+        reader = copy(self)
+        reader._index = index
+        for row in range(*self._first_rows[shard : shard + 2].tolist()):
+            try:
+                reader.pixels(row)
+            except DamagedError as error:
+                return error
+        path = self._held(f"{self._name}.{part}", shard).path
+        return DamagedError(
+            f"{path} is damaged: its checksum is not that of the manifest, so sizes or places of rows have changed; "
+            f"{self._folder.remedy}"
+        )
 
     def _read(self, part: str, shard: int) -> npt.NDArray[Any]:
         """All of a file of a shard, but not its rows' bytes."""

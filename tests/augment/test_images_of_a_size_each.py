@@ -183,6 +183,24 @@ def test_what_needs_one_size_says_so(steps: list[nn.Module], message: str) -> No
         Collate(*steps)(rows_of(images_of()))
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        RandomShortestSize(4, max_size=5),
+        ScaleJitter((9, 9), (0.12, 1.0)),
+        Resize(4, max_size=5),
+        RandomResizedCrop(9, ratio=(60, 80)),
+        RandomCrop((10, 100), padding=2),
+    ],
+)
+def test_step_that_does_not_fit_an_image_names_that_image(step: nn.Module) -> None:
+    sizes = {"RandomResizedCrop": [(9, 200), (99, 25)], "RandomCrop": [(20, 200), (50, 50)]}
+    images = images_of(sizes.get(type(step).__name__, [(25, 25), (640, 48)]))
+    expected = {"RandomResizedCrop": "99 x 25", "RandomCrop": "50 x 50"}.get(type(step).__name__, "640 x 48")
+    with pytest.raises(ValueError, match=f"images? of {expected}"):
+        Collate(step, CenterCrop(4))(rows_of(images))
+
+
 def test_the_shortest_size_lies_on_a_canvas_of_the_longest() -> None:
     images = images_of([(40, 20), (30, 60)])
     made = Collate(RandomShortestSize((12, 16), max_size=30, fill=7), dtype=torch.uint8)(rows_of(images)).images

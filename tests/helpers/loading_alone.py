@@ -89,11 +89,12 @@ def _made(spec: tuple[Any, ...]) -> nn.Module:
 def collated_alone(collate: Collate, rows: Fields, seeds: torch.Tensor, epoch: int) -> Expected:
     """The batch of stored rows, each made by itself."""
     others = {name: value for name, value in rows.items() if name not in ("ids", "seeds")}
+    ids = rows.get("ids", torch.arange(len(seeds)))  # bare images have none
     parts: list[Fields] = []
     with batch_of_epoch(epoch):
         for k in range(len(seeds)):
             row = {name: value[k : k + 1] for name, value in others.items()}
-            batch = collate(make_batch(row, 1, seeds=seeds[k : k + 1], ids=rows["ids"][k : k + 1]))
+            batch = collate(make_batch(row, 1, seeds=seeds[k : k + 1], ids=ids[k : k + 1]))
             extra = {} if batch.extra is None else dict(batch.extra.items())
             parts.append({name: extra[name] if name in extra else getattr(batch, name) for name in others})
     return Expected(dict(rows) | {name: torch.cat([part[name] for part in parts]) for name in others})

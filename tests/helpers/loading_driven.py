@@ -95,16 +95,24 @@ class Driven:
         coming = self.coming(self.epoch, self.offset)
         run = Run(iter(self.loader), self.epoch, self.offset, coming, self.begun)
         self.runs = [*self.runs[-1:], run]
-        self.state, self.finished = (self.epoch, self.offset), (-1, 0)
+        self.state, self.finished = self.reached(self.epoch, self.offset), (-1, 0)
         self.epoch, self.offset = self.epoch + 1, 0
         return run
+
+    def reached(self, epoch: int, samples: int) -> tuple[int, int]:
+        """What a state says after so many samples: all of them where no rank has a batch left."""
+        if self.coming(epoch, samples, rank=0):
+            return epoch, samples
+        count = len(self.rows_of(epoch))
+        return (epoch, count) if count else (epoch + 1, 0)
 
     def used(self, run: Run, rows: int) -> None:
         """So many rows were given."""
         run.used += rows
         if run.number == self.begun:
             ranks = self.changing["world_size"] if self.shared else 1
-            self.state = run.epoch, min(run.offset + run.used * ranks, len(self.rows_of(run.epoch)))
+            samples = min(run.offset + run.used * ranks, len(self.rows_of(run.epoch)))
+            self.state = self.reached(run.epoch, samples)
 
     def set_epoch(self, epoch: int) -> None:
         """Another epoch next; the one that was resumed goes on where it was."""

@@ -154,7 +154,7 @@ class Loading(Rows):
         state = one.loader.state_dict()
         epoch, samples = one.state
         expected = {"epoch": epoch, "samples": samples, "rows": len(one.ids), "seed": one.lasting["seed"]}
-        expected["order"] = one.order
+        expected |= {"order": one.order, "dataset": one.loader.split.digest}
         digests = [name for name in ("subset", "sampler") if name in state]
         assert digests == ["subset"] * isinstance(one.lasting["dataset"], Subset) + ["sampler"] * (not one.shared)
         expected |= {name: state[name] for name in digests}

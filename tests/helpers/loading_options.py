@@ -62,7 +62,8 @@ def row_likes(draw: Draw, rows: int) -> Any:
             if kind == "items"
             else (tuple if kind == "tuple" else list)(numbers)
         )
-    return np.array(numbers, kind) if draw(st.booleans()) else torch.tensor(numbers, dtype=getattr(torch, kind))
+    is_array = kind == "uint8" or draw(st.booleans())  # a tensor of uint8 is a mask in torch, and refused
+    return np.array(numbers, kind) if is_array else torch.tensor(numbers, dtype=getattr(torch, kind))
 
 
 def numbers_of(given: Any, rows: int) -> list[int]:

@@ -18,7 +18,7 @@ from loading_stores import ROWS
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import mmload
-from mmload.augment import AlternatingHorizontalFlip
+from mmload.augment import AlternatingHorizontalFlip, RandomIoUCrop
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
 from mmload.batch import Batch
@@ -103,7 +103,8 @@ class Rows(RuleBasedStateMachine):
             return
         seed = data.draw(st.integers(0, 2**40))
         epoch = set_epoch(data, collate)
-        bare = not any(isinstance(step, AlternatingHorizontalFlip) for step in collate.steps)  # these have no ids
+        needs_fields = AlternatingHorizontalFlip | RandomIoUCrop  # ids and boxes, which bare images do not have
+        bare = not any(isinstance(step, needs_fields) for step in collate.steps)
         form = data.draw(st.sampled_from(["batch", "rows", *["images"] * bare]))
         batch = self.split[numbers] if form == "batch" else [self.split[number] for number in numbers]
         if form == "images":

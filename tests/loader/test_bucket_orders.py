@@ -186,8 +186,12 @@ def test_what_cannot_be_bucketed_is_refused(path: Path, dataset: Dataset) -> Non
     for options, error, message in (
         ({"bucket": "size"}, ValueError, "bucket is 'size'"),
         ({"bucket": "aspect", "sampler": [1, 2]}, ValueError, "a sampler decides"),
-        ({"bucket": "aspect", "order": classes(2, 2), "batch_size": 4}, ValueError, "decides what is in a batch"),
-        ({"bucket": "aspect", "collate": None}, UsageError, "give a Collate"),
+        (
+            {"bucket": "aspect", "order": classes(2, 2), "batch_size": 4},
+            ValueError,
+            r"and order=classes\(...\) decides what is in a batch",
+        ),
+        ({"bucket": "aspect", "collate": None}, UsageError, r"with bucket='aspect', collate=Collate\(\) is enough"),
     ):
         with pytest.raises(error, match=message):
             Loader(path, **{"collate": Collate(), **options})  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from itertools import pairwise
 from typing import Any, cast
@@ -173,15 +174,16 @@ def test_shares_of_datasets_are_exact_and_all_rows_come_in_turn() -> None:
         (lambda: weighted([[1.0]]), "weights have the shape \\[1, 1\\]"),
         (lambda: weighted(["a"]), "weights are \\['a'\\]; give a tensor"),
         (lambda: weighted([1.0], num_samples=0), "num_samples is 0; give an integer from 1"),
-        (lambda: order(weighted([1.0, 2.0])), "there are 2 weights for 52 rows; give one each"),
+        (lambda: order(weighted([1.0, 2.0])), "got 2 weights for 52 rows; give one each"),
         (lambda: repeated(0), "times is 0; give an integer from 1"),
         (lambda: classes(0, 3), "p is 0; give an integer from 1"),
         (lambda: order(classes(4, 2, LABELS)), "p is 4, and the number of classes that have rows is 3"),
-        (lambda: order(balanced(LABELS[1:])), "there are 51 labels for 52 rows; give one each"),
+        (lambda: order(balanced(LABELS[1:])), "got 51 labels for 52 rows; give one each"),
         (lambda: order(balanced(LABELS.double())), "labels are tensor.*; give the name of a field"),
         (lambda: mixed([0.5, 0.0]), "shares are \\[0.5, 0.0\\]; give a number above 0"),
         (lambda: order(mixed([1, 2]), A), "reads a ConcatDataset of the parts, not range"),
-        (lambda: order(mixed([1, 2]), ConcatDataset([A, B, C])), "there are 2 shares for 3 parts"),
+        (lambda: order(mixed([1, 2]), ConcatDataset([A, B, C])), "got 2 shares for 3 parts; give one each"),
+        (lambda: order(mixed([1]), ConcatDataset([A, B])), "got 1 share for 2 parts; give one each"),
         (lambda: order(mixed({A: 1, B: 2, "c": 3}), ConcatDataset([A, B, C])), "part 2 of the ConcatDataset is no key"),
         (lambda: order(subset([52])), "row 52 of the loader's dataset, which has 52 rows"),
     ],
@@ -189,6 +191,18 @@ def test_shares_of_datasets_are_exact_and_all_rows_come_in_turn() -> None:
 def test_what_cannot_be_drawn_is_refused(make: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError, IndexError), match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_order_after_a_pickle_is_the_same(name: str) -> None:
+    sampling, dataset = pickle.loads(pickle.dumps(ALL[name]))
+    assert repr(sampling) == repr(ALL[name][0])
+    assert torch.equal(order(sampling, dataset).rows_for(2), order(*ALL[name]).rows_for(2))
+
+
+def test_mixed_by_parts_after_a_pickle_with_its_dataset_is_the_same() -> None:
+    asked = mixed({A: 6, B: 3, C: 1}), ConcatDataset([A, B, C])  # type: ignore[list-item]
+    assert torch.equal(order(*pickle.loads(pickle.dumps(asked))).rows_for(0), order(*asked).rows_for(0))
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +296,9 @@ def test_several_datasets_are_mixed(split: Split, tmp_path: Any) -> None:
 
 
 def test_a_loader_refuses_what_does_not_fit(split: Split) -> None:
-    with pytest.raises(ValueError, match="batch_size is 5, and 4 batches of 2 of 2 classes.*: give 4"):
+    with pytest.raises(
+        ValueError, match=r"5, and order=classes\(p=2, k=2, .*\) makes batches of 4: give batch_size=4$"
+    ):
         loader(split, order=classes(2, 2), batch_size=5)
     with pytest.raises(ValueError, match="shuffle and order are both given; each decides the order alone"):
         loader(split, order="shuffled", shuffle=True)

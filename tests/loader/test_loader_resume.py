@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,34 @@ def test_an_iterator_begun_before_a_state_was_loaded_leaves_that_state(dataset: 
     assert loader.state_dict() == state
     assert [batch.ids.tolist() for batch in newer] == expected
     assert loader.state_dict() == state | {"samples": 18}
+
+
+@pytest.mark.parametrize("options", [{"drop_last": True}, {"tail": "drop", "rank": 0, "world_size": 4}])
+def test_state_of_an_epochs_end_goes_on_with_the_next_under_any_settings(
+    dataset: Dataset, options: dict[str, Any]
+) -> None:
+    ended = Loader(dataset, batch_size=4, **options)  # leaves out 2 of 18 rows
+    list(ended)
+    for batch_size in (1, 2, 5):
+        resumed = Loader(dataset, batch_size=batch_size)
+        resumed.load_state_dict(ended.state_dict())
+        assert resumed.epoch == 1
+        assert len(list(resumed)) == len(resumed)
+
+
+@pytest.mark.parametrize("rows", [range(3), ()])
+def test_state_of_an_epoch_without_batches_goes_on_with_the_next(dataset: Dataset, rows: Sequence[int]) -> None:
+    def loader() -> Loader:
+        return Loader(dataset["train"].subset(rows), batch_size=4, drop_last=True)
+
+    first = loader()
+    assert first.state_dict()["epoch"] == 0
+    for epoch in range(1, 4):
+        assert list(first) == []
+        resumed = loader()
+        resumed.load_state_dict(first.state_dict())
+        assert resumed.epoch == epoch
+        first = resumed
 
 
 def test_an_epoch_that_was_set_is_in_the_state(dataset: Dataset) -> None:

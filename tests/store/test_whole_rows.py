@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from whole_datasets import SIZES, jpeg_of, some_images, whole_dataset
 
 import mmload
+from mmload.augment import CenterCrop
 from mmload.builder.verify import verify
 from mmload.errors import DamagedError, UsageError
 from mmload.store.dataset import Split
@@ -183,6 +184,28 @@ def test_damaged_offsets_and_sizes_name_the_row(
     split = damage(raw, shard, part, array)
     with pytest.raises(DamagedError, match=message):
         _ = split[0]
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "mixed"])
+@pytest.mark.parametrize(("index", "value"), [(2, 49), (3, 1), (3, 10_000)])
+def test_damaged_size_of_a_jpeg_names_the_row_before_a_step_sees_it(
+    tmp_path: Path, encoding: str, index: int, value: int
+) -> None:
+    path = whole_dataset(tmp_path / "data", IMAGES, encoding=encoding)
+    sizes = read(path, 0, "sizes")
+    sizes[index] = value
+    (path / "train/000000/images.sizes.memmap").write_bytes(sizes.tobytes())
+    collate = mmload.Collate(CenterCrop(48))
+    for use in (lambda: mmload.Loader(path, collate=collate), lambda: split_of(path)[6]):
+        with pytest.raises(DamagedError, match=r"images of row 1 .*'1.png', is damaged: its JPEG is 1 x 50, its size"):
+            use()
+
+
+def test_damaged_sizes_that_fit_the_bytes_of_each_row_name_the_file(raw: Path) -> None:
+    sizes = read(raw, 0, "sizes")
+    (raw / "train/000000/images.sizes.memmap").write_bytes(sizes[[1, 0, 2, 3, 4, 5]].tobytes())
+    with pytest.raises(DamagedError, match=r"images.sizes.memmap is damaged: its checksum is not that of the man"):
+        _ = split_of(raw)[6]
 
 
 def test_rows_may_not_leave_bytes_over(tmp_path: Path) -> None:
