@@ -113,11 +113,12 @@ def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
 
 def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None:
     """The recipe that builds it again; None if files cannot be decoded to so many channels."""
-    modes = {CHANNELS[split.fields["images"].shape[0]] for split, _ in chosen}
+    images = [split.fields["images"] for split, _ in chosen]
+    modes = {CHANNELS[spec.channels] for spec in images}
     if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(classes)) < len(classes):
         return None
     source = {"kind": "manifest", "file": LIST, "classes": classes}
-    return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, modes.pop())
+    return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, images, modes.pop())
 
 
 def _notes(chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Sequence[str], again: bool) -> Iterator[str]:

@@ -16,6 +16,7 @@ from written_datasets import of_tensors
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
+from mmload.builder.whole_layout import WholeLayout
 from mmload.errors import UsageError
 from mmload.export import Choice, to_imagefolder
 from mmload.export.chosen_rows import chosen_rows
@@ -45,6 +46,21 @@ def test_the_recipe_of_an_export_builds_the_same_rows(dataset: Dataset, tmp_path
     rows = range(18)
     assert [rebuilt["train"].source(row).id for row in rows] == [dataset["train"].source(row).id for row in rows]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("encode", ["raw", "jpeg"])
+def test_variable_size_rows_are_the_same_again(encode: str, source: Path, tmp_path: Path) -> None:
+    options = {"transforms": (), "whole": WholeLayout(encode=encode)}
+    build(BuildRecipe(kind="imagefolder", root=source, out=tmp_path / "built", **options))
+    stored = open_dataset(tmp_path / "built")["train"]
+    (command,) = to_imagefolder(open_dataset(stored.path), tmp_path / "out").next
+    done = mmload(*command.replace("NEW", str(tmp_path / "again")).split()[1:])
+    assert done.returncode == 0, done.stderr
+    rebuilt = open_dataset(tmp_path / "again")["train"]
+    assert len(rebuilt) == len(stored) == 15
+    for row in range(15):
+        assert torch.equal(torch.as_tensor(rebuilt[row].images), torch.as_tensor(stored[row].images))
+        assert int(rebuilt[row].targets) == int(stored[row].targets)
 
 
 def test_it_is_an_image_folder(dataset: Dataset, tmp_path: Path) -> None:
