@@ -96,9 +96,9 @@ def build_part(
                 plans = [] if part is None else layout.all_plans[number - 1 :: parts]
                 manifest, sealed = _built(staging, work, layout, plans, engine)
                 shards = len(layout.all_plans)
-            except BuildError:
+            except (BuildError, FileNotFoundError):
                 manifest = existing(out, work.plan, overwrite=False, skip=work.errors.skip).finished
-                if manifest is None:  # else another part has committed meanwhile
+                if manifest is None:  # else another part has committed meanwhile, and removed the folder
                     raise
                 staging.discard()
     if manifest is not None:

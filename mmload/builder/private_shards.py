@@ -47,9 +47,7 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         return
     place, summary_file = shared.shard(split, index), shared.summary_file(split, index)
     try:
-        for folder in (summary_file.parent, place.parent):
-            folder.parent.mkdir(exist_ok=True)  # not the folders above: they go when another process commits
-            folder.mkdir(exist_ok=True)
+        shared.make_folders(split)
         for file in (BuildPaths.samples_file, BuildPaths.skipped_file):
             file(own, split, index).replace(file(shared, split, index))
         _move(own.shard(split, index), place, summary)

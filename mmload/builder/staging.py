@@ -36,6 +36,7 @@ from mmload.builder.staging_files import (
     check_made_by_build,
     check_only_own,
     remove_own,
+    remove_set_aside,
     remove_working_folder,
 )
 from mmload.errors import BuildError
@@ -143,6 +144,7 @@ class Staging:
         """Remove the folder."""
         self._drop_replaced()
         remove_working_folder(self.paths.folder)
+        remove_set_aside(self.paths.folder)
 
     @property
     def _replaced(self) -> Path:

@@ -6,13 +6,15 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import contents, make_folder, mmload
 
-from mmload.builder import private_shards
+from mmload.builder import private_shards, shard_job, staging_files
 from mmload.builder.parts import build_part
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import made_by
@@ -125,6 +127,43 @@ def test_a_part_that_was_killed_anywhere_is_run_again(
     for part in ("1/2", "2/2"):
         build_part(job, part, threads=1)
     assert contents(tmp_path / "out") == contents(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("place", [(shard_job, "ShardWriter"), (shard_job, "publish")], ids=lambda at: at[1])
+def test_a_part_that_still_works_when_another_commits_leaves_nothing(
+    place: tuple[Any, str], killed: bool, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = recipe(photos, tmp_path / "out")
+    late = getattr(*place)
+
+    def overtaken(*words: Any) -> Any:
+        monkeypatch.setattr(*place, late)
+        assert build_part(job, "1/1", threads=1).manifest is not None
+        with suppress(OSError, BuildError):
+            late(*words)
+        if killed:
+            monkeypatch.setattr(private_shards.shutil, "rmtree", lambda *words, **more: None)
+            raise Killed
+        return late(*words)
+
+    monkeypatch.setattr(*place, overtaken)
+    with pytest.raises(Killed) if killed else nullcontext():
+        assert build_part(job, "2/2", threads=1).manifest is not None
+    assert contents(tmp_path / "out") == contents(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_part_finishes_the_removal_that_a_killed_one_began(photos: Path, whole: Path, tmp_path: Path) -> None:
+    job = recipe(photos, tmp_path / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        at((staging_files, "remove_own"), patch, after=False)
+        with pytest.raises(Killed):
+            build_part(job, "1/1", threads=1)
+    assert contents(tmp_path / "out") == contents(whole)
+    assert len([*tmp_path.iterdir()]) == 2
+    assert build_part(job, "1/1").built == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
