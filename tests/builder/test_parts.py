@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import contents, make_folder, mmload
+from PIL import Image, ImageOps
 
 from mmload.builder import private_shards, shard_job, staging_files
 from mmload.builder.parts import build_part
@@ -23,6 +25,7 @@ from mmload.builder.shard_job import ShardJob
 from mmload.builder.shared_staging import SharedStaging
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
+from mmload.store.manifest import read
 from mmload.store.shard_writer import BuildPaths
 
 
@@ -236,9 +239,51 @@ def test_a_shard_in_the_place_of_another_is_refused(photos: Path, tmp_path: Path
     other.mkdir()
     (other / "images.memmap").write_bytes(b"x")
     (other / "targets.memmap").write_bytes(b"x")
-    with pytest.raises(BuildError, match=r"is not the shard that this build makes; remove that folder"):
+    with pytest.raises(BuildError, match=r"is not the shard that this build makes: .*; remove that folder"):
         build_part(job, "2/2")
     assert not list((paths.folder / "parts").iterdir())
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_shard_of_other_bytes_in_the_place_of_an_equally_large_one_is_refused(
+    sealed: bool, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lists and checksums stay those of its own bytes; only the newcomer's used to remain."""
+    job, paths, publish = recipe(photos, tmp_path / "out"), BuildPaths(tmp_path / ".out.building"), shard_job.publish
+    before = {}
+
+    def after_another(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary: Any) -> None:
+        if (split, index) == ("train", 1):
+            other = build(replace(job, root=recolored(photos, tmp_path / "other"), out=tmp_path / "old")).out
+            shutil.copytree(other / split / "000001", shared.shard(split, index))
+            if sealed:
+                record = read(other).splits[split].shards[index]
+                shared.summary_file(split, index).write_text(replace(summary, record=record).dumps())
+            before.update(contents(paths.folder / "notes"))
+        publish(own, shared, split, index, summary)
+
+    build_part(job, "1/2")
+    monkeypatch.setattr(shard_job, "publish", after_another)
+    with pytest.raises(BuildError, match=r"000001 is not the shard that this build makes"):
+        build_part(job, "2/2", threads=1)
+    assert contents(paths.folder / "notes") == before
+    shutil.rmtree(paths.shard("train", 1))
+    monkeypatch.setattr(shard_job, "publish", publish)
+    build_part(job, "2/2")
+    assert contents(tmp_path / "out") == contents(whole)
+
+
+def recolored(photos: Path, copy: Path) -> Path:
+    """A copy of images with the same names, sizes and times, but other pixels."""
+    shutil.copytree(photos, copy)
+    for file in copy.rglob("*.png"):
+        with Image.open(file) as image:
+            other = ImageOps.invert(image)
+        was = file.stat()
+        other.save(file)
+        assert file.stat().st_size == was.st_size
+        os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    return copy
 
 
 def test_the_command_builds_parts_and_says_what_is_left(photos: Path, whole: Path, tmp_path: Path) -> None:
