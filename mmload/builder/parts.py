@@ -90,7 +90,7 @@ def build_part(
     out = work.out.resolve()
     manifest, sealed, shards = _finished(out, work), 0, 0
     if manifest is None:
-        with SharedStaging(out, work.plan, command) as staging:
+        with SharedStaging(out, work.probed_plan(), command) as staging:
             try:
                 layout = work.layout()
                 plans = [] if part is None else layout.all_plans[number - 1 :: parts]

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from mmload.builder.destination import standing
 from mmload.builder.planned_build import asked, difference
-from mmload.builder.staging import Staging, build_paths, has_plan, plan_of, write_manifest
+from mmload.builder.staging import Staging, build_paths, has_finished_shards, has_plan, plan_of, write_manifest
 from mmload.builder.staging_files import (
     MARK,
     PLAN,
@@ -130,7 +130,7 @@ class SharedStaging:
         if (folder / SWAP).exists() or (folder / "replaced").exists():
             raise BuildError(f"{folder} is of a build that was killed at its end; run it again without {_PART} first")
         begun = plan_of(self.paths)
-        if begun is None:  # nothing that could be gone on with
+        if begun is None or ("probe" not in begun and not has_finished_shards(self.paths)):  # nothing to go on from
             check_only_own(folder)
             self._set_aside(file)
             remove_set_aside(folder)
