@@ -172,8 +172,14 @@ def write_result(path: Path, content: str | bytes) -> None:
 
 def warn(warnings: list[str]) -> None:
     """Show warnings on stderr, a line each."""
-    for text in warnings if sys.stderr is not None else ():
-        sys.stderr.write(f"mmload: warning: {one_line(text)}\n")
+    for text in warnings:
+        note(f"warning: {text}")
+
+
+def note(text: str) -> None:
+    """Show a line on stderr that says what a command does without being asked."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"mmload: {one_line(text)}\n")
 
 
 @contextmanager
