@@ -156,6 +156,28 @@ def test_class_names_that_are_no_folder_names(tmp_path: Path) -> None:
     assert names == tuple(name.replace("\udc80", "\ufffd") for name in ODD)
 
 
+@pytest.mark.parametrize(
+    ("names", "again"),
+    [((".", "", ".."), (".", "__1", "..")), ((" ", "b"), ("_", "b")), (("", "_"), None), (("\udc80", "\ufffd"), None)],
+)
+def test_classes_with_names_that_no_recipe_can_hold(
+    names: tuple[str, ...], again: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    targets = torch.arange(len(names))
+    images = torch.arange(len(names) * 48, dtype=torch.uint8).reshape(-1, 3, 4, 4)
+    path = of_tensors(tmp_path / "built", {"train": {"images": images, "targets": targets}}, classes=names)
+    made = to_imagefolder(open_dataset(path), tmp_path / "out")
+    if again is None:
+        assert made.next == ()
+        assert any("no recipe.toml: " in note for note in made.notes)
+        return
+    assert any("a recipe cannot hold blank names" in note for note in made.notes)
+    done = mmload(*made.next[0].replace("NEW", str(tmp_path / "again")).split()[1:])
+    assert done.returncode == 0, done.stderr
+    same_rows(open_dataset(path), open_dataset(tmp_path / "again"), {"images", "targets"})
+    assert open_dataset(tmp_path / "again")["train"].classes == again
+
+
 def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:
     for split in ("train", "val"):
         for folder in ("x", "y"):
