@@ -154,6 +154,7 @@ def _tried(
 def _build(folder: Path, recipe: BuildRecipe, chosen: _Chosen, threads: int) -> SplitRecord:
     """A dataset of one shard at ``folder/dataset``, without the safety of a build."""
     chain, paths = TransformChain(recipe.transforms), BuildPaths(folder)
+    paths.folder.mkdir(parents=True, exist_ok=True)
     try:
         fields = fields_of(chosen, chain, True, recipe.whole)
     except BuildError:  # not one can be read: say why

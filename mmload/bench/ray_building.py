@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.builder.pipeline import build
-from mmload.builder.ray_engine import RayEngine
+from mmload.builder.ray_engine import RayEngine, start_local
 from mmload.builder.recipe import BuildRecipe
 
 
@@ -53,11 +53,5 @@ def _ray(threads: int) -> Any:
     import ray.data
 
     if not ray.is_initialized():
-        ray.init(
-            num_cpus=threads,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _node_ip_address="127.0.0.1",
-        )
+        start_local(ray, threads)
     return ray

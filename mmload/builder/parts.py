@@ -90,15 +90,15 @@ def build_part(
     out = work.out.resolve()
     manifest, sealed, shards = _finished(out, work), 0, 0
     if manifest is None:
-        with SharedStaging(out, work.plan, command) as staging:
+        with SharedStaging(out, work.probed_plan(), command) as staging:
             try:
                 layout = work.layout()
                 plans = [] if part is None else layout.all_plans[number - 1 :: parts]
                 manifest, sealed = _built(staging, work, layout, plans, engine)
                 shards = len(layout.all_plans)
-            except BuildError:
+            except (BuildError, FileNotFoundError):
                 manifest = existing(out, work.plan, overwrite=False, skip=work.errors.skip).finished
-                if manifest is None:  # else another part has committed meanwhile
+                if manifest is None:  # else another part has committed meanwhile, and removed the folder
                     raise
                 staging.discard()
     if manifest is not None:

@@ -19,7 +19,7 @@ from mmload.builder.destination import existing
 from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress, asked, difference
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.staging import Staging, killed_at_its_end
+from mmload.builder.staging import Staging, has_finished_shards, killed_at_its_end
 from mmload.errors import BuildError, UsageError
 from mmload.runtime import nvjpeg
 from mmload.sources import decode_cuda
@@ -152,6 +152,7 @@ def _run(work: PlannedBuild, staging: Staging, engine: Engine, replaces: str | N
     """Build every unfinished shard, then move the dataset to its destination; see :meth:`Staging.commit`."""
     _begin(staging, work.plan, overwrite, work.command)
     layout = work.layout()
+    _begin(staging, work.probed_plan(), overwrite, work.command)
     finished = work.build_shards(layout, layout.all_plans, staging.paths, engine)
     manifest = work.manifest(layout, finished, staging.paths)
     staging.await_workers()
@@ -164,7 +165,7 @@ def _begin(staging: Staging, plan: Mapping[str, Any], overwrite: bool, command: 
     begun = staging.plan()
     if begun is not None and {key: begun.get(key) for key in plan} == plan:
         return
-    if begun is not None and staging.has_finished_shards() and not overwrite:
+    if begun is not None and has_finished_shards(staging.paths) and not overwrite:
         unlike = difference(begun, plan, "add --overwrite")
         raise BuildError(f"{staging.paths.folder} holds an unfinished build {unlike}")
     try:

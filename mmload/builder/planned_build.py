@@ -19,15 +19,17 @@ from mmload.builder.destination import check_apart
 from mmload.builder.engines import Engine
 from mmload.builder.error_limit import ErrorLimit
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import ShardJob, ShardPlan, fields_of, plan_shards, samples_per_shard
+from mmload.builder.shard_job import ShardJob, ShardPlan, fields_of, finished, plan_shards, samples_per_shard
 from mmload.builder.source_splits import fingerprint, remaining_splits
 from mmload.builder.split_records import split_notes, split_record
 from mmload.builder.transforms import TransformChain
-from mmload.builder.whole_sizes import row_size, whole_samples_per_shard
+from mmload.builder.whole_sizes import probes, row_size, whole_samples_per_shard
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec
+from mmload.sources import FetchesAhead, SourceSplit
+from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
-from mmload.store.shard_writer import BuildPaths, ShardSummary
+from mmload.store.shard_writer import BuildPaths, ShardSummary, bytes_of
 from mmload.store.unfinished import COMMAND
 
 Progress = Callable[[int, int], None]
@@ -37,6 +39,7 @@ Summaries = dict[tuple[str, int], ShardSummary]
 """(split, number) of a finished shard -> its summary."""
 
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
+_PROBES = 16  # samples of all splits together
 _LINE_BYTES = 200  # generous estimate for a row of samples.jsonl, stored twice: in the notes and joined
 
 
@@ -90,6 +93,30 @@ class PlannedBuild:
         resolved = replace(recipe, exclude=excluded).resolved()
         self.plan: dict[str, Any] = {"recipe": resolved, "fingerprint": fingerprint(self.splits), "versions": made_by()}
         self.done = self.built = self.skipped = 0
+
+    def probed_plan(self) -> dict[str, Any]:
+        """Returns the plan with ``probe``, the CRC-32 of what a few samples of each split become.
+
+        The fingerprint has names, sizes and times. What builds one dataset together must also get the same pixels.
+        """
+        crc, most = 0, max(1, _PROBES // len(self.splits))
+        for split in self.splits.values():
+            samples = probes(len(split), most)
+            if isinstance(split, FetchesAhead):
+                split.fetch_ahead(samples)
+            for index in samples:
+                crc = self._crc_of_sample(split, index, crc)
+        return {**self.plan, "probe": f"{crc:08x}"}
+
+    def _crc_of_sample(self, split: SourceSplit, index: int, crc: int) -> int:
+        """Continues a CRC-32 with a sample's id and, if it can be read, its fields and its own JPEG."""
+        crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
+        with suppress(SampleError):  # its shard reports it
+            sample = finished(split, index, self.chain)
+            for name, tensor in sorted(sample.fields.items()):
+                crc = crc32(bytes_of(tensor), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
+            crc = crc32(sample.encoded or b"", crc)
+        return crc
 
     def layout(self) -> ShardLayout:
         """Divide the splits into shards.
@@ -224,6 +251,11 @@ def difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -
     versions = begun.get("versions")
     was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
     changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    if not changed:
+        return (
+            "of a source with other pixels in files of equal names, sizes and times; "
+            f"go on with that source, or {advice} to drop it"
+        )
     before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
     after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
     return (

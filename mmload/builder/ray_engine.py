@@ -6,6 +6,7 @@ into place when it is complete, so a task whose machine dies is begun again else
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import socket
@@ -24,11 +25,12 @@ from mmload.builder.private_shards import private_paths
 from mmload.builder.ray_nodes import Rehearsal, check_nodes, last_line, rehearsal, usable
 from mmload.builder.shard_job import OnProgress, ShardPlan
 from mmload.errors import BuildError, MmloadError, UsageError
-from mmload.runtime.thread_pools import check_threads, single_op_pool
+from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.store.shard_writer import BuildPaths, ShardSummary
 
 EXTRA = "--engine ray needs ray; install it with: pip install 'mmload[ray]'"
+_LOCAL = "local"
 _GO_ON = "run the same again to go on from the sealed shards"
 _TRIES = 5  # of one shard: whatever kills its worker so often is in the shard, not in the cluster
 _AHEAD = 16  # tasks that wait for a CPU, so that none is idle and an autoscaler sees that more are wanted
@@ -44,14 +46,15 @@ class RayEngine:
     The source and the destination must be on a file system that all machines see at the same paths.
 
     Attributes:
-        address: of the cluster, as HOST:PORT; "auto": the one that this machine is part of, or of ``RAY_ADDRESS``.
+        address: of the cluster, as HOST:PORT; "auto": the one that this machine is part of; "local": one on this
+            machine that starts and ends with the build; None: that of ``RAY_ADDRESS``, "local" if it is not set.
         threads: decoding threads of a task, which takes as many CPUs.
 
     Raises:
         UsageError: if ray is not installed, or an argument is invalid.
     """
 
-    address: str = "auto"
+    address: str | None = None
     threads: int = 1
     apart: ClassVar[bool] = True
 
@@ -59,11 +62,25 @@ class RayEngine:
         check_threads(self.threads)
         if find_spec("ray") is None:
             raise UsageError(EXTRA)
-        if "://" in self.address:
+        if "://" in self.chosen:
             raise UsageError(
-                f"address is {self.address!r}; give HOST:PORT, and run this on a machine of the cluster, "
+                f"address is {self.chosen!r}; give HOST:PORT, and run this on a machine of the cluster, "
                 "not through a Ray Client: it writes the dataset"
             )
+
+    @property
+    def chosen(self) -> str:
+        """The address that is used. Never a cluster that merely runs on this machine: it may be somebody else's."""
+        return self.address or os.environ.get("RAY_ADDRESS") or _LOCAL
+
+    @property
+    def note(self) -> str:
+        """A sentence that says which cluster builds."""
+        if self.chosen == _LOCAL:
+            return (
+                "builds on a Ray cluster of this machine's cores, which ends with the build; for another add --address"
+            )
+        return f"builds on the Ray cluster at {self.chosen}{'' if self.address else ', from RAY_ADDRESS'}"
 
     def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Build the shards; see :class:`mmload.builder.engines.Engine`.
@@ -76,7 +93,7 @@ class RayEngine:
         if not plans:
             return []
         paths = BuildPaths(job.folders()[-1])
-        with private_paths(paths) as own, connected(self.address) as ray:
+        with private_paths(paths) as own, connected(self.chosen) as ray:
             common, expected = pickled(job.common()), rehearsal(job, plans[0], own.folder)
             check_nodes(ray, job, common, expected, self.threads)
             return _Tasks(ray, job, plans, on_progress, self.threads).run(common, expected)
@@ -85,6 +102,9 @@ class RayEngine:
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
     """The ray module, connected to a cluster; disconnects at the end, if it was not connected before.
+
+    Args:
+        address: see :attr:`RayEngine.address`.
 
     Raises:
         BuildError: if there is no such cluster.
@@ -97,11 +117,15 @@ def connected(address: str) -> Iterator[Any]:
     _check_reachable(address)
     before = signal.getsignal(signal.SIGTERM)  # ray replaces it
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        if address == _LOCAL:
+            start_local(ray, available_cores())
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        which = "no Ray cluster is running here" if address == "auto" else f"no Ray cluster can be used at {address}"
+        which = {"auto": "no Ray cluster is running here", _LOCAL: "Ray cannot be started here"}
         raise BuildError(
-            f"{which} ({last_line(error)}); start one with ray start --head, or give --address HOST:PORT"
+            f"{which.get(address, f'no Ray cluster can be used at {address}')} ({last_line(error)}); "
+            "start one with ray start --head, or give --address HOST:PORT"
         ) from error
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -110,6 +134,18 @@ def connected(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def start_local(ray: Any, cpus: int) -> None:
+    """Start a Ray cluster of this machine alone; it ends with the connection."""
+    ray.init(
+        address=_LOCAL,
+        num_cpus=cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _node_ip_address="127.0.0.1",
+    )
 
 
 def _check_reachable(address: str) -> None:

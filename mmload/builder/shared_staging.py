@@ -1,15 +1,15 @@
 """The working folder of a build that several processes share, on one machine or on many; see :mod:`.staging`.
 
-It appears in one step, complete with its plan; shards are moved into it (:mod:`mmload.builder.private_shards`); and the
-dataset leaves it by one rename. All three need only atomic renames, so any number of processes may do them at once. The
-lock, where the file system has locks, keeps builds by one process out: these hold it alone, parts share it.
+It appears in one step, complete with its plan; shards are moved into it (:mod:`mmload.builder.private_shards`); the
+dataset leaves it by one rename; and it goes in one step, so that a part that still works finds no place to write to.
+All four need only atomic renames, so any number of processes may do them at once. The lock, where the file system has
+locks, keeps builds by one process out: these hold it alone, parts share it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,14 +19,14 @@ from typing import Any, BinaryIO
 
 from mmload.builder.destination import standing
 from mmload.builder.planned_build import asked, difference
-from mmload.builder.staging import Staging, build_paths, has_plan, plan_of, write_manifest
+from mmload.builder.staging import Staging, build_paths, has_finished_shards, has_plan, plan_of, write_manifest
 from mmload.builder.staging_files import (
     MARK,
     PLAN,
     SWAP,
     check_made_by_build,
     check_only_own,
-    remove_working_folder,
+    remove_set_aside,
 )
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import TOKEN_BYTES, lock, open_lock, remove, sync_folder, write_atomically
@@ -84,13 +84,19 @@ class SharedStaging:
 
     def discard(self) -> None:
         """Remove the folder, as far as other parts are not removing it, too."""
+        self._set_aside(self._lock)
+        remove_set_aside(self.paths.folder)
+
+    def _set_aside(self, file: BinaryIO) -> None:
+        """Give the folder another name, if it is still the one whose lock this is."""
         folder = self.paths.folder
-        new = re.compile(rf"{re.escape(folder.name)}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.partial")
-        for leftover in (path for path in folder.parent.iterdir() if new.fullmatch(path.name)):
-            with suppress(OSError):  # of a part that was killed in :meth:`_create`
-                remove_working_folder(leftover)
-        with suppress(OSError):
-            remove_working_folder(folder)
+        with suppress(OSError):  # another part has done so
+            if os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
+                folder.rename(self._unused_name())
+
+    def _unused_name(self) -> Path:
+        folder = self.paths.folder
+        return folder.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
 
     def _join(self) -> BinaryIO:
         """Share the lock of the folder; create the folder if there is none."""
@@ -100,35 +106,36 @@ class SharedStaging:
                     self._create()
                 check_made_by_build(self.paths.folder, has_plan(self.paths))
                 file = open_lock(self.paths.folder / "lock")
-                if self._is_usable(file):
+                try:
+                    usable = self._is_usable(file)
+                except BaseException:
+                    file.close()
+                    raise
+                if usable:
                     return file
                 file.close()
         raise BuildError(f"{self.paths.folder} appears and disappears; look which builds of {self.out} run at once")
 
     def _is_usable(self, file: BinaryIO) -> bool:
-        """Whether the folder holds the plan, once its lock is shared; False: it has gone, or was empty and is removed.
+        """Whether the folder holds the plan, once its lock is shared; False: it has gone, or is removed as it has none.
 
         Raises:
             BuildError: if it belongs to another build.
         """
         folder = self.paths.folder
         if not lock(file, shared=True):
-            file.close()
             raise BuildError(f"a build without {_PART} is writing {self.out}; wait for it to end")
         if not os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
             return False
-        begun = plan_of(self.paths)
-        if begun is None and set(os.listdir(folder)) <= {"lock", "workers"}:
-            for name in ("workers", "lock"):
-                remove(folder / name)
-            with suppress(OSError):
-                folder.rmdir()
-            return False
-        if begun is None or (folder / SWAP).exists() or (folder / "replaced").exists():
-            file.close()
+        if (folder / SWAP).exists() or (folder / "replaced").exists():
             raise BuildError(f"{folder} is of a build that was killed at its end; run it again without {_PART} first")
+        begun = plan_of(self.paths)
+        if begun is None or ("probe" not in begun and not has_finished_shards(self.paths)):  # nothing to go on from
+            check_only_own(folder)
+            self._set_aside(file)
+            remove_set_aside(folder)
+            return False
         if any(begun.get(key) != value for key, value in self._plan.items()):
-            file.close()
             unlike = difference(begun, self._plan, "remove that folder")
             raise BuildError(f"{folder} holds an unfinished build {unlike}; no part removes the shards of others")
         return True
@@ -136,7 +143,7 @@ class SharedStaging:
     def _create(self) -> None:
         """Make the folder beside its place, complete, and rename it; if another part is faster, theirs is taken."""
         folder = self.paths.folder
-        new = folder.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
+        new = self._unused_name()
         new.mkdir(parents=True)
         try:
             (new / "lock").write_bytes(MARK)
@@ -152,10 +159,12 @@ class SharedStaging:
 
 def drop_committed(out: Path, plan: Mapping[str, Any]) -> None:
     """Remove what a part has left that was killed after it had moved the dataset to its destination."""
-    if os.path.lexists(build_paths(out).folder):
+    folder = build_paths(out).folder
+    if os.path.lexists(folder):
         with suppress(BuildError), Staging(out) as staging:
-            if staging.committed(plan):
+            if staging.plan() is None or staging.committed(plan):
                 staging.discard()
+    remove_set_aside(folder)
 
 
 def _without_part(command: Sequence[str]) -> list[str]:

@@ -36,6 +36,7 @@ from mmload.builder.staging_files import (
     check_made_by_build,
     check_only_own,
     remove_own,
+    remove_set_aside,
     remove_working_folder,
 )
 from mmload.errors import BuildError
@@ -107,10 +108,6 @@ class Staging:
         """Whether a build of this plan was killed after its commit, with only the cleanup remaining."""
         return is_of(self.plan(), plan) and not self.paths.dataset.exists()
 
-    def has_finished_shards(self) -> bool:
-        """Whether the build in this folder has finished at least one shard."""
-        return any((self.paths.folder / "notes").glob("*/*.json"))
-
     def commit(self, manifest: Manifest, *, replaces: str | None) -> None:
         """Write the manifest, move the dataset to its destination, remove the replaced dataset and the working folder.
 
@@ -143,6 +140,7 @@ class Staging:
         """Remove the folder."""
         self._drop_replaced()
         remove_working_folder(self.paths.folder)
+        remove_set_aside(self.paths.folder)
 
     @property
     def _replaced(self) -> Path:
@@ -307,6 +305,11 @@ def drop_leftovers(out: Path) -> None:
         with suppress(BuildError), Staging(out) as staging:
             if staging.plan() is None:
                 staging.discard()
+
+
+def has_finished_shards(paths: BuildPaths) -> bool:
+    """Whether the build in a working folder has finished at least one shard."""
+    return any((paths.folder / "notes").glob("*/*.json"))
 
 
 def is_of(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:

@@ -42,8 +42,9 @@ _OWN = re.compile(
 def check_made_by_build(folder: Path, has_plan: bool) -> None:
     """Refuse a folder that was not created by a build: work in it begins with removing its content.
 
-    A folder was created by a build if it contains the mark, or a plan as older builds wrote it without a mark, or if it
-    is empty, as a build may be killed before it writes the mark.
+    A folder was created by a build if it contains the mark, or a plan as older builds wrote it without a mark, or
+    nothing but folders and files with the names of a build's: that is what a build leaves that is killed before it
+    writes the mark, or after it has removed it.
 
     Args:
         folder: the working folder.
@@ -59,12 +60,13 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
     others = [entry.name for entry in found if not _is_known(entry)]
     if others:
         raise BuildError(f"{folder} holds {listed(others)}, which is no build's; {_ADVICE}")
-    names = {entry.name for entry in found}
-    sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in found}
-    nothing = names <= {"lock", "workers"} and not any(sizes.values())
-    marked = "lock" in names and 0 < sizes["lock"] <= len(MARK) and MARK.startswith((folder / "lock").read_bytes())
-    if not (nothing or marked or has_plan):
-        raise BuildError(f"{folder} holds {listed(sorted(names))}, and no sign of a build; {_ADVICE}")
+    sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in found if entry.name not in _BUILT}
+    marked = 0 < sizes.get("lock", 0) <= len(MARK) and MARK.startswith((folder / "lock").read_bytes())
+    if marked or has_plan:
+        return
+    if not sizes.keys() <= {"lock", "workers"} or any(sizes.values()):
+        raise BuildError(f"{folder} holds {listed(sorted(sizes))}, and no sign of a build; {_ADVICE}")
+    check_only_own(folder)
 
 
 def check_only_own(folder: Path) -> None:
@@ -91,6 +93,13 @@ def remove_own(folder: Path) -> None:
         for path, _, _ in os.walk(folder / top, topdown=False):
             with suppress(OSError):  # it contains other files
                 os.rmdir(path)
+
+
+def remove_set_aside(folder: Path) -> None:
+    """Remove the folders beside a working folder that parts of a build have prepared, or set aside to be removed."""
+    for leftover in [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]:
+        with suppress(OSError):  # another process is removing it, too
+            remove_working_folder(leftover)
 
 
 def remove_working_folder(folder: Path) -> None:

@@ -24,7 +24,7 @@ from mmload.builder.trust import recipe_of
 from mmload.errors import BuildError, DamagedError, StoreError, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
-from mmload.store.checksum import crc32
+from mmload.store.checksum import file_crc32
 from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.field_files import files_of
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
@@ -39,8 +39,6 @@ from mmload.store.whole_rows import WholeRows
 
 Progress = Callable[[int, int], None]
 """Called with (bytes or samples done, all of them)."""
-
-_BLOCK = 4 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +156,7 @@ def _fault(file: DatasetFile, root: Path) -> str | None:
             return "is not a file"
         if status.st_size != file.record.bytes:
             return f"has {status.st_size:,} bytes, the manifest says {file.record.bytes:,}"
-        crc = _crc32(path)
+        crc = file_crc32(path)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
@@ -285,12 +283,3 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield from file
     except OSError as error:
         raise StoreError(f"cannot read {path} ({error.strerror})") from error
-
-
-def _crc32(path: Path) -> str:
-    block, crc = bytearray(_BLOCK), 0
-    view = memoryview(block)
-    with open(path, "rb", buffering=0, opener=open_regular) as file:
-        while got := file.readinto(block):
-            crc = crc32(view[:got], crc)
-    return f"{crc:08x}"

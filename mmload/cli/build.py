@@ -19,7 +19,7 @@ from mmload.cli.build_advice import show_advice
 from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import DecodingThreads
-from mmload.cli.terminal import progress_bar, show
+from mmload.cli.terminal import note, progress_bar, show
 from mmload.cloud.urls import place
 from mmload.errors import UsageError, counted
 from mmload.runtime.byte_sizes import parse_bytes
@@ -131,7 +131,9 @@ def _where(
         raise UsageError(f"{other} without a cluster; leave it out with --engine ray, which divides the shards itself")
     from mmload.builder.ray_engine import RayEngine
 
-    return {"engine": RayEngine(address=address or "auto", threads=1 if threads is None else threads)}
+    made = RayEngine(address=address, threads=1 if threads is None else threads)
+    note(made.note)
+    return {"engine": made}
 
 
 def _recipe(

@@ -81,7 +81,12 @@ Engine = Annotated[
     typer.Option(help="Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md."),
 ]
 Address = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="With --engine ray: the cluster; by default this machine's.")
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="With --engine ray: the cluster, or auto for the one that this machine is part of. By default that of "
+        "RAY_ADDRESS, else a new one on this machine, for this build.",
+    ),
 ]
 Part = Annotated[
     str | None,

@@ -141,10 +141,14 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
         inputs: the dataset and the source that the command reads.
 
     Raises:
-        UsageError: if there is no such folder, the file cannot be written, or it lies in one of the inputs.
+        UsageError: if there is no such folder, the file cannot be written, or it lies in one of the inputs; or if the
+            links of one of them form a loop.
     """
     if path is None:
         return
+    for what, place in ((f"{name} is", path), *(("the input is", folder) for folder in inputs)):
+        if place is not None and _is_loop(place):
+            raise UsageError(f"{what} {place}, whose links lead to themselves; correct them, or name another place")
     for folder in inputs:
         if folder is not None and is_within(path.resolve(), folder.resolve()):
             raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
@@ -154,6 +158,15 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
         raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{name} is {path}, which may not be written; give another file, or change its permissions")
+
+
+def _is_loop(path: Path) -> bool:
+    """Whether the links of a path form a loop, for which Python up to 3.12 has a RuntimeError."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def write_result(path: Path, content: str | bytes) -> None:
@@ -172,8 +185,14 @@ def write_result(path: Path, content: str | bytes) -> None:
 
 def warn(warnings: list[str]) -> None:
     """Show warnings on stderr, a line each."""
-    for text in warnings if sys.stderr is not None else ():
-        sys.stderr.write(f"mmload: warning: {one_line(text)}\n")
+    for text in warnings:
+        note(f"warning: {text}")
+
+
+def note(text: str) -> None:
+    """Show a line on stderr that says what a command does without being asked."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"mmload: {one_line(text)}\n")
 
 
 @contextmanager

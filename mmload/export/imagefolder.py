@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from mmload.store.dataset import Dataset
 LIST, RECIPE = "labels.jsonl", "recipe.toml"
 _MOST_CLASSES = 1_000_000
 _SHOWN = 3
+_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of names that are no text
 
 
 def to_imagefolder(
@@ -79,7 +81,7 @@ def to_imagefolder(
             entry = {"path": path, "label": int(row.fields["targets"]), "split": row.split, "id": name}
             lines.append(json.dumps(entry))
         (folder / LIST).write_text("\n".join(lines) + "\n", encoding="ascii")
-        again = _recipe(chosen, classes)
+        again = _recipe(chosen, _recipe_classes(classes, folders))
         if again is not None:
             (folder / RECIPE).write_text(again, encoding="utf-8")
     notes = tuple(_notes(chosen, classes, folders, again is not None))
@@ -111,13 +113,20 @@ def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
     return max(names, key=len)
 
 
+def _recipe_classes(classes: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """The names of the classes as a recipe can hold them: text, and the folder's name in place of a blank one."""
+    pairs = zip(classes, folders, strict=True)
+    return [_SURROGATES.sub("\ufffd", name) if name.strip() else folder for name, folder in pairs]
+
+
 def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None:
     """The recipe that builds it again; None if files cannot be decoded to so many channels."""
-    modes = {CHANNELS[split.fields["images"].shape[0]] for split, _ in chosen}
+    images = [split.fields["images"] for split, _ in chosen]
+    modes = {CHANNELS[spec.channels] for spec in images}
     if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(classes)) < len(classes):
         return None
     source = {"kind": "manifest", "file": LIST, "classes": classes}
-    return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, modes.pop())
+    return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, images, modes.pop())
 
 
 def _notes(chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Sequence[str], again: bool) -> Iterator[str]:
@@ -128,6 +137,8 @@ def _notes(chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Seque
     if renamed:
         more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
         yield f"classes whose names are no folder's: {', '.join(renamed[:_SHOWN])}{more}"
+    if again and (blank := [repr(name) for name in classes if not name.strip()]):
+        yield f"a recipe cannot hold blank names: in {RECIPE} {', '.join(blank[:_SHOWN])} has its folder's name, too"
     if list(folders) != sorted(folders):
         yield f"an ImageFolder numbers classes by their sorted folders, not as the dataset does; {LIST} has its numbers"
     if not again:

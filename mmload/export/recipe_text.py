@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mmload.records import FieldSpec
 
-def recipe_text(comment: str, source: Mapping[str, Any], mode: str) -> str:
-    """A recipe in TOML without any transform.
+
+def recipe_text(comment: str, source: Mapping[str, Any], images: Iterable[FieldSpec], mode: str) -> str:
+    """Returns a recipe in TOML without any transform.
 
     Args:
         comment: its first line.
         source: the keys of its ``[source]``: texts, booleans or lists of texts.
+        images: the images of each split. If rows have their own sizes, the recipe stores them so, as pixels: a JPEG
+            would be encoded once more, which changes them.
         mode: of its ``[decode]``.
     """
     lines = [f"# {comment}", "", "[source]"]
     lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
-    return "\n".join([*lines, "", "[decode]", f"mode = {_toml(mode)}", ""])
+    lines += ["", "[decode]", f"mode = {_toml(mode)}"]
+    if any(spec.own_sizes for spec in images):
+        lines += ["", "[store]", 'layout = "whole"']
+    return "\n".join([*lines, ""])
 
 
 def _toml(value: Any) -> str:

@@ -179,7 +179,8 @@ def _sides(box: npt.NDArray[Any]) -> list[str]:
 
 def _recipes(chosen: Sequence[ChosenSplit], tasks: Sequence[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Task -> the recipe that builds it again, where there is one."""
-    modes = {CHANNELS[split.fields["images"].shape[0]] for split, _ in chosen}
+    images = [split.fields["images"] for split, _ in chosen]
+    modes = {CHANNELS[spec.channels] for spec in images}
     own = {split.classes for split, _ in chosen}
     if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(names.values())) > 1 or len(own) > 1:
         return {}
@@ -192,7 +193,7 @@ def _recipes(chosen: Sequence[ChosenSplit], tasks: Sequence[str], names: Mapping
                 continue
         source = {"kind": "voc", "task": task, "image_set": [split.name for split, _ in chosen], "classes": classes}
         comment = f"The same rows again: mmload build --config {task}.toml . NEW"
-        recipes[task] = recipe_text(comment, source, next(iter(modes)))
+        recipes[task] = recipe_text(comment, source, images, next(iter(modes)))
     return recipes
 
 

@@ -156,6 +156,16 @@ class BuildPaths:
         """One JSON line for each sample that a shard left out."""
         return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
 
+    def make_folders(self, split: str) -> None:
+        """Create a split's folders, but not the build's: that goes when another process commits, and must not return.
+
+        Raises:
+            OSError: if the build's folder is missing, or cannot be written.
+        """
+        for top in (self.dataset, self.folder / "notes"):
+            top.mkdir(exist_ok=True)
+            (top / split).mkdir(exist_ok=True)
+
     def sealed(self, split: str, index: int) -> ShardSummary | None:
         """The summary of a shard that an earlier run sealed, if all its files are there with their sizes."""
         path = self.summary_file(split, index)
@@ -196,6 +206,7 @@ class ShardWriter:
         files = files_of(fields)
         self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
         try:
+            paths.make_folders(split)
             self._clear()
             for name, file in files.items():
                 self._files[name] = self._open(self._partial / f"{name}.memmap")
@@ -293,8 +304,7 @@ class ShardWriter:
         """Remove what an earlier try left: its summary first, so that no summary ever describes other files."""
         for path in (self._summary_file, self._partial, self._final):
             remove(path)
-        self._partial.mkdir(parents=True)
-        self._summary_file.parent.mkdir(parents=True, exist_ok=True)
+        self._partial.mkdir()
 
     @staticmethod
     def _open(path: Path) -> BinaryIO:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import contents, make_folder, mmload
+from PIL import Image, ImageOps
 
-from mmload.builder import private_shards
+from mmload.builder import private_shards, shard_job, staging_files
 from mmload.builder.parts import build_part
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import made_by
+from mmload.builder.planned_build import PlannedBuild, made_by
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shared_staging import SharedStaging
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
+from mmload.store.manifest import read
 from mmload.store.shard_writer import BuildPaths
 
 
@@ -128,6 +133,43 @@ def test_a_part_that_was_killed_anywhere_is_run_again(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("place", [(shard_job, "ShardWriter"), (shard_job, "publish")], ids=lambda at: at[1])
+def test_a_part_that_still_works_when_another_commits_leaves_nothing(
+    place: tuple[Any, str], killed: bool, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = recipe(photos, tmp_path / "out")
+    late = getattr(*place)
+
+    def overtaken(*words: Any) -> Any:
+        monkeypatch.setattr(*place, late)
+        assert build_part(job, "1/1", threads=1).manifest is not None
+        with suppress(OSError, BuildError):
+            late(*words)
+        if killed:
+            monkeypatch.setattr(private_shards.shutil, "rmtree", lambda *words, **more: None)
+            raise Killed
+        return late(*words)
+
+    monkeypatch.setattr(*place, overtaken)
+    with pytest.raises(Killed) if killed else nullcontext():
+        assert build_part(job, "2/2", threads=1).manifest is not None
+    assert contents(tmp_path / "out") == contents(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_part_finishes_the_removal_that_a_killed_one_began(photos: Path, whole: Path, tmp_path: Path) -> None:
+    job = recipe(photos, tmp_path / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        at((staging_files, "remove_own"), patch, after=False)
+        with pytest.raises(Killed):
+            build_part(job, "1/1", threads=1)
+    assert contents(tmp_path / "out") == contents(whole)
+    assert len([*tmp_path.iterdir()]) == 2
+    assert build_part(job, "1/1").built == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_commit_waits_for_all_shards_and_a_build_by_one_process_goes_on(
     photos: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -197,9 +239,85 @@ def test_a_shard_in_the_place_of_another_is_refused(photos: Path, tmp_path: Path
     other.mkdir()
     (other / "images.memmap").write_bytes(b"x")
     (other / "targets.memmap").write_bytes(b"x")
-    with pytest.raises(BuildError, match=r"is not the shard that this build makes; remove that folder"):
+    with pytest.raises(BuildError, match=r"is not the shard that this build makes: .*; remove that folder"):
         build_part(job, "2/2")
     assert not list((paths.folder / "parts").iterdir())
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_shard_of_other_bytes_in_the_place_of_an_equally_large_one_is_refused(
+    sealed: bool, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lists and checksums stay those of its own bytes; only the newcomer's used to remain."""
+    job, paths, publish = recipe(photos, tmp_path / "out"), BuildPaths(tmp_path / ".out.building"), shard_job.publish
+    before = {}
+
+    def after_another(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary: Any) -> None:
+        if (split, index) == ("train", 1):
+            other = build(replace(job, root=recolored(photos, tmp_path / "other"), out=tmp_path / "old")).out
+            shutil.copytree(other / split / "000001", shared.shard(split, index))
+            if sealed:
+                record = read(other).splits[split].shards[index]
+                shared.summary_file(split, index).write_text(replace(summary, record=record).dumps())
+            before.update(contents(paths.folder / "notes"))
+        publish(own, shared, split, index, summary)
+
+    build_part(job, "1/2")
+    monkeypatch.setattr(shard_job, "publish", after_another)
+    with pytest.raises(BuildError, match=r"000001 is not the shard that this build makes"):
+        build_part(job, "2/2", threads=1)
+    assert contents(paths.folder / "notes") == before
+    shutil.rmtree(paths.shard("train", 1))
+    monkeypatch.setattr(shard_job, "publish", publish)
+    build_part(job, "2/2")
+    assert contents(tmp_path / "out") == contents(whole)
+
+
+def recolored(photos: Path, copy: Path) -> Path:
+    """A copy of images with the same names, sizes and times, but other pixels."""
+    shutil.copytree(photos, copy)
+    for file in copy.rglob("*.png"):
+        with Image.open(file) as image:
+            other = ImageOps.invert(image)
+        was = file.stat()
+        other.save(file)
+        assert file.stat().st_size == was.st_size
+        os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    return copy
+
+
+def test_parts_of_sources_with_equal_names_sizes_and_times_but_other_pixels_do_not_mix(
+    photos: Path, whole: Path, tmp_path: Path
+) -> None:
+    job, other = recipe(photos, tmp_path / "out"), recolored(photos, tmp_path / "other")
+    build_part(job, "1/2")
+    for unlike in (build_part, lambda job, part: build(job)):
+        with pytest.raises(BuildError, match=r"unfinished build of a source with other pixels in files of equal names"):
+            unlike(replace(job, root=other), "2/2")
+    assert build_part(job, "2/2").manifest is not None
+    assert contents(tmp_path / "out") == contents(whole)
+
+
+def test_a_part_goes_on_with_an_interrupted_build_unless_the_pixels_are_others(
+    photos: Path, whole: Path, tmp_path: Path
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done >= 6:
+            raise KeyboardInterrupt
+
+    job, other = recipe(photos, tmp_path / "out"), recolored(photos, tmp_path / "other")
+    with pytest.MonkeyPatch.context() as patch:
+        at((PlannedBuild, "layout"), patch, after=False)
+        with pytest.raises(Killed):
+            build(job)
+    assert build_part(job, "7/7").sealed == 0
+    shutil.rmtree(tmp_path / ".out.building")
+    with pytest.raises(KeyboardInterrupt):
+        build(job, threads=1, progress=stop)
+    with pytest.raises(BuildError, match="of a source with other pixels"):
+        build_part(replace(job, root=other), "1/1")
+    assert build_part(job, "1/1").built < 18
+    assert contents(tmp_path / "out") == contents(whole)
 
 
 def test_the_command_builds_parts_and_says_what_is_left(photos: Path, whole: Path, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_the_command_builds_and_its_death_leaves_a_build_that_goes_on(
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     done = mmload(*on_ray)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, f"mmload: builds on the Ray cluster at {cluster.address}\n")
     assert "from an earlier run" in done.stdout
     assert contents(tmp_path / "out") == contents(whole)
 
@@ -200,6 +200,44 @@ def test_options_that_exclude_each_other_are_refused(
     monkeypatch.setattr(ray_engine, "find_spec", lambda name: None)
     assert mmload(*words, "--engine", "ray").stderr == f"mmload: {ray_engine.EXTRA}\n"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "used", "said"),
+    [
+        ([], None, "local", "builds on a Ray cluster of this machine's cores, which ends with the build; "),
+        ([], "head:6379", "head:6379", "builds on the Ray cluster at head:6379, from RAY_ADDRESS"),
+        (["--address", "auto"], None, "auto", "builds on the Ray cluster at auto"),
+        (["--address", "other:1"], "head:6379", "other:1", "builds on the Ray cluster at other:1"),
+    ],
+)
+def test_the_cluster_is_the_one_that_is_named_else_a_new_one(
+    words: list[str],
+    environment: str | None,
+    used: str,
+    said: str,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("RAY_ADDRESS", environment)
+    asked = []
+
+    def init(address: str | None = None, **options: Any) -> None:
+        asked.append(address)
+        raise ConnectionError("as far as this test goes")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_engine, "_check_reachable", lambda address: None)
+    done = mmload("build", "imagefolder", photos, tmp_path / "out", "--size", 16, "--engine", "ray", *words)
+    assert done.returncode == 1
+    assert asked == [used]
+    assert done.stderr.startswith(f"mmload: {said}")
+    assert done.stderr.count("\n") == 2
 
 
 def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:

@@ -17,6 +17,7 @@ from building import recipe
 from conftest import contents
 
 from mmload.builder import staging as staging_module
+from mmload.builder.parts import build_part
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
 from mmload.builder.staging import Staging
@@ -66,13 +67,24 @@ def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [[], ["lock"], ["lock", "workers"]])
-def test_what_a_kill_leaves_before_the_mark_is_used(source: Path, tmp_path: Path, made: list[str]) -> None:
+@pytest.mark.parametrize("left", [None, "parts", "parts/0123456789abcdef/dataset/train/000001.partial/images.memmap"])
+@pytest.mark.parametrize("part", [None, "1/1"])
+def test_staging_without_mark_and_with_only_a_builds_own_names_is_used(
+    source: Path, tmp_path: Path, made: list[str], left: str | None, part: str | None
+) -> None:
+    """A kill before the mark is written leaves it empty; a part that came late used to leave files in it."""
     staging = tmp_path / ".out.building"
     staging.mkdir()
     for name in made:
         (staging / name).touch()
-    assert build(recipe(source, tmp_path / "out")).built == 15
-    assert not staging.exists()
+    if left is not None:
+        file = staging / left
+        (file.parent if file.suffix else file).mkdir(parents=True)
+        if file.suffix:
+            file.write_bytes(b"unfinished")
+    asked = recipe(source, tmp_path / "out")
+    assert (build(asked) if part is None else build_part(asked, part)).built == 15
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
 def test_a_build_from_before_there_was_a_mark_goes_on(source: Path, tmp_path: Path) -> None:

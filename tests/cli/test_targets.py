@@ -38,3 +38,17 @@ def test_a_result_in_the_dataset_or_the_source_is_refused(
     assert f"{given[-2]} is {given[-1]}, which lies in " in done.stderr
     assert done.stderr.endswith("the data itself; write the result elsewhere\n")
     assert contents(copy) | contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "OUT", "-o", "LOOP.html"], ["preview", "OUT", "-o", "LOOP.png"], ["preview", "LOOP.png"]]
+)
+def test_a_link_to_itself_is_one_error(words: list[str], copy: Path, tmp_path: Path) -> None:
+    given = [word.replace("OUT", str(copy)).replace("LOOP", str(tmp_path / "loop")) for word in words]
+    loop = Path(given[-1])
+    loop.symlink_to(loop)
+    done = mmload(*given)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f" is {loop}, whose links lead to themselves; correct them, or name another place\n")
+    assert done.stderr.count("\n") == 1
+    assert loop.is_symlink()

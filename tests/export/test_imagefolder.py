@@ -16,6 +16,7 @@ from written_datasets import of_tensors
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
+from mmload.builder.whole_layout import WholeLayout
 from mmload.errors import UsageError
 from mmload.export import Choice, to_imagefolder
 from mmload.export.chosen_rows import chosen_rows
@@ -45,6 +46,21 @@ def test_the_recipe_of_an_export_builds_the_same_rows(dataset: Dataset, tmp_path
     rows = range(18)
     assert [rebuilt["train"].source(row).id for row in rows] == [dataset["train"].source(row).id for row in rows]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("encode", ["raw", "jpeg"])
+def test_variable_size_rows_are_the_same_again(encode: str, source: Path, tmp_path: Path) -> None:
+    options = {"transforms": (), "whole": WholeLayout(encode=encode)}
+    build(BuildRecipe(kind="imagefolder", root=source, out=tmp_path / "built", **options))
+    stored = open_dataset(tmp_path / "built")["train"]
+    (command,) = to_imagefolder(open_dataset(stored.path), tmp_path / "out").next
+    done = mmload(*command.replace("NEW", str(tmp_path / "again")).split()[1:])
+    assert done.returncode == 0, done.stderr
+    rebuilt = open_dataset(tmp_path / "again")["train"]
+    assert len(rebuilt) == len(stored) == 15
+    for row in range(15):
+        assert torch.equal(torch.as_tensor(rebuilt[row].images), torch.as_tensor(stored[row].images))
+        assert int(rebuilt[row].targets) == int(stored[row].targets)
 
 
 def test_it_is_an_image_folder(dataset: Dataset, tmp_path: Path) -> None:
@@ -138,6 +154,28 @@ def test_class_names_that_are_no_folder_names(tmp_path: Path) -> None:
     same_rows(stored, open_dataset(tmp_path / "again"), {"images", "targets"})
     names = open_dataset(tmp_path / "again")["train"].classes
     assert names == tuple(name.replace("\udc80", "\ufffd") for name in ODD)
+
+
+@pytest.mark.parametrize(
+    ("names", "again"),
+    [((".", "", ".."), (".", "__1", "..")), ((" ", "b"), ("_", "b")), (("", "_"), None), (("\udc80", "\ufffd"), None)],
+)
+def test_classes_with_names_that_no_recipe_can_hold(
+    names: tuple[str, ...], again: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    targets = torch.arange(len(names))
+    images = torch.arange(len(names) * 48, dtype=torch.uint8).reshape(-1, 3, 4, 4)
+    path = of_tensors(tmp_path / "built", {"train": {"images": images, "targets": targets}}, classes=names)
+    made = to_imagefolder(open_dataset(path), tmp_path / "out")
+    if again is None:
+        assert made.next == ()
+        assert any("no recipe.toml: " in note for note in made.notes)
+        return
+    assert any("a recipe cannot hold blank names" in note for note in made.notes)
+    done = mmload(*made.next[0].replace("NEW", str(tmp_path / "again")).split()[1:])
+    assert done.returncode == 0, done.stderr
+    same_rows(open_dataset(path), open_dataset(tmp_path / "again"), {"images", "targets"})
+    assert open_dataset(tmp_path / "again")["train"].classes == again
 
 
 def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:

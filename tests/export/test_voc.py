@@ -15,6 +15,7 @@ from PIL import Image
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
+from mmload.builder.whole_layout import WholeLayout
 from mmload.export import Choice, to_voc
 from mmload.export.voc import _sides
 from mmload.store.dataset import Dataset
@@ -64,6 +65,30 @@ def test_boxes_are_the_same_again(devkit: Devkit, tmp_path: Path) -> None:
     again = rebuilt(line.strip(), tmp_path / "again")
     check_same(stored, again, "images", "boxes", "labels", "difficult", "counts")
     assert not (stored["train"][1].boxes % 1 == 0).all()
+
+
+def test_variable_size_boxes_and_masks_are_the_same_again(devkit: Devkit, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, (height, width) in {"tall": (9, 5), "wide": (4, 7)}.items():
+        mask = rng.choice([0, 1, 2, 255], (height, width)).astype(np.uint8)
+        devkit.add(name, thing("cat", (1, 1, 3, 4)), thing("dog", (2, 2, 5, 4)), mask=mask)
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        image.save(devkit.home / "JPEGImages" / f"{name}.jpg")
+    for kind in ("Main", "Segmentation"):
+        devkit.list("train", "tall", "wide", kind=kind)
+    for task, fields in (("detection", ("images", "boxes", "labels")), ("segmentation", ("images", "masks"))):
+        options = {"task": task, "classes": ["cat", "dog"], "image_set": "train"}
+        out = tmp_path / task
+        build(BuildRecipe(kind="voc", root=devkit.root, out=out, whole=WholeLayout(), options=options))
+        stored = open_dataset(out)["train"]
+        (command,) = to_voc(open_dataset(out), tmp_path / f"{task}-voc").next
+        again = rebuilt(command, tmp_path / f"{task}-again")["train"]
+        assert len(again) == len(stored) == 2
+        for row in range(2):
+            for field in fields:
+                assert torch.equal(
+                    torch.as_tensor(getattr(again[row], field)), torch.as_tensor(getattr(stored[row], field))
+                ), field
 
 
 def test_masks_are_the_same_again(devkit: Devkit, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def whole_dataset(
     for name, tensor in fixed.items():
         specs[name] = FieldSpec(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape[1:]))
     encodings, paths = encodings_of(encoding, len(images)), BuildPaths(path.with_name(f"{path.name}.paths"))
+    paths.folder.mkdir()
     shards = []
     for index, first in enumerate(range(0, len(images), shard_rows)):
         stop = min(first + shard_rows, len(images))

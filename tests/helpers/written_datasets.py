@@ -88,5 +88,6 @@ def of_tensors(path: Path, splits: Mapping[str, Mapping[str, torch.Tensor]], cla
         records[name] = SplitRecord(
             rows=rows, fields=fields, classes=classes, samples=samples, shards=ShardTable.of(shards)
         )
-    (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits=records).dumps())
+    manifest = Manifest(recipe={}, fingerprint="", splits=records).dumps()
+    (path / "dataset.json").write_bytes(manifest.encode("utf-8", "backslashreplace"))
     return path
