@@ -13,8 +13,8 @@
     └── RemoteError            object storage cannot be read or written
         └── RemoteMissingError an object does not exist
 
-A message says what was wrong, the value got, and what to do next. Wrong arguments to a function stay ``ValueError`` and
-``TypeError``. This module never formats for a terminal.
+A message says what was wrong, the value got, and what to do next; credentials in a URL are not shown. Wrong arguments
+to a function stay ``ValueError`` and ``TypeError``. This module never formats for a terminal.
 """
 
 from __future__ import annotations
@@ -22,11 +22,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_SECRETS = (
+    # KEY:SECRET@ or KEY@ after any scheme, with one slash as pathlib leaves it. A secret may contain slashes; a port is
+    # none.
+    (re.compile(r"\b([a-z][a-z0-9+.-]+:/{1,3})(?=[^/\s]*(?:@|:(?!\d{1,5}[/\s])))\S*@", re.IGNORECASE), r"\1...@"),
+    (re.compile(r"\b((?:s3|gs|az):/{1,3})[^/:@\s]+:(?!\d{1,5}[/\s])[^/\s][^@\s]*(?=\s|$)", re.IGNORECASE), r"\1..."),
+    (re.compile(r"\b([a-z][a-z0-9+.-]+:/[^\s?]*)\?[^\s/=]+=\S+", re.IGNORECASE), r"\1?..."),
+)
+
 
 class MmloadError(Exception):
     """The root of the family; ``exit_code`` is what the command line ends with."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 class UsageError(MmloadError):
@@ -96,6 +107,13 @@ def one_line(text: str) -> str:
     """
     text = re.sub("[\udc80-\udcff]+", _as_utf8, text)
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def without_secrets(text: str) -> str:
+    """Returns a text without what looks like credentials or signatures in URLs."""
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text
 
 
 def _as_utf8(surrogates: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ import io
 import math
 import multiprocessing
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -86,6 +87,14 @@ def make_folder(
             pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / name / f"{number:02d}.png")
     return root
+
+
+@pytest.fixture(autouse=True)
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C as tests and their programs expect it: a job in the background of a shell inherits that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

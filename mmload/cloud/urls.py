@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from mmload.errors import UsageError, choices
+from mmload.errors import UsageError, choices, without_secrets
 
 SCHEMES = ("s3", "gs", "az", "file", "memory")
 
@@ -32,7 +32,7 @@ def refuse_url(place: str | os.PathLike[str], advice: str) -> None:
     text = os.fspath(place)
     if _URL.match(text) and not os.path.exists(text):
         url = re.sub(r"^(?!file)([^:]+):/(?!/)", r"\1://", text)  # as it was before it went through a Path
-        raise UsageError(f"{_without_secrets(url)} is a URL, and a path on this machine is needed: {advice}")
+        raise UsageError(f"{without_secrets(url)} is a URL, and a path on this machine is needed: {advice}")
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def location(url: str) -> Location:
     Raises:
         UsageError: if it is no URL of object storage, or has credentials or a query in it.
     """
-    shown = _without_secrets(url)
+    shown = re.sub(r"\?.*", "?...", without_secrets(url))
     if not is_url(url):
         raise UsageError(f"{shown} is no URL; give one as s3://BUCKET/PREFIX")
     parts = urlsplit(url if url.lower().startswith("file:") else url.replace("#", "%23"))
     if parts.scheme not in SCHEMES:
         raise UsageError(f"{shown} begins with {parts.scheme}://; the URLs of object storage are {choices(SCHEMES)}")
-    if parts.username is not None or parts.query:
+    if parts.username is not None or parts.query or (parts.scheme != "file" and ":" in parts.netloc):
         raise UsageError(
             f"{shown} has credentials or options in it; give them as the environment variables of the store, "
             "and the URL without them"
@@ -102,8 +102,3 @@ def location(url: str) -> Location:
     if "." in names or ".." in names:
         raise UsageError(f"{shown} has . or .. in its path; write it without them")
     return Location(parts.scheme, parts.netloc if parts.scheme != "file" else "", "/".join(names))
-
-
-def _without_secrets(url: str) -> str:
-    """A URL as a message shows it."""
-    return re.sub(r"\?.*", "?...", re.sub(r"(?<=:/)(/?)[^/@]*@", r"\1...@", url))

@@ -6,11 +6,13 @@ Independent of datasets. Other processes may run the same operations concurrentl
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -22,6 +24,9 @@ from mmload.runtime.regular_files import open_regular
 _AT_FDCWD = -100
 _SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 TOKEN_BYTES = 8
+
+LOCK_WAIT_S = 20.0
+"""How long :func:`file_lock` waits."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -186,3 +191,29 @@ def open_lock(path: Path) -> BinaryIO:
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     return os.fdopen(open_regular(path, flags), "ab+")
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Waits for a lock file, which is created if it does not exist, and holds its lock.
+
+    The file stays: if it were removed, two processes could hold locks of two files with its name.
+
+    Raises:
+        OSError: if it cannot be opened, or not be locked within :data:`LOCK_WAIT_S`.
+    """
+    until = time.monotonic() + LOCK_WAIT_S
+    try:
+        file = open_lock(path)
+    except PermissionError:
+        if not os.path.lexists(path):
+            raise
+        # Another user's. A lock needs no right to write, except on network file systems.
+        file = os.fdopen(open_regular(path), "rb")
+    with file:
+        while not lock(file):
+            if time.monotonic() > until:
+                why = f"another process holds {path}, or its file system has no locks"
+                raise TimeoutError(errno.ETIMEDOUT, why, str(path))
+            time.sleep(0.002)
+        yield

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SECONDS_TO_WAIT = 20.0
@@ -21,7 +22,7 @@ _LISTED = Path("/proc/net/unix")
 _SECONDS_BETWEEN_TRIES = 0.002
 
 _LOCKS: set[socket.socket] = set()
-"""What :func:`exclusively` holds now, which a forked process must not go on holding."""
+"""The sockets of :func:`exclusively` now, which a forked process must not go on holding."""
 
 
 def announce(name: str) -> int:
@@ -41,29 +42,56 @@ def announced(prefix: str) -> list[str]:
     Raises:
         OSError: if the system does not list them.
     """
-    start = f"@{prefix}"
-    words = (line.rsplit(" ", 1)[-1] for line in _LISTED.read_text(encoding="ascii", errors="replace").splitlines())
-    return sorted(word[1:] for word in words if word.startswith(start))
+    return sorted(_inodes(prefix))
 
 
 @contextmanager
 def exclusively(name: str) -> Iterator[None]:
-    """Hold a name that only one process has at a time; one that dies inside the block gives it up.
+    """Hold a name that only one process of this user has at a time; one that dies inside the block gives it up.
+
+    If another user holds the name, the block runs at once without it: whoever waits for another user can be stopped by
+    that user.
 
     Raises:
-        OSError: if another holds it for :data:`SECONDS_TO_WAIT`.
+        OSError: if another process of this user holds it for :data:`SECONDS_TO_WAIT`.
     """
     last_try = time.monotonic() + SECONDS_TO_WAIT
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
-        _LOCKS.add(lock)  # before it is one, as another thread may fork at any time
+    kind = socket.AF_UNIX, socket.SOCK_DGRAM
+    with socket.socket(*kind) as contender, socket.socket(*kind) as lock:  # closed in reverse order
+        sockets = {contender, lock}
+        _LOCKS.update(sockets)  # before they have names, as another thread may fork at any time
         try:
-            while not _bound(lock, name):
+            # Says where others find the lock's socket, to see that it is of this user; unique as in Segment.announce.
+            contender.bind(f"\0{name}.{os.getpid()}.{lock.fileno()}.{os.urandom(4).hex()}")
+            while not _bound(lock, name) and not _is_foreign(name):
                 if time.monotonic() > last_try:
                     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), name)
                 time.sleep(_SECONDS_BETWEEN_TRIES)
             yield
         finally:
-            _LOCKS.discard(lock)
+            _LOCKS.difference_update(sockets)
+
+
+def _inodes(prefix: str) -> dict[str, int]:
+    """The names now announced that begin so, each with the inode of its socket."""
+    lines = _LISTED.read_text(encoding="ascii", errors="replace").splitlines()
+    found = (line.split(maxsplit=7)[-2:] for line in lines if f"@{prefix}" in line)
+    return {name[1:]: int(inode) for inode, name in found if name.startswith(f"@{prefix}") and inode.isdecimal()}
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether another user holds the name of :func:`exclusively`; False if nobody does any longer."""
+    inode = _inodes(name).get(name)
+    if inode is None:
+        return False
+    for contender in announced(f"{name}."):
+        with suppress(OSError, ValueError):  # it has ended, or is another user's, who can announce any text
+            process, handle, _ = contender.removeprefix(f"{name}.").split(".")
+            found = os.stat(f"/proc/{int(process)}/fd/{int(handle)}")
+            if stat.S_ISSOCK(found.st_mode) and found.st_ino == inode and found.st_uid == os.geteuid():
+                return False
+    # A holder of this user withdraws the name before the other one, by which it would have been found above.
+    return _inodes(name).get(name) == inode
 
 
 def _bound(lock: socket.socket, name: str) -> bool:

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from mmload.runtime import kernel_names
@@ -58,18 +59,23 @@ class _Holder(NamedTuple):
                 return None
             status = os.stat(self.path)
         except PermissionError as error:
-            with suppress(OSError):
-                if os.stat(f"/proc/{self.process}").st_uid not in (
-                    0,
-                    os.geteuid(),
-                ):  # 0: of one that must not be traced
-                    return None
+            if _user_of(self.process) != os.geteuid():
+                return None
             raise NotSharedError(
                 f"process {self.process} keeps a copy, but may not be asked for it ({error.strerror})"
             ) from error
         except OSError:  # it has ended
             return None
         return status if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() else None
+
+
+def _user_of(process: int) -> int | None:
+    """The effective user of a process; None if it has ended. The owner of its folder in /proc may be root instead."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("Uid:"):
+                return int(line.split()[2])
+    return None
 
 
 class Segment:

@@ -10,7 +10,6 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from io import FileIO
 from itertools import pairwise
 from math import prod
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import SourceError
+from mmload.runtime.lazy_property import lazy_property
 
 _IN_MEMORY = 4 * 2**20
 """Bytes of a column that stay in memory. Names and revisions of a million files take some 30 MB each."""
@@ -49,8 +49,9 @@ class Bytes:
         self._block = (0, b"")
         self._lock = threading.Lock()
 
-    @cached_property
+    @lazy_property
     def _file(self) -> FileIO:
+        """Made by the thread that appends, before anything can be read from it."""
         file = tempfile.TemporaryFile(prefix="mmload-", buffering=0)  # noqa: SIM115  # closed with the column
         weakref.finalize(self, file.close)
         return file

@@ -6,12 +6,12 @@ import os
 import posixpath
 from bisect import bisect_left
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from mmload.cloud.client import Found
 from mmload.errors import SourceError
+from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.files import inner_name, need_folder
 from mmload.sources.links import Links, is_absent
 from mmload.sources.remote_files import RemoteFiles
@@ -121,7 +121,7 @@ class RemoteTree:
         first, last = (bisect_left(self._found, name, key=lambda found: found.name) for name in (start, after))
         return range(first, last if start else len(self._found))
 
-    @cached_property
+    @lazy_property
     def _found(self) -> list[Found]:
         """All objects, by name."""
         found = self.place.listed()

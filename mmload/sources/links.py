@@ -10,10 +10,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 
 from mmload.errors import RecipeError, SourceError
+from mmload.runtime.lazy_property import lazy_property
 
 _FOLLOWED = 40
 """The longest chain of links, as on Linux."""
@@ -83,7 +83,7 @@ class Links:
                 "--set allow_outside=true"
             )
 
-    @cached_property
+    @lazy_property
     def _real(self) -> str:
         return os.path.realpath(self.root)
 

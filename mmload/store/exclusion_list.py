@@ -65,6 +65,19 @@ def read_entries(path: str | Path) -> list[Entry]:
         text = read_regular(path, most=MOST_BYTES).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise RecipeError(f"cannot read the list {path} ({error.strerror}); give a file with a name a line") from error
+    return entries_in(text, path)
+
+
+def entries_in(text: str, path: str | Path) -> list[Entry]:
+    """Parses the text of a list.
+
+    Args:
+        text: all of it.
+        path: where it is from, for messages.
+
+    Raises:
+        RecipeError: if a line has more than three fields.
+    """
     entries = []
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.removesuffix("\r").split("\t")

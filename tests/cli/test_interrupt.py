@@ -26,6 +26,10 @@ main()
 """
 
 
+IGNORING = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""Starts a program as a job in the background of a shell: SIGINT is ignored."""
+
+
 def interrupted(where: str, made_of_it: str, words: list[str]) -> str:
     """A program that is interrupted when it imports the module ``where``."""
     text = PROGRAM.replace("WHERE", repr(where)).replace("MADE_OF_IT", made_of_it)
@@ -58,7 +62,7 @@ def test_an_interrupt_while_it_imports(where: str, made_of_it: str, tmp_path: Pa
 @pytest.mark.slow
 def test_interrupts_that_the_shell_has_it_ignore_are_ignored(tmp_path: Path) -> None:
     text = interrupted("mmload.builder.verify", "raise", ["verify", "nowhere"])
-    code, _, said = run(text, tmp_path, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    code, _, said = run(text, tmp_path, *IGNORING)
     assert code == 1
     assert said.startswith("mmload: no such dataset: nowhere")
 
@@ -85,6 +89,32 @@ def test_an_interrupt_at_work_is_one_whatever_becomes_of_it(work: str, code: int
         "finally: interrupt.over()\n"
     )
     assert run(text, tmp_path) == (code, "", f"mmload: {said}; nothing was changed\n")
+
+
+def test_interrupts_at_work_that_the_shell_has_it_ignore_are_ignored(tmp_path: Path) -> None:
+    text = (
+        "from signal import SIGINT, raise_signal\n"
+        "from mmload.cli import interrupt\n"
+        "interrupt.begin()\n"
+        "with interrupt.interruptible('nothing was changed'): raise_signal(SIGINT)\n"
+        "raise_signal(SIGINT)\n"
+        "print('done')\n"
+    )
+    assert run(text, tmp_path, *IGNORING) == (0, "done\n", "")
+
+
+@pytest.mark.slow
+def test_tests_run_where_interrupts_are_ignored() -> None:
+    words = (
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"{__file__}::{test_this_process_keeps_its_own_interrupt.__name__}",
+    )
+    done = subprocess.run([*IGNORING, sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_an_error_without_an_interrupt_stays_one(tmp_path: Path) -> None:

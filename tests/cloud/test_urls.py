@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import mmload
 
 from mmload.cloud.urls import is_url, location, refuse_url
 from mmload.errors import UsageError
@@ -34,6 +35,10 @@ def test_urls_name_a_bucket_and_a_prefix(url: str, bucket: str, prefix: str, pla
         ("s3://bucket/a/../b", "has . or .."),
         ("file://host/a", "three slashes"),
         ("s3://key:hidden@bucket/a", "credentials"),
+        ("s3://key:hid/hidden@bucket/a", "credentials"),
+        ("s3://key:hidden", "credentials"),
+        ("s3:///key:hidden@bucket/a", "names no bucket"),
+        ("s3:/key:hidden@bucket/a", "is no URL"),
         ("az://container/a?sig=hidden", "credentials"),
     ],
 )
@@ -50,3 +55,37 @@ def test_paths_are_no_urls() -> None:
 def test_a_url_that_went_through_a_path_is_found_out() -> None:
     with pytest.raises(UsageError, match=r"s3://bucket/x is a URL.*: do this"):
         refuse_url(Path("s3://bucket/x"), "do this")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["s3:/key:hidden@bucket/x", "S3://key:hid/hidden@bucket", "s3:///key:hidden@bucket", "https:/key:hidden@host"]
+    + ["s3:/key:hidden", "az:/container/x?sig=hidden", "gs:/hidden@bucket", "s3:/key:hidden%40bucket"],
+)
+@pytest.mark.parametrize(
+    "words",
+    [("info", ...), ("verify", ...), ("pull", ..., "out"), ("push", "none", ...), ("build", "--config", ...)]
+    + [("build", kind, ..., "out", "--size", 8) for kind in ("imagefolder", "manifest", "voc")]
+    + [("build", "imagefolder", ".", ..., "--size", 8), ("browse", ..., "--no-open")],
+)
+def test_no_command_shows_credentials(
+    words: tuple[object, ...], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = mmload(*(place if word is ... else word for word in words))
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("mmload: ")
+    assert "hid" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot read s3://bucket/a@b/user:1@x.png: it ends",
+        "cannot use s3://bucket: no answer from 7@host",
+        "error at http://127.0.0.1:8000/bucket/a@b.png?c.png",
+        "no such folder: /data/mail@host:/x; give s3://BUCKET/PREFIX",
+    ],
+)
+def test_a_message_without_credentials_stays(text: str) -> None:
+    assert str(UsageError(text)) == text

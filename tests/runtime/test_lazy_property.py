@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import threading
+from pathlib import Path
 
-import mmload.render.rendering
-import mmload.store.dataset_folder
+import mmload
 from mmload.runtime.lazy_property import lazy_property
 
 
@@ -47,7 +48,14 @@ def test_a_thread_that_computes_does_not_hold_up_other_instances() -> None:
     assert ended
 
 
-def test_what_loader_threads_compute_has_no_lock() -> None:
+def test_no_module_uses_the_property_with_a_lock() -> None:
     """functools' own is locked before Python 3.12, for a whole class: a fork in the meantime locked it for good."""
-    for module in (mmload.render.rendering, mmload.store.dataset_folder):
-        assert not hasattr(module, "cached_property")
+    package = Path(mmload.__file__).parent
+    using = [
+        file.name
+        for file in package.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if (isinstance(node, ast.Attribute) and node.attr == "cached_property")
+        or (isinstance(node, ast.alias) and node.name == "cached_property")
+    ]
+    assert using == []

@@ -146,6 +146,43 @@ def test_who_waits_too_long_for_a_stopped_process_is_told(key: str, monkeypatch:
         opened(key, SIZE)
 
 
+def occupy_as_nobody(kept: dict[str, Any], name: str) -> None:
+    """Take a name as another user."""
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    kept["lock"] = kernel_names.announce(name)
+
+
+def test_a_lock_that_another_user_holds_is_not_waited_for(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_names, "SECONDS_TO_WAIT", 0.0)
+    name = shared_segment._prefix(shared_segment._digest(key, SIZE))
+    with OtherProcess() as stranger, OtherProcess() as other:
+        stranger.do(occupy_as_nobody, f"{name}lock")
+        for forged in ("", "x", "1.2", f"{stranger.pid}.0.x", f"{os.getpid()}.0.x", "a b", "1\n2"):
+            stranger.do(occupy_as_nobody, f"{name}lock.{forged}")
+        segment = opened(key, SIZE)
+        other.do(hold, key)
+        assert segment.others() == [other.pid]
+
+
+def test_the_number_of_a_process_of_another_user_is_ignored(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's processes among them: /proc shows also those of this user as root's if they must not be traced."""
+    look = os.readlink
+
+    def forbidden(path: str) -> str:
+        if path == "/proc/1/fd/0":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return look(path)
+
+    monkeypatch.setattr(os, "readlink", forbidden)
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)  # process 1 is root's
+    foreign = announce_as(shared_segment._digest(key, SIZE), 1, 0)
+    assert holders(key, SIZE) == []
+    assert opened(key, SIZE).others() == []
+    os.close(foreign)
+
+
 def announce_as(digest: str, process: int, handle: int) -> int:
     return kernel_names.announce(f"{shared_segment._prefix(digest)}{process}.{handle}.0")
 
