@@ -30,7 +30,7 @@ from mmload.loader.device_transfer import CudaPort
 from mmload.loader.order import Taken
 from mmload.loader.stored_rows import lines_of
 from mmload.loader.tiers import Tier, make
-from mmload.loader.whole_tiers import WholeDisk, WholeMemory, WholeTier, own_masks
+from mmload.loader.whole_tiers import WholeTier, make_whole, own_masks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.split_views import Rows
@@ -94,7 +94,7 @@ class BatchWorker:
         self._spec = split.fields["images"] if "images" in fields else None
         self._whole = self._tier = None
         if self._spec is not None and self._spec.own_sizes:
-            self._whole = WholeMemory(split, decoded) if tier == "memory" else WholeDisk(split)
+            self._whole = make_whole(tier, split, decoded)
         elif self._spec is not None:
             self._tier = make(tier, split, device)
         self._smaller = decode == "scaled"

@@ -18,6 +18,7 @@ from mmload.runtime import cgroup
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.local_ranks import local_ranks
 from mmload.runtime.shared_segment import NotSharedError
+from mmload.store.row_map import Places, RowMap, row_map
 from mmload.store.split_views import Rows
 
 TIERS = ("auto", "disk", "memory", "device")
@@ -56,7 +57,7 @@ class Tier(Protocol):
 
 
 class Disk(RowCounts):
-    """Rows from the files, through the system's page cache."""
+    """Rows that are read, as they cannot be mapped: in object storage, or where the system has no safe maps."""
 
     name = "disk"
     sharing = ""
@@ -75,6 +76,44 @@ class Disk(RowCounts):
         """See :class:`Tier`."""
         self.count(misses=len(rows))
         self._reader.gather_into("images", rows, out)
+
+
+class Mapped(RowCounts):
+    """Rows from the files where they lie, in the system's page cache.
+
+    Args:
+        split: whose images.
+        rows: the map of them.
+    """
+
+    name = "disk"
+    sharing = ""
+
+    def __init__(self, split: Rows, rows: RowMap) -> None:
+        super().__init__()
+        self._reader, self._map = split.reader, rows
+        spec = split.fields["images"]
+        self._row_bytes = spec.row_bytes
+        whole = len(rows.memory) // spec.row_bytes * spec.row_bytes
+        self._images = torch.from_numpy(rows.memory[:whole]).view(spec.torch_dtype).view(-1, *spec.shape)
+
+    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`Tier`; what was rendered is checked after it."""
+        places = self._reader.located("images", rows.numpy())
+        yield self._images, self._prepared(places)
+        self._map.check(places)
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """See :class:`Tier`."""
+        places = self._reader.located("images", rows.numpy())
+        torch.index_select(self._images, 0, self._prepared(places), out=out)
+        self._map.check(places)
+
+    def _prepared(self, places: Places) -> Tensor:
+        """The numbers of rows, brought into memory, among all images of the map: int64 [B]."""
+        starts, absent = self._map.prepare(places, lambda _, error: error)
+        self.count(len(places) - absent, absent)
+        return torch.from_numpy(starts // self._row_bytes)
 
 
 class Memory(RowCounts):
@@ -205,7 +244,10 @@ def make(tier: str, split: Rows, device: torch.device) -> Tier:
     """The tier of this name over a split."""
     if tier == "device":
         return OnDevice(split, device)
-    return Memory(split) if tier == "memory" else Disk(split)
+    if tier == "memory":
+        return Memory(split)
+    rows = row_map(split.reader, "images", split.fields["images"].row_bytes)
+    return Disk(split) if rows is None else Mapped(split, rows)
 
 
 def free_memory() -> int:

@@ -17,10 +17,11 @@ from torch import Tensor
 from mmload.loader.kept_rows import KeptRows, kept_rows
 from mmload.loader.row_counts import RowCounts
 from mmload.loader.stored_rows import Bytes, Numbers, StoredRows, all_lines, lines_of
-from mmload.render.image_lines import LAYOUT, LINES, PIXELS, SHRINK, START
+from mmload.render.image_lines import COUNT, FIRST, LAYOUT, LINES, PIXELS, SHRINK, START
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
 from mmload.store.joined_whole import JoinedWhole
+from mmload.store.row_map import RowMap, row_map
 from mmload.store.row_reader import memory_of
 from mmload.store.split_views import Rows
 from mmload.store.whole_reader import WholeReader, row_requests
@@ -58,7 +59,7 @@ class WholeTier(Protocol):
 
 
 class WholeDisk(RowCounts):
-    """Rows from the files, through the system's page cache."""
+    """Rows that are read, as they cannot be mapped: in object storage, or where the system has no safe maps."""
 
     name = "disk"
     sharing = ""
@@ -92,6 +93,47 @@ class WholeDisk(RowCounts):
             places[:, 2], places[:, 3:5] = needed[group, 1] - needed[group, 0], sizes[group]
             places[:, LAYOUT], places[:, SHRINK] = LINES, 1
             yield StoredRows(numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
+
+
+class WholeMapped(RowCounts):
+    """Rows from the files where they lie, in the system's page cache.
+
+    Args:
+        split: whose images.
+        rows: the map of them.
+    """
+
+    name = "disk"
+    sharing = ""
+
+    def __init__(self, split: Rows, rows: RowMap) -> None:
+        super().__init__()
+        self.reader, self._rows, self._map = whole_reader(split), split, rows
+
+    def sizes(self, rows: Tensor) -> Tensor:
+        """See :class:`WholeTier`."""
+        return sizes_of(self.reader, rows)
+
+    def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
+        """See :class:`WholeTier`; what was rendered is checked after it."""
+        numbers, index = rows.numpy(), self.reader.index
+        sizes, jpeg = index.sizes[numbers], index.encodings[numbers] == JPEG
+        lines = sizes[:, 1].astype(np.int64) * self.reader.spec.channels
+        located = self._rows.reader.located("images", numbers)
+        located["offset"] += np.where(jpeg, 0, needed[:, 0] * lines)
+        located["bytes"] = np.where(jpeg, located["bytes"], (needed[:, 1] - needed[:, 0]) * lines)
+        starts, absent = self._map.prepare(
+            located, lambda index, error: self.reader.damaged(int(numbers[index]), str(error))
+        )
+        self.count(len(rows) - absent, absent)
+        places = _places(starts, sizes)
+        places[:, FIRST], places[:, COUNT] = needed[:, 0], needed[:, 1] - needed[:, 0]
+        lengths = np.ascontiguousarray(located["bytes"])
+        for group in _groups(np.where(jpeg, _pixel_bytes(places, self.reader), 0)):
+            yield StoredRows(
+                numbers[group], jpeg[group], needed[group], self._map.memory, places[group], lengths[group]
+            )
+        self._map.check(located)
 
 
 class WholeMemory(RowCounts):
@@ -180,6 +222,14 @@ def _pixel_bytes(places: Numbers, reader: WholeReader | JoinedWhole) -> Numbers:
     """Bytes of the pixels of rows, int64 [B]."""
     sizes: Numbers = places[:, 3] * places[:, 4] * reader.spec.channels
     return sizes
+
+
+def make_whole(tier: str, split: Rows, decoded: bool) -> WholeTier:
+    """Returns the tier of this name over a split whose images have their own sizes."""
+    if tier == "memory":
+        return WholeMemory(split, decoded)
+    rows = row_map(split.reader, "images")
+    return WholeDisk(split) if rows is None else WholeMapped(split, rows)
 
 
 def whole_reader(split: Rows) -> WholeReader | JoinedWhole:

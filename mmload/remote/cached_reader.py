@@ -121,6 +121,9 @@ class CachedReader(RowReader):
             f"copy it: mmload pull {self._cache.objects.url} DIR"
         )
 
+    def files(self, name: str) -> None:
+        """None: blocks come and go."""
+
     def follow(self, fields: Sequence[str], takes: Sequence[Take], epoch: int, now: int, margin: int) -> ReadAhead:
         """Fetch what an epoch reads, ahead of it and in its order, and evict by what it needs last.
 

@@ -1,7 +1,7 @@
-"""Maps files into memory as one copy-on-write array, several of them contiguously.
+"""Maps files into memory as one copy-on-write array.
 
-A map has whole pages, so all files but the last must end with one. Touching a file that was truncated since ends the
-process, as with any map: loaders read by :mod:`mmload.store.row_reader` instead.
+A map has whole pages, so files that are contiguous in it must end with one, all but the last. Touching a file that was
+truncated since ends the process, as with any map: :mod:`mmload.store.row_map` looks before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -39,14 +40,16 @@ def joinable(sizes: Sequence[int]) -> bool:
     return len(sizes) == 1 or whole_pages
 
 
-def mapped(files: Sequence[OpenFile]) -> npt.NDArray[np.uint8]:
-    """The files' bytes, paged in on access and unmapped with the array.
+def mapped(files: Sequence[OpenFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
+    """Maps files into one array; it is paged in on access, and unmapped with the array.
 
     Args:
-        files: at least one, of sizes as :func:`joinable` wants them; their descriptors may be closed afterwards.
+        files: at least one; their descriptors may be closed afterwards.
+        starts: the byte at which each file begins, a multiple of the page size, in ascending order; what lies between
+            two files must not be touched. None: contiguously, with sizes as :func:`joinable` wants them.
 
     Returns:
-        uint8 [sum of sizes]; writes stay in this process's memory and never reach the files.
+        uint8 [n]; writes stay in this process's memory and never reach the files.
 
     Raises:
         DamagedError: if a file is shorter.
@@ -57,15 +60,16 @@ def mapped(files: Sequence[OpenFile]) -> npt.NDArray[np.uint8]:
             raise DamagedError(f"{file.path} has {have:,} bytes, expected {file.size:,}: it was truncated")
     if os.name != "posix":
         return np.frombuffer(mmap.mmap(files[0].handle, files[0].size, access=mmap.ACCESS_COPY), dtype=np.uint8)
+    if starts is None:
+        starts = list(accumulate((file.size for file in files[:-1]), initial=0))
     # Reserve addresses for all, map the files over them; one munmap releases everything.
     kind = mmap.MAP_PRIVATE | _NO_RESERVE
-    reserved = mmap.mmap(-1, sum(file.size for file in files), flags=kind | mmap.MAP_ANONYMOUS, prot=_READ_WRITE)
+    reserved = mmap.mmap(-1, starts[-1] + files[-1].size, flags=kind | mmap.MAP_ANONYMOUS, prot=_READ_WRITE)
     array = np.frombuffer(reserved, dtype=np.uint8)
-    address = array.ctypes.data
-    for file in files:
-        if _system_mmap()(address, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
+    for file, start in zip(files, starts, strict=True):
+        address = array.ctypes.data + start
+        if file.size and _system_mmap()(address, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
             raise StoreError(f"cannot map {file.path} ({os.strerror(ctypes.get_errno())})")
-        address += file.size
     return array
 
 

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from mmload.records import FieldSpec
 from mmload.store.dataset_folder import Folder, Revision, revision_of
-from mmload.store.field_files import files_of, need_one_size
+from mmload.store.field_files import BYTES, files_of, need_one_size
 from mmload.store.file_requests import Request, check_files, served_in_groups
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SplitRecord, shard_name
+from mmload.store.row_map import ROW, Places
 from mmload.store.whole_reader import WholeReader
 
 if TYPE_CHECKING:
@@ -157,6 +158,30 @@ class RowReader:
     def _served(self, name: str, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
         """Fill the requests of some rows, int64 [B], as :func:`served_in_groups`; they are theirs, in this order."""
         return served_in_groups(requests, groups)
+
+    def files(self, name: str) -> tuple[list[HeldFile], list[int]] | None:
+        """Returns the open files of a field's rows and the bytes of each, to be mapped."""
+        file = f"{name}.{BYTES}" if self._record.fields[name].own_sizes else name
+        shards = range(len(self._record.shards))
+        return [self.held(file, shard) for shard in shards], [int(size) for size in self._record.shards.bytes[file]]
+
+    def located(self, name: str, rows: Numbers) -> Places:
+        """Returns where rows, int64 [B], lie in :meth:`files`.
+
+        Raises:
+            DamagedError, StoreError: as :attr:`WholeReader.index`.
+        """
+        spec, places = self._record.fields[name], np.empty(len(rows), ROW)
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        places["file"] = shards
+        if spec.own_sizes:
+            offsets = self.whole(name).index.offsets
+            places["offset"] = offsets[rows] - self.whole(name).first_bytes[shards]
+            places["bytes"] = offsets[rows + 1] - offsets[rows]
+        else:
+            places["offset"] = (rows - self._starts[shards]) * spec.row_bytes
+            places["bytes"] = spec.row_bytes
+        return places
 
     def whole(self, name: str) -> WholeReader:
         """The rows of a field whose rows have their own sizes."""

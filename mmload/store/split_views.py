@@ -19,7 +19,9 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.errors import UsageError, counted
 from mmload.records import FieldSpec
 from mmload.store.dataset import Split
+from mmload.store.held_file import HeldFile
 from mmload.store.joined_whole import JoinedWhole
+from mmload.store.row_map import ROW, Places
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import SMALL_ROW
 from mmload.store.whole_reader import Numbers, WholeReader
@@ -36,6 +38,12 @@ class Reader(Protocol):
 
     def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
         """Rows in turn, as many at a time as fit into ``scratch``."""
+
+    def files(self, name: str) -> tuple[list[HeldFile], list[int]] | None:
+        """The files of a field's rows and the bytes of each; None where rows cannot be mapped."""
+
+    def located(self, name: str, rows: Numbers) -> Places:
+        """Where rows lie in these files."""
 
     def whole(self, name: str) -> WholeReader | JoinedWhole:
         """The rows of a field whose rows have a size each."""
@@ -215,6 +223,29 @@ class _JoinedReader:
         """See :class:`Reader`."""
         for split, numbers, targets in self._by_split(rows, out_rows):
             split.reader.gather_into(name, numbers, out, targets)
+
+    def files(self, name: str) -> tuple[list[HeldFile], list[int]] | None:
+        """See :class:`Reader`; the files of all splits."""
+        files: list[HeldFile] = []
+        sizes: list[int] = []
+        for split in self._splits:
+            found = split.reader.files(name)
+            if found is None:
+                return None
+            files, sizes = files + found[0], sizes + found[1]
+        return files, sizes
+
+    def located(self, name: str, rows: Numbers) -> Places:
+        """See :class:`Reader`."""
+        places, first = np.empty(len(rows), ROW), 0
+        owners, numbers = self._owners(rows)
+        for owner, split in enumerate(self._splits):
+            owned = np.flatnonzero(owners == owner)
+            found = split.reader.located(name, numbers[owned])
+            found["file"] += first
+            places[owned] = found
+            first += len(split.record.shards)
+        return places
 
     def whole(self, name: str) -> JoinedWhole:
         """See :class:`Reader`."""

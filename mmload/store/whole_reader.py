@@ -89,6 +89,9 @@ class WholeReader:
         spec: of the field.
         held: gives an open file by its name and shard.
         serve: reads from the files of bytes; None: as local files are read.
+
+    Attributes:
+        first_bytes: int64 [shards + 1], where each shard's bytes begin, counted as if they were one file.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class WholeReader:
         self._name, self.spec, self._held = name, spec, held
         self._serve: Serve = serve or (lambda file, rows, requests, groups: served_in_groups(requests, groups))
         self._first_rows = np.concatenate([[0], np.cumsum(record.shards.rows)])
-        self._first_bytes = np.concatenate([[0], np.cumsum(record.shards.bytes[f"{name}.{BYTES}"])])
+        self.first_bytes = np.concatenate([[0], np.cumsum(record.shards.bytes[f"{name}.{BYTES}"])])
         self._index: Index | None = None
 
     @property
@@ -124,7 +127,7 @@ class WholeReader:
     def located(self, rows: Numbers) -> tuple[list[HeldFile], Numbers]:
         """The file of each row, and the first byte of the row there: int64 [B]."""
         shards = np.searchsorted(self._first_rows, rows, "right") - 1
-        starts: Numbers = self.index.offsets[rows] - self._first_bytes[shards]
+        starts: Numbers = self.index.offsets[rows] - self.first_bytes[shards]
         held = {shard: self._held(f"{self._name}.{BYTES}", shard) for shard in set(shards.tolist())}
         return [held[shard] for shard in shards.tolist()], starts
 
@@ -200,7 +203,7 @@ class WholeReader:
             sizes[first:stop] = parts[SIZES]
             if encoding is None:
                 encodings[first:stop] = parts[ENCODINGS]
-            before, after = self._first_bytes[shard : shard + 2].tolist()
+            before, after = self.first_bytes[shard : shard + 2].tolist()
             fault = fault_of(
                 parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec.channels, after - before
             )

@@ -1,0 +1,92 @@
+"""Survives pages of mapped files that cannot be read: they become zeros, and are counted.
+
+A file that is truncated while it is mapped, or a disk that fails, raises SIGBUS in whoever touches its pages, which
+ends the process. For guarded memory a handler maps a page of zeros there and lets the thread go on; whoever has read
+the memory looks at the count before it uses what it made. All other memory has the handler that was there before.
+
+The signal is raised by an instruction that reads guarded memory, never in the middle of Python or of ``malloc``, so the
+handler may be a Python function. It needs the interpreter lock, which threads in compiled code do not hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import signal
+import sys
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FIXED_ZEROS = 0x32  # MAP_PRIVATE, MAP_FIXED and MAP_ANONYMOUS of Linux
+_READ_WRITE, _SIGINFO, _NODEFER = 3, 4, 0x40000000
+_ADDRESS_AT = 16  # bytes before si_addr in siginfo_t, on 64 bits
+
+_guards: dict[int, Guard] = {}
+_installing = threading.Lock()
+_installed: list[Any] = []  # what the system refers to
+
+
+class Guard:
+    """Memory whose faults are counted.
+
+    Args:
+        memory: uint8 [n], mapped.
+
+    Attributes:
+        faults: how many pages could not be read so far.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._start, self.faults = memory.ctypes.data, 0
+        self._stop = self._start + len(memory)
+        _install()
+        _guards[id(self)] = self
+        weakref.finalize(memory, _guards.pop, id(self), None)
+
+    def covers(self, address: int) -> bool:
+        """Returns whether an address lies in the memory."""
+        return self._start <= address < self._stop
+
+
+class _Action(ctypes.Structure):
+    """``struct sigaction`` of the C library."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def _install() -> None:
+    """Installs the handler, once a process."""
+    with _installing:
+        if _installed or sys.platform != "linux":
+            return
+        library = ctypes.CDLL(None, use_errno=True)
+        library.mmap.restype = ctypes.c_void_p
+        library.mmap.argtypes = (
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+        )
+        before, action = _Action(), _Action()
+
+        def handle(number: int, info: int, context: int) -> None:
+            address = ctypes.c_uint64.from_address(info + _ADDRESS_AT).value
+            for guard in list(_guards.values()):
+                if guard.covers(address):
+                    guard.faults += 1
+                    page = address // mmap.PAGESIZE * mmap.PAGESIZE
+                    library.mmap(page, mmap.PAGESIZE, _READ_WRITE, _FIXED_ZEROS, -1, 0)
+                    return
+            library.sigaction(number, ctypes.byref(before), None)  # the instruction faults again, and is handled there
+
+        function = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(handle)
+        action.handler = ctypes.cast(function, ctypes.c_void_p).value
+        action.flags = _SIGINFO | _NODEFER
+        if library.sigaction(int(signal.SIGBUS), ctypes.byref(action), ctypes.byref(before)) == 0:
+            _installed.append(function)
