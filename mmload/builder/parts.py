@@ -92,14 +92,18 @@ def build_part(
     if manifest is None:
         with SharedStaging(out, work.probed_plan(), command) as staging:
             try:
-                layout = work.layout()
-                plans = [] if part is None else layout.all_plans[number - 1 :: parts]
-                manifest, sealed = _built(staging, work, layout, plans, engine)
-                shards = len(layout.all_plans)
+                manifest = _committed(out, work)  # by another part, since the look above
+                if manifest is None:
+                    layout = work.layout()
+                    plans = [] if part is None else layout.all_plans[number - 1 :: parts]
+                    manifest, sealed = _built(staging, work, layout, plans, engine)
+                    shards = len(layout.all_plans)
+                    manifest = manifest or _committed(out, work)  # then none is sealed in the folder, which has gone
             except (BuildError, FileNotFoundError):
-                manifest = existing(out, work.plan, overwrite=False, skip=work.errors.skip).finished
+                manifest = _committed(out, work)
                 if manifest is None:  # else another part has committed meanwhile, and removed the folder
                     raise
+            if manifest is not None:
                 staging.discard()
     if manifest is not None:
         sealed = shards = sum(len(split.shards) for split in manifest.splits.values())
@@ -128,10 +132,15 @@ def _part(text: str) -> tuple[int, int]:
 
 def _finished(out: Path, work: PlannedBuild) -> Manifest | None:
     """The dataset, if an earlier part has committed it; removes what such a part has left if it was killed then."""
-    manifest = existing(out, work.plan, overwrite=False, skip=work.errors.skip).finished
+    manifest = _committed(out, work)
     if manifest is not None:
         drop_committed(out, work.plan)
     return manifest
+
+
+def _committed(out: Path, work: PlannedBuild) -> Manifest | None:
+    """The dataset, if a part has committed it."""
+    return existing(out, work.plan, overwrite=False, skip=work.errors.skip).finished
 
 
 def _built(

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from mmload.builder.destination import standing
 from mmload.builder.planned_build import asked, difference
-from mmload.builder.staging import Staging, build_paths, has_finished_shards, has_plan, plan_of, write_manifest
+from mmload.builder.staging import Staging, build_paths, has_finished_shards, has_plan, is_of, plan_of, write_manifest
 from mmload.builder.staging_files import (
     MARK,
     PLAN,
@@ -65,7 +65,7 @@ class SharedStaging:
         self._lock.close()
 
     def commit(self, manifest: Manifest) -> None:
-        """Move the dataset to its destination and remove the folder. Another part may be doing the same.
+        """Move the dataset to its destination. Another part may be doing the same.
 
         Raises:
             BuildError: if the destination contains something, or writing fails; if that is the same dataset, another
@@ -80,7 +80,6 @@ class SharedStaging:
             sync_folder(self.out.parent)
         except OSError as error:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
-        self.discard()
 
     def discard(self) -> None:
         """Remove the folder, as far as other parts are not removing it, too."""
@@ -158,11 +157,12 @@ class SharedStaging:
 
 
 def drop_committed(out: Path, plan: Mapping[str, Any]) -> None:
-    """Remove what a part has left that was killed after it had moved the dataset to its destination."""
+    """Remove what a killed part has left beside the dataset of its plan: one may begin anew just after the commit."""
     folder = build_paths(out).folder
     if os.path.lexists(folder):
         with suppress(BuildError), Staging(out) as staging:
-            if staging.plan() is None or staging.committed(plan):
+            begun = staging.plan()
+            if begun is None or is_of(begun, plan):
                 staging.discard()
     remove_set_aside(folder)
 

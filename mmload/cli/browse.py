@@ -50,7 +50,7 @@ def browse(
         return augmentations.collate_of(augment, recipe, classes)
 
     collate_for(1)  # what is wrong with the options is said at once
-    folder = dataset.resolve()
+    folder = Path(os.path.realpath(dataset))  # a link to itself stays, and is refused when it is opened
     file = folder.with_name(f"{folder.name}.excluded.txt") if marks is None else marks
     pages = Pages(
         dataset, file, source=source, augmentation=recipe or augment or "", collate_for=collate_for, seed=seed

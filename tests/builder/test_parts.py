@@ -158,6 +158,32 @@ def test_a_part_that_still_works_when_another_commits_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_part_that_comes_as_another_commits_begins_nothing(
+    photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, join = recipe(photos, tmp_path / "out"), SharedStaging._join
+
+    def overtaken(staging: SharedStaging) -> Any:
+        monkeypatch.setattr(SharedStaging, "_join", join)
+        build_part(job, "1/1", threads=1)
+        held = join(staging)
+        if killed:
+            held.close()
+            raise Killed
+        return held
+
+    for killed in (True, False):
+        monkeypatch.setattr(SharedStaging, "_join", overtaken)
+        with pytest.raises(Killed) if killed else nullcontext():
+            assert build_part(job, "2/2").built == 0
+        if killed:
+            assert (tmp_path / ".out.building" / "plan.json").exists()
+            assert build_part(job, "2/2").built == 0
+        assert contents(tmp_path / "out") == contents(whole)
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        shutil.rmtree(tmp_path / "out")
+
+
 def test_a_part_finishes_the_removal_that_a_killed_one_began(photos: Path, whole: Path, tmp_path: Path) -> None:
     job = recipe(photos, tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
