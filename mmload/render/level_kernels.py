@@ -223,9 +223,16 @@ def _add_to_mixture(levels: Bytes, share: np.float32, kept: Bytes, mixture: Floa
 
 
 @called
-def _end_mixture(levels: Bytes, mixture: Floats) -> None:
+def _end_mixture(levels: Bytes, share: np.float32, mixture: Floats) -> None:
+    """Adds the last image, too: the mixture is then read once more, not written and read."""
     for i in range(_U(levels.size)):
-        levels[i] = clamped_level(mixture[i])
+        levels[i] = clamped_level(mixture[i] + share * _F(levels[i]))
+
+
+@inlined
+def _changes_nothing(code: int, factor: np.float32) -> bool:
+    """Whether an operation is none or a blend with the factor 1, as a third of AugMix's are."""
+    return code == NONE or (factor == _ONE and (BRIGHTNESS <= code <= SATURATION or code == SHARPNESS))
 
 
 @called
@@ -339,16 +346,22 @@ def run(
         if flips[k] and _warps(codes[k]):
             flip(image, flips[k])
             flips[k] = 0
+        has_ended = False
         for place in range(_U(codes.shape[1])):
             code, own = codes[k, place], numbers[k, place]
-            if code == NONE:
+            if _changes_nothing(code, own[0]):
                 continue
             if code == MIX_BEGIN:
                 _begin_mixture(levels, own[0], spare, floats)
             elif code == MIX_ADD:
-                _add_to_mixture(levels, own[0], spare, floats)
+                has_ended = place + _U(1) < _U(codes.shape[1]) and codes[k, place + _U(1)] == MIX_END
+                if has_ended:
+                    _end_mixture(levels, own[0], floats)
+                else:
+                    _add_to_mixture(levels, own[0], spare, floats)
             elif code == MIX_END:
-                _end_mixture(levels, floats)
+                if not has_ended:
+                    _end_mixture(levels, _NOTHING, floats)
             elif code <= EQUALIZE or code == PERMUTE:
                 _color(code, planes, levels, own, spare)
             else:
