@@ -354,7 +354,7 @@ def run(
             if code == MIX_BEGIN:
                 _begin_mixture(levels, own[0], spare, floats)
             elif code == MIX_ADD:
-                has_ended = place + _U(1) < _U(codes.shape[1]) and codes[k, place + _U(1)] == MIX_END
+                has_ended = bool(place + _U(1) < _U(codes.shape[1]) and codes[k, place + _U(1)] == MIX_END)
                 if has_ended:
                     _end_mixture(levels, own[0], floats)
                 else:

@@ -82,7 +82,7 @@ def _is_move(numbers: Floats, height: int, width: int) -> bool:
     straight = (numbers[0] == 1) & (numbers[1] == 0) & (numbers[3] == 0) & (numbers[4] == 1)
     whole = (np.rint(numbers[2]) == numbers[2]) & (np.rint(numbers[5]) == numbers[5])
     near = (abs(numbers[2]) <= _WHOLE) & (abs(numbers[5]) <= _WHOLE)
-    return straight & whole & near & (max(height, width) <= _WHOLE)
+    return bool(straight & whole & near & (max(height, width) <= _WHOLE))
 
 
 @called
