@@ -37,7 +37,7 @@ from mmload.render.level_program import (
     SHARPNESS,
     SOLARIZE,
 )
-from mmload.render.neighborhood_kernels import blur, sharpen
+from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.plan import LUMA_WEIGHTS
 from mmload.render.warp_kernels import warp_bilinear, warp_nearest
 from mmload.runtime.numba_compile import called, divides, fma, inlined, numba_compiled
@@ -49,97 +49,89 @@ Words = npt.NDArray[np.uint32]
 
 _U = np.uintp
 _F = np.float32
-_NOTHING, _ONE, _WHITE = np.float32(0), np.float32(1), np.float32(255)
+_NOTHING, _ONE = np.float32(0), np.float32(1)
 _RED, _GREEN, _BLUE = (np.float32(weight) for weight in LUMA_WEIGHTS)
 _PER_LEVEL, _SIXTH, _SIX, _TWO, _FOUR = _F(1.0 / 255.0), _F(1.0 / 6.0), _F(6), _F(2), _F(4)
+_TINY = _F(1e-3)
 _LEVELS = _F(255 + 1 - 1e-3)
 """What torchvision multiplies floats with before it cuts them to levels."""
 
 
 @inlined
-def _level(value: np.float32) -> np.uint8:
-    """A value as torchvision makes a level of it: clamped and rounded down; by way of int32, which vectorizes."""
-    return np.uint8(np.int32(min(max(value, _NOTHING), _WHITE)))
-
-
-@inlined
-def _luma(red: np.uint8, green: np.uint8, blue: np.uint8) -> np.int32:
-    return np.int32(fma(_F(blue), _BLUE, fma(_F(green), _GREEN, _F(red) * _RED)))
+def _luma(red: np.float32, green: np.float32, blue: np.float32) -> np.int32:
+    return np.int32(fma(blue, _BLUE, fma(green, _GREEN, red * _RED)))
 
 
 @called
 def _brighten(levels: Bytes, factor: np.float32) -> None:
     for i in range(_U(levels.size)):
-        levels[i] = _level(_F(levels[i]) * factor)
+        levels[i] = clamped_level(_F(levels[i]) * factor)
 
 
 @called
 def _contrast(planes: Bytes, levels: Bytes, factor: np.float32, rest: np.float32) -> None:
     """Blended with the mean luma, whose sum of integers is exact in any order."""
     total, size = np.int64(0), planes.shape[1]
-    for start in range(0, size, 1 << 16):  # sums of 32 bits vectorize
+    for start in range(0, size, 1 << 16):  # sums of 32 bits, of which a vector holds twice as many as of 64
         part = np.int32(0)
         if len(planes) == 3:
             for i in range(_U(start), _U(min(size, start + (1 << 16)))):
-                part += _luma(planes[0, i], planes[1, i], planes[2, i])
+                part = np.int32(part + _luma(_F(planes[0, i]), _F(planes[1, i]), _F(planes[2, i])))
         else:
             for i in range(_U(start), _U(min(size, start + (1 << 16)))):
-                part += np.int32(planes[0, i])
+                part = np.int32(part + np.int32(planes[0, i]))
         total += part
     mean = _F(total / size)
     for i in range(_U(levels.size)):
-        levels[i] = _level(fma(mean, rest, _F(levels[i]) * factor))
+        levels[i] = clamped_level(fma(mean, rest, _F(levels[i]) * factor))
 
 
 @called
 def _saturate(red: Bytes, green: Bytes, blue: Bytes, factor: np.float32, rest: np.float32) -> None:
     for i in range(_U(red.size)):
-        luma = _F(_luma(red[i], green[i], blue[i]))
-        red[i] = _level(fma(luma, rest, _F(red[i]) * factor))
-        green[i] = _level(fma(luma, rest, _F(green[i]) * factor))
-        blue[i] = _level(fma(luma, rest, _F(blue[i]) * factor))
-
-
-@inlined
-def _clamped(value: np.float32) -> np.float32:
-    return min(max(value, _NOTHING), _ONE)
+        r, g, b = _F(red[i]), _F(green[i]), _F(blue[i])  # once: a channel that is written could change the next one
+        luma = _F(_luma(r, g, b))
+        red[i] = clamped_level(fma(luma, rest, r * factor))
+        green[i] = clamped_level(fma(luma, rest, g * factor))
+        blue[i] = clamped_level(fma(luma, rest, b * factor))
 
 
 @divides
 def _rotate_hue(red: Bytes, green: Bytes, blue: Bytes, turn: np.float32) -> None:
-    """Through HSV and back, as torchvision; of its four divisions the two that are used, chosen before."""
+    """Through HSV and back with torchvision's bits, but without what these do not depend on.
+
+    Of a pixel's three levels the greatest and the least stay as they are, in other channels, so only the one between
+    is computed. Of the two quotients whose difference is the hue, that of the least level is one. Where all levels are
+    equal the hue does not count: ``_TINY``, less than any difference of levels, keeps its divisors from being 0.
+    Two divisions and no clamps in place of three of each take 0.5 of the time with AVX2, 0.7 with AVX-512.
+    """
     for i in range(_U(red.size)):
-        r, g, b = _F(red[i]) * _PER_LEVEL, _F(green[i]) * _PER_LEVEL, _F(blue[i]) * _PER_LEVEL
-        value, least = max(max(r, g), b), min(min(r, g), b)
-        reach = value - least
-        flat, is_red, is_green = reach == _NOTHING, value == r, value == g
-        strength, span = reach / (_ONE if flat else value), _ONE if flat else reach
+        r, g, b = red[i], green[i], blue[i]
+        upper, lower = max(r, g), min(r, g)
+        most, least, middle = max(upper, b), min(lower, b), max(lower, min(upper, b))
+        value = _F(most) * _PER_LEVEL
+        reach = value - _F(least) * _PER_LEVEL
+        quotient, strength = (value - _F(middle) * _PER_LEVEL) / max(reach, _TINY), reach / max(value, _TINY)
+        is_red, is_green = most == r, most == g
         ahead = b if is_red else (r if is_green else g)
-        behind = g if is_red else (b if is_green else r)
         third = _NOTHING if is_red else (_TWO if is_green else _FOUR)
-        hue = (((value - ahead) / span + third) - (value - behind) / span) * _SIXTH + _ONE
+        hue = ((_ONE + third) - quotient if ahead == least else (quotient + third) - _ONE) * _SIXTH + _ONE
         hue = hue - _F(np.int32(hue)) + turn
         hue -= _F(np.int32(hue))
         sixths = (hue + _ONE if hue < _NOTHING else hue) * _SIX
-        sector = np.int32(sixths)
-        part, pale = strength * (sixths - _F(sector)), _ONE - strength
-        low, falling, rising = _clamped(pale * value), _clamped((_ONE - part) * value), _clamped((part + pale) * value)
-        first, second, third_, fourth = (sector == 0) | (sector == 6), sector == 1, sector == 2, sector == 3
-        fifth, before = sector == 4, (sector == 2) | (sector == 3)
-        r = falling if second else (low if before else (rising if fifth else value))
-        g = rising if first else (value if second | third_ else (falling if fourth else low))
-        b = low if first | second else (rising if third_ else (value if fourth | fifth else falling))
-        red[i], green[i], blue[i] = (
-            np.uint8(np.int32(r * _LEVELS)),
-            np.uint8(np.int32(g * _LEVELS)),
-            np.uint8(np.int32(b * _LEVELS)),
-        )
+        whole = np.int32(sixths)
+        part, pale = strength * (sixths - _F(whole)), _ONE - strength
+        between = np.uint8(np.int32((_ONE - part if whole & 1 else part + pale) * value * _LEVELS))
+        sector = np.uint8(whole)
+        red[i] = most if (sector == 0) | (sector >= 5) else (least if (sector == 2) | (sector == 3) else between)
+        green[i] = most if (sector == 1) | (sector == 2) else (least if (sector == 4) | (sector == 5) else between)
+        blue[i] = most if (sector == 3) | (sector == 4) else (least if (sector <= 1) | (sector == 6) else between)
 
 
 @called
 def _gray(red: Bytes, green: Bytes, blue: Bytes) -> None:
     for i in range(_U(red.size)):
-        luma = np.uint8(_luma(red[i], green[i], blue[i]))
+        luma = np.uint8(_luma(_F(red[i]), _F(green[i]), _F(blue[i])))
         red[i], green[i], blue[i] = luma, luma, luma
 
 
@@ -172,7 +164,7 @@ def _autocontrast(plane: Bytes) -> None:
     if least < most:
         lowest, scale = _F(least), (_F(most) - _F(least)) * _PER_LEVEL
         for i in range(_U(plane.size)):
-            plane[i] = _level((_F(plane[i]) - lowest) / scale)
+            plane[i] = clamped_level((_F(plane[i]) - lowest) / scale)
 
 
 @called
@@ -231,9 +223,16 @@ def _add_to_mixture(levels: Bytes, share: np.float32, kept: Bytes, mixture: Floa
 
 
 @called
-def _end_mixture(levels: Bytes, mixture: Floats) -> None:
+def _end_mixture(levels: Bytes, share: np.float32, mixture: Floats) -> None:
+    """Adds the last image, too: the mixture is then read once more, not written and read."""
     for i in range(_U(levels.size)):
-        levels[i] = _level(mixture[i])
+        levels[i] = clamped_level(mixture[i] + share * _F(levels[i]))
+
+
+@inlined
+def _changes_nothing(code: int, factor: np.float32) -> bool:
+    """Whether an operation is none or a blend with the factor 1, as a third of AugMix's are."""
+    return code == NONE or (factor == _ONE and (BRIGHTNESS <= code <= SATURATION or code == SHARPNESS))
 
 
 @called
@@ -347,16 +346,22 @@ def run(
         if flips[k] and _warps(codes[k]):
             flip(image, flips[k])
             flips[k] = 0
+        has_ended = False
         for place in range(_U(codes.shape[1])):
             code, own = codes[k, place], numbers[k, place]
-            if code == NONE:
+            if _changes_nothing(code, own[0]):
                 continue
             if code == MIX_BEGIN:
                 _begin_mixture(levels, own[0], spare, floats)
             elif code == MIX_ADD:
-                _add_to_mixture(levels, own[0], spare, floats)
+                has_ended = bool(place + _U(1) < _U(codes.shape[1]) and codes[k, place + _U(1)] == MIX_END)
+                if has_ended:
+                    _end_mixture(levels, own[0], floats)
+                else:
+                    _add_to_mixture(levels, own[0], spare, floats)
             elif code == MIX_END:
-                _end_mixture(levels, floats)
+                if not has_ended:
+                    _end_mixture(levels, _NOTHING, floats)
             elif code <= EQUALIZE or code == PERMUTE:
                 _color(code, planes, levels, own, spare)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.numba_compile import called, divides, fma, inlined, kept_apart
+from mmload.runtime.numba_compile import called, divides, fma, inlined, kept_apart, pair
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -16,7 +16,14 @@ Fill = npt.NDArray[np.int64]
 _U = np.uintp
 _F = np.float32
 _NOTHING, _HALF, _ONE = _F(0), _F(0.5), _F(1)
-_EMPTY = np.uint32(0)
+_W = np.uint32
+_EMPTY, _BYTE = _W(0), _W(255)
+
+# Words are converted after each operation and shifted by constants: numba makes them 64 bits wide, and where LLVM does
+# not find out that 32 are enough a warp takes half as long again.
+
+_WHOLE = 1024
+"""Pixels of a side up to which a move by whole pixels is a copy: a grid in float32 is exact to 1.3e-4 of a pixel."""
 
 
 @divides
@@ -64,14 +71,46 @@ def _pack(image: Bytes, first: int, packed: Words) -> None:
         for x in range(_U(width)):
             packed[line + _U(1) + x] = np.uint32(image[first, y, x])
         for c in range(_U(first + 1), _U(min(first + 4, channels))):
-            shift = np.uint32(8 * (c - first))
+            shift = _W(8 * (c - first)) & _W(31)
             for x in range(_U(width)):
-                packed[line + _U(1) + x] |= np.uint32(image[c, y, x]) << shift
+                packed[line + _U(1) + x] |= _W(_W(image[c, y, x]) << shift)
 
 
-@inlined
-def _byte(word: np.uint32, shift: np.uint32) -> np.float32:
-    return _F(np.int32((word >> shift) & np.uint32(255)))
+@called
+def _is_move(numbers: Floats, height: int, width: int) -> bool:
+    """Whether an affine warp moves an image by whole pixels, or not at all."""
+    straight = (numbers[0] == 1) & (numbers[1] == 0) & (numbers[3] == 0) & (numbers[4] == 1)
+    whole = (np.rint(numbers[2]) == numbers[2]) & (np.rint(numbers[5]) == numbers[5])
+    near = (abs(numbers[2]) <= _WHOLE) & (abs(numbers[5]) <= _WHOLE)
+    return bool(straight & whole & near & (max(height, width) <= _WHOLE))
+
+
+@called
+def _move(image: Bytes, across: int, down: int, fill: Fill) -> None:
+    """Shows at each place of an image the pixel ``across`` columns and ``down`` lines on, or the fill.
+
+    What both warps give then, in a tenth of the time: of AugMix's warps three in five, of RandAugment's two.
+    """
+    if across == 0 and down == 0:
+        return
+    channels, height, width = image.shape
+    begin, end = min(max(-across, 0), width), max(min(width - across, width), 0)
+    line = np.empty(width, np.uint8)
+    for c in range(_U(channels)):
+        blank = np.uint8(max(fill[c], 0))
+        for i in range(height):
+            y = i if down >= 0 else height - 1 - i  # no line is written before it was read
+            shown = 0 <= y + down < height and begin < end
+            left, right = (_U(begin), _U(end)) if shown else (_U(width), _U(width))
+            if shown:
+                for x in range(_U(width)):
+                    line[x] = image[c, _U(y + down), x]
+            for x in range(left):
+                image[c, _U(y), x] = blank
+            for x in range(left, right):
+                image[c, _U(y), x] = line[x + _U(across)]
+            for x in range(right, _U(width)):
+                image[c, _U(y), x] = blank
 
 
 @divides
@@ -79,11 +118,17 @@ def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fill
     """The nearest pixel of an image [C, H, W] for each of its own places, or the fill; ``packed``: (H + 2) (W + 2)."""
     kept_apart()
     channels, height, width = image.shape
+    if not is_perspective and _is_move(numbers, height, width):
+        _move(image, int(numbers[2]), int(numbers[5]), fill)
+        return
     u, v = np.empty(width, np.float32), np.empty(width, np.float32)
     offsets, words = np.empty(width, np.int32), np.empty(width, np.uint32)
+    levels = words.view(np.uint8)
     pitch, wide, high = np.int32(width + 2), _F(width), _F(height)
     for first in range(0, channels, 4):
         _pack(image, first, packed)
+        for c in range(first, min(first + 4, channels)):  # the frame's corner is what lies outside
+            packed[0] |= _W(_W(max(fill[c], 0)) << (_W(8 * (c - first)) & _W(31)))
         for y in range(height):
             _coordinates(numbers, is_perspective, y, height, width, u, v)
             for x in range(_U(width)):
@@ -94,10 +139,45 @@ def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fill
             for x in range(_U(width)):
                 words[x] = packed[_U(offsets[x])]
             for c in range(first, min(first + 4, channels)):
-                shift, blank = np.uint32(8 * (c - first)), np.uint32(max(fill[c], 0))
                 for x in range(_U(width)):
-                    level = (words[x] >> shift) & np.uint32(255)
-                    image[c, _U(y), x] = np.uint8(level if offsets[x] != np.int32(0) else blank)
+                    image[c, _U(y), x] = levels[_U(4) * x + _U(c - first)]
+
+
+@inlined
+def _byte(word: np.uint32) -> np.float32:
+    return _F(np.int32(word & _BYTE))
+
+
+@inlined
+def _mean(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.float32, low: np.float32) -> np.float32:
+    """The weighted mean of the lowest bytes of four words."""
+    upper = _byte(a) * (_ONE - right) + _byte(b) * right
+    lower = _byte(c) * (_ONE - right) + _byte(d) * right
+    return upper * (_ONE - low) + lower * low
+
+
+@inlined
+def _rounded(value: np.float32) -> np.uint8:
+    """A mean of levels as a level; the clamp changes nothing, but packs 32 bits to 8 by fewer instructions."""
+    return np.uint8(min(max(np.int32(np.rint(value)), np.int32(0)), np.int32(255)))
+
+
+@inlined
+def _blended(value: np.float32, blank: np.float32, share: np.float32, is_filled: bool) -> np.uint8:
+    return _rounded((value - blank) * share + blank if is_filled else value)
+
+
+@called
+def _find_shares(u: Floats, v: Floats, wide: np.float32, high: np.float32, shares: Floats) -> None:
+    """Which share of each pixel's weights lies inside of the image."""
+    for x in range(_U(u.size)):
+        near = (u[x] > -_ONE) & (u[x] < wide) & (v[x] > -_ONE) & (v[x] < high)
+        across, over = (u[x] if near else -_ONE), (v[x] if near else -_ONE)
+        column, row = np.floor(across), np.floor(over)
+        right, low = across - column, over - row
+        sides = (_ONE - right if column >= _NOTHING else _NOTHING) + (right if column < wide - _ONE else _NOTHING)
+        ends = (_ONE - low if row >= _NOTHING else _NOTHING) + (low if row < high - _ONE else _NOTHING)
+        shares[x] = sides * ends
 
 
 @divides
@@ -109,35 +189,49 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fil
     """
     kept_apart()
     channels, height, width = image.shape
+    if not is_perspective and _is_move(numbers, height, width):
+        _move(image, int(numbers[2]), int(numbers[5]), fill)
+        return
     u, v = np.empty(width, np.float32), np.empty(width, np.float32)
     offsets, shares = np.empty(width, np.int32), np.empty(width, np.float32)
-    corners = np.empty((4, width), np.uint32)
+    pairs, corners = np.empty((2, width), np.uint64), np.empty((4, width), np.uint32)
     pitch, wide, high = np.int32(width + 2), _F(width), _F(height)
+    is_filled = fill[0] >= 0  # all channels have a fill, or none
     for first in range(0, channels, 4):
         _pack(image, first, packed)
-        for y in range(height):
-            _coordinates(numbers, is_perspective, y, height, width, u, v)
+        for line in range(height):
+            y = _U(line)
+            _coordinates(numbers, is_perspective, line, height, width, u, v)
+            if is_filled:
+                _find_shares(u, v, wide, high, shares)
             for x in range(_U(width)):
                 near = (u[x] > -_ONE) & (u[x] < wide) & (v[x] > -_ONE) & (v[x] < high)  # no number is neither
                 across, over = (u[x] if near else -_ONE), (v[x] if near else -_ONE)
                 column, row = np.floor(across), np.floor(over)
                 offsets[x] = (np.int32(row) + np.int32(1)) * pitch + np.int32(column) + np.int32(1)
-                right, low = across - column, over - row
-                left, top = _ONE - right, _ONE - low
-                u[x], v[x] = right, low
-                sides = (left if column >= _NOTHING else _NOTHING) + (right if column < wide - _ONE else _NOTHING)
-                ends = (top if row >= _NOTHING else _NOTHING) + (low if row < high - _ONE else _NOTHING)
-                shares[x] = sides * ends
+                u[x], v[x] = across - column, over - row
+            # Two loads a pixel, not four, in a loop by themselves, as no load of single words is vectorized.
             for x in range(_U(width)):
                 offset = _U(offsets[x])
-                corners[0, x], corners[1, x] = packed[offset], packed[offset + _U(1)]
-                corners[2, x], corners[3, x] = packed[offset + _U(pitch)], packed[offset + _U(pitch) + _U(1)]
-            for c in range(first, min(first + 4, channels)):
-                shift, blank, blended = np.uint32(8 * (c - first)), _F(max(fill[c], 0)), fill[c] >= 0
+                pairs[0, x], pairs[1, x] = pair(packed, offset), pair(packed, offset + _U(pitch))
+            for x in range(_U(width)):
+                corners[0, x], corners[1, x] = _W(pairs[0, x]), _W(pairs[0, x] >> np.uint64(32))
+                corners[2, x], corners[3, x] = _W(pairs[1, x]), _W(pairs[1, x] >> np.uint64(32))
+            if channels == 3:  # at once: 0.87 of the time
+                red, green, blue = _F(fill[0]), _F(fill[1]), _F(fill[2])
                 for x in range(_U(width)):
-                    right, low = u[x], v[x]
-                    upper = _byte(corners[0, x], shift) * (_ONE - right) + _byte(corners[1, x], shift) * right
-                    lower = _byte(corners[2, x], shift) * (_ONE - right) + _byte(corners[3, x], shift) * right
-                    value = upper * (_ONE - low) + lower * low
-                    value = (value - blank) * shares[x] + blank if blended else value
-                    image[c, _U(y), x] = np.uint8(np.int32(np.rint(value)))
+                    a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
+                    right, low, share = u[x], v[x], shares[x]
+                    image[0, y, x] = _blended(_mean(a, b, c, d, right, low), red, share, is_filled)
+                    a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
+                    image[1, y, x] = _blended(_mean(a, b, c, d, right, low), green, share, is_filled)
+                    a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
+                    image[2, y, x] = _blended(_mean(a, b, c, d, right, low), blue, share, is_filled)
+            else:
+                for channel in range(first, min(first + 4, channels)):
+                    blank = _F(fill[channel])
+                    for x in range(_U(width)):
+                        a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
+                        image[_U(channel), y, x] = _blended(_mean(a, b, c, d, u[x], v[x]), blank, shares[x], is_filled)
+                        corners[0, x], corners[1, x] = _W(a >> _W(8)), _W(b >> _W(8))
+                        corners[2, x], corners[3, x] = _W(c >> _W(8)), _W(d >> _W(8))

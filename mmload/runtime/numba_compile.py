@@ -105,6 +105,27 @@ fma: Any = intrinsic(_fma)
 """In compiled functions, ``fma(a, b, c)`` is a * b + c of float32, rounded once, as torch's kernels round it."""
 
 
+def _pair(context: Any, words: Any, at: Any) -> Any:
+    """Generates code for ``words[at]`` and the word after it as one number."""
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = target.make_array(signature.args[0])(target, builder, arguments[0])
+        place = arguments[1]
+        if target.enable_boundscheck:
+            _do_boundscheck(target, builder, builder.add(place, ir.Constant(place.type, 1)), array.nitems)
+        both = builder.bitcast(builder.gep(array.data, [place]), ir.IntType(64).as_pointer())
+        return builder.load(both, align=4)
+
+    return types.uint64(words, types.uintp), code
+
+
+pair: Any = intrinsic(_pair)
+"""In compiled functions, ``pair(words, at)`` reads two neighbors of a flat uint32 array by one load.
+
+The first is in the lower half. Nothing may lie beyond the array: ``at`` + 1 is inside.
+"""
+
+
 def _kept_apart(context: Any) -> Any:
     """Generates no code, but marks the function that asks for it."""
 

@@ -186,6 +186,40 @@ def test_chains_are_mixed_as_augmix_mixes_them() -> None:
     assert (images[0].int() - mixed.to(torch.uint8).int()).abs().max() <= 1
 
 
+@pytest.mark.parametrize("fill", [None, (10, 200, 30)])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize(("across", "down"), [(0, 0), (5, 0), (0, -7), (-3, 11), (46, 60), (47, 0), (0, 61), (-80, 2)])
+def test_a_move_by_whole_pixels_is_the_warp_by_it(
+    across: int, down: int, mode: str, fill: tuple[int, ...] | None
+) -> None:
+    image = pictures()["noise"]
+    affine, perspective = {
+        "nearest": (levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST),
+        "bilinear": (levels.AFFINE_BILINEAR, levels.PERSPECTIVE_BILINEAR),
+    }[mode]
+    matrix = 1, 0, across, 0, 1, down
+    assert torch.equal(ran(image, affine, *matrix, fill=fill), ran(image, perspective, *matrix, 0, 0, fill=fill))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_a_bilinear_warp_of_any_channels_is_that_of_each(channels: int) -> None:
+    image = torch.randint(0, 256, (channels, 40, 33), dtype=torch.uint8)
+    matrix, fill = (0.9, 0.3, 2, -0.2, 1.1, -1), (10, 200, 30, 40, 50)
+    warped = ran(image, levels.AFFINE_BILINEAR, *matrix, fill=fill)
+    for c in range(channels):
+        colors = image[c].expand(3, 40, 33).contiguous()
+        expected = ran(colors, levels.AFFINE_BILINEAR, *matrix, fill=(fill[c],) * 3)
+        assert torch.equal(warped[c], expected[0])
+        assert torch.equal(warped[c], expected[2])
+
+
+@pytest.mark.parametrize("turn", [-0.37, 0.0, 1 / 6, 0.5])
+def test_hues_of_all_kinds_of_colors_are_torchvisions(turn: float) -> None:
+    steps = torch.tensor([*range(0, 256, 15), 1, 2, 127, 128, 254], dtype=torch.uint8)
+    image = torch.stack(torch.meshgrid(steps, steps, steps, indexing="ij")).reshape(3, len(steps), -1)
+    assert torch.equal(ran(image, levels.HUE, turn), F.adjust_hue(image, turn))
+
+
 ODD = (float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 3e9, -0.5, 0.0, 1.0, 46.5, 61.0)
 """Numbers that a warp's matrix should not have, and those at the edges of images."""
 
