@@ -98,12 +98,12 @@ class ScaleJitter(PlacedStep):
         fitting: Tensor | float
         if isinstance(height, int) and isinstance(width, int):
             fitting = min(self.target_size[1] / height, self.target_size[0] / width)
-            shorter = torch.tensor([min(height, width) * fitting * least], dtype=torch.float64)
+            shorter: Tensor | float = min(height, width) * fitting * least
         else:
             height, width = exactly(height), exactly(width)
             fitting = torch.minimum(over(self.target_size[1], height), over(self.target_size[0], width))
             shorter = torch.minimum(height, width) * fitting * least
-        if bool((shorter < 1).any()):
+        if (min(shorter.tolist(), default=1.0) if isinstance(shorter, Tensor) else shorter) < 1:
             images = f"images of {size_with_least(shorter, *plan.frame)}"
             raise ValueError(f"scale_range {self.scale_range} leaves no pixel of {images}: make it larger")
         uniform = draws.uniform(2)

@@ -38,9 +38,9 @@ def over(number: int, side: Tensor) -> Tensor:
     return torch.full_like(side, number).div(side)
 
 
-def size_with_least(measure: Tensor, height: Side, width: Side) -> str:
+def size_with_least(measure: Tensor | float, height: Side, width: Side) -> str:
     """Returns a size to name in a message: that of all samples, or of the one with the least ``measure``, [B]."""
-    if isinstance(height, int) or isinstance(width, int):
+    if not isinstance(measure, Tensor) or isinstance(height, int) or isinstance(width, int):
         return f"{height} x {width}"
     place = int(measure.argmin())
     return f"{int(height[place])} x {int(width[place])}"

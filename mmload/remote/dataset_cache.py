@@ -46,7 +46,7 @@ class DatasetCache:
         self._indexing = threading.Lock()
         self._lock = threading.Lock()
         try:
-            self.root.mkdir(exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
             self._lock_file = open_lock(self.root / OPEN)
             with self.folder.locked():  # a survey tries this lock, too, for a moment
                 lock(self._lock_file, shared=True)

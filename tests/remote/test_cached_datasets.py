@@ -249,9 +249,9 @@ def test_what_is_asked_wrongly(url: str, large: Dataset, tmp_path: Path) -> None
         mmload.open(url, cache=tmp_path / "cache", cache_limit="lots")
     with pytest.raises(StoreError, match="there is no dataset at"):
         mmload.open(f"{url}/nothing", cache=tmp_path / "cache")
-    open_again = mmload.open(url, cache=tmp_path / "cache", cache_limit="1GB")
-    with pytest.raises(UsageError, match=r"is open in this process with cache_limit=1.0 GB, not 2.0 GB"):
-        mmload.open(url, cache=tmp_path / "cache", cache_limit="2GB")
+    open_again = mmload.open(url, cache=tmp_path / "cache", cache_limit="1GiB")
+    with pytest.raises(UsageError, match=r"is open in this process with cache_limit=1.0 GiB, not 2.0 GiB"):
+        mmload.open(url, cache=tmp_path / "cache", cache_limit="2GiB")
     assert len(open_again["train"]) == ROWS
 
 
