@@ -15,7 +15,7 @@ from mmload.loader import Loader
 
 
 def resident() -> int:
-    """Bytes of this process in memory, but for pages of mapped files, which the system takes back when it needs them."""
+    """Returns the bytes of this process in memory that no file backs: the system takes mapped pages back."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return sum(int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
 
