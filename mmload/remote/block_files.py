@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmload.errors import StoreError
 from mmload.remote.block_grid import BlockGrid, Numbers
-from mmload.remote.cache_folder import BLOCKS, CacheFolder
+from mmload.remote.cache_folder import BLOCKS, CacheFolder, unlink
 from mmload.runtime.positioned_reads import read_at
 from mmload.runtime.regular_files import open_regular
 from mmload.store.manifest import shard_name
@@ -85,23 +85,21 @@ class BlockFiles:
             data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
             if (got := read_file(path, data, 0)) is None:
                 continue
-            with suppress(FileNotFoundError):  # another process was faster
-                if got == len(data) and is_right(data):
+            is_whole = got == len(data) and is_right(data)
+            with suppress(OSError), self._cache.locked() as is_locked:  # or a survey would count it nowhere
+                if is_locked and is_whole:
                     os.makedirs(os.path.dirname(new), exist_ok=True)
                     os.rename(path, new)
-                    return data
-                os.unlink(path)
+                elif is_locked:
+                    os.unlink(path)
+            if is_whole:
+                return data
         return None
 
     def remove(self, blocks: Numbers) -> int:
         """Unlinks the files of the blocks; returns their bytes. The caller holds the lock of the cache."""
         self.expected[blocks] = False
-        freed = 0
-        for path, size in zip(self.paths(blocks), self.grid.bytes_of(blocks).tolist(), strict=True):
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-                freed += size
-        return freed
+        return sum(map(unlink, self.paths(blocks)))
 
 
 def read_file(path: str, out: memoryview, offset: int, flags: int = 0) -> int | None:

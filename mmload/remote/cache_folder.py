@@ -33,7 +33,7 @@ from mmload.errors import StoreError, UsageError
 from mmload.remote.block_grid import BlockGrid, Numbers
 from mmload.remote.epoch_plan import EpochPlan, Needs, needed_last
 from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.durable_files import lock, open_lock, write_atomically
 from mmload.runtime.positioned_reads import write_at
 from mmload.runtime.regular_files import open_regular
 
@@ -45,10 +45,10 @@ _INCOMING = re.compile(rf"{MARK}\.[0-9a-f]{{16}}\.incoming")
 _TEXT = b"mmload cache 1: copies of what is in object storage; delete the folder when nothing reads it. Bytes:\n"
 _DIGITS = 20
 _DATASET = re.compile(r"[0-9a-f]{32}")
-_BLOCK = re.compile(r"(\d+)\.block")
+_SHARD, _BLOCK = re.compile(r"\d{6,9}"), re.compile(r"(0|[1-9]\d{0,17})\.block")
 _PATIENCE_S = 2.0  # a process that was stopped while it held the lock must not stop the others
 _POLL_S = 0.0005
-_SURVEY_S = 60.0  # a survey takes about a second for a million blocks
+_SURVEY_S, _RETRY_S = 60.0, 1.0  # a survey takes about a second for a million blocks
 
 
 class StoredBlocks(Protocol):
@@ -168,6 +168,8 @@ class CacheFolder:
             with self.locked() as is_locked:
                 for index, (path, data) in enumerate(files if is_locked else ()):
                     stored[index] = self._store(path, data)
+        except FileNotFoundError:  # something removes the folder at this moment
+            return stored
         except OSError as error:
             raise StoreError(
                 f"cannot write to the cache {self.path} ({error.strerror}); free space there, or give another folder"
@@ -179,14 +181,14 @@ class CacheFolder:
         with suppress(OSError):
             if os.stat(path).st_size == len(data):  # another process was faster
                 return True
-            self._change(-self._unlink(path))  # somebody has truncated it
+            self._change(-unlink(path))  # somebody has truncated it
         if not self._make_room(len(data)):
             return False
         self._change(len(data))
         try:
             _write(self._incoming, data, path)
         except BaseException:
-            self._unlink(self._incoming)
+            unlink(self._incoming)
             self._change(-len(data))
             raise
         return True
@@ -198,8 +200,8 @@ class CacheFolder:
         if time.monotonic() > self._surveyed + _SURVEY_S:
             self._survey()
         self._evict(self.used + more - self.limit)
-        if self.used + more > self.limit:  # other processes have changed what this one expects
-            self._survey()
+        if self.used + more > self.limit and time.monotonic() > self._surveyed + _RETRY_S:
+            self._survey()  # other processes may have changed what this one expects
             self._evict(self.used + more - self.limit)
         return self.used + more <= self.limit
 
@@ -235,21 +237,12 @@ class CacheFolder:
         return needs
 
     def _remove_others(self, chosen: Numbers) -> int:
-        freed = sum(self._unlink(self._others.paths[index]) for index in chosen.tolist())
+        freed = sum(unlink(self._others.paths[index]) for index in chosen.tolist())
         keep = np.ones(len(self._others.paths), np.bool_)
         keep[chosen] = False
         paths = [self._others.paths[index] for index in np.flatnonzero(keep).tolist()]
         self._others = OtherFiles(paths, self._others.sizes[keep], self._others.unused[keep])
         return freed
-
-    def _unlink(self, path: str) -> int:
-        """Unlinks a file; returns its bytes, 0 if it does not exist any more."""
-        try:
-            size = os.stat(path).st_size
-            os.unlink(path)
-        except OSError:
-            return 0
-        return size
 
     def _survey(self) -> None:
         """Counts all blocks of the folder, and notes which this process can evict; under the lock."""
@@ -258,7 +251,7 @@ class CacheFolder:
         found: dict[tuple[str, str], list[Numbers]] = {key: [] for key in own}
         for entry in os.scandir(self.path):
             if _INCOMING.fullmatch(entry.name):  # of a killed process, as this one holds the lock
-                self._unlink(entry.path)
+                unlink(entry.path)
         total = 0
         paths: list[str] = []
         sizes: list[int] = []
@@ -266,6 +259,8 @@ class CacheFolder:
         for folder, names in _block_folders(self.path):
             prefix, shard, field = folder.rsplit(os.sep, 2)
             files = own.get((prefix, field))
+            if files is not None and int(shard) >= len(files.grid.starts) - 1:
+                continue
             if files is None:
                 is_unused = folder.split(os.sep)[-5] not in datasets and self._is_unused(folder)
                 some = [os.path.join(folder, name) for name in names]
@@ -378,6 +373,29 @@ def _write(incoming: str, data: memoryview, path: str) -> None:
         os.rename(incoming, path)
 
 
+def unlink(path: str) -> int:
+    """Unlinks a file; returns its bytes, 0 if it does not exist any more."""
+    try:
+        size = os.stat(path).st_size
+        os.unlink(path)
+    except OSError:
+        return 0
+    return size
+
+
+def write_beside_blocks(path: Path, content: bytes) -> None:
+    """Writes a list, an index or checksums into a dataset's folder.
+
+    Raises:
+        StoreError: if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise StoreError(f"cannot write {path} ({error.strerror}); free space there, or give another cache") from error
+
+
 def _block_folders(cache: Path) -> Iterator[tuple[str, list[str]]]:
     """Yields each folder of blocks below a cache, and the names of the blocks in it; links are not followed."""
     for dataset in os.scandir(cache):
@@ -388,6 +406,8 @@ def _block_folders(cache: Path) -> Iterator[tuple[str, list[str]]]:
             level = folder.count(os.sep) - depth
             if level == 0:
                 inner[:] = [name for name in inner if name.startswith(BLOCKS)]
+            if level == 2:
+                inner[:] = [name for name in inner if _SHARD.fullmatch(name)]
             if level == 4:
                 inner.clear()
                 yield folder, [name for name in names if _BLOCK.fullmatch(name)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmload.errors import StoreError, UsageError
+from mmload.errors import MmloadError, StoreError, UsageError
 from mmload.remote.block_files import prefetch, read_file
 from mmload.remote.block_grid import Numbers
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
@@ -154,7 +154,11 @@ class CachedReader(RowReader):
         if part in ("", BYTES):
             return CachedFile(self._cache.objects.url_of(f"{self._split}/{shard_name(shard)}/{name}.memmap"))
         self._cache.have_index(self._split, field)
-        return super().held(name, shard)
+        try:
+            return super().held(name, shard)
+        except MmloadError:  # something has removed or truncated it since
+            self._cache.have_index(self._split, field, look=True)
+            return super().held(name, shard)
 
     def _served(self, name: str, rows: Numbers, requests: Sequence[Request], groups: Sequence[int]) -> Iterator[None]:
         """As :meth:`RowReader._served`."""

@@ -12,10 +12,10 @@ from mmload.cloud.parallel import in_parallel
 from mmload.errors import DamagedError, StoreError, UsageError
 from mmload.remote.block_files import BlockFiles
 from mmload.remote.block_grid import BlockGrid, Numbers, WholeGrid
-from mmload.remote.cache_folder import OPEN, cache_folder
+from mmload.remote.cache_folder import OPEN, cache_folder, write_beside_blocks
 from mmload.remote.remote_blocks import RemoteBlocks
 from mmload.remote.remote_manifest import manifest_at
-from mmload.runtime.durable_files import lock, open_lock, write_atomically
+from mmload.runtime.durable_files import lock, open_lock
 from mmload.runtime.open_files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.dataset_files import lists_of
@@ -76,15 +76,20 @@ class DatasetCache:
         if record is not None:
             self._have(name, record)
 
-    def have_index(self, split: str, field: str) -> None:
+    def have_index(self, split: str, field: str, *, look: bool = False) -> None:
         """Have the files here, whole and checked, that say where the rows of a field are that have their own sizes.
+
+        Args:
+            split: the split.
+            field: the field.
+            look: look for the files, though they were here before.
 
         Raises:
             DamagedError: if one is not the file that the manifest names; RemoteError: if it cannot be read.
         """
         record = self.manifest.splits[split]
         with self._indexing:
-            if (split, field) in self._indexed:
+            if (split, field) in self._indexed and not look:
                 return
             parts = [part for part in parts_of(record.fields[field]) if part != BYTES]
             names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
@@ -97,14 +102,13 @@ class DatasetCache:
 
     def _have(self, name: str, record: FileRecord) -> None:
         path = self.root / name
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             if path.stat().st_size == record.bytes:
                 return
         data = self.objects.get(name)
         if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
             raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, bytes(data))
+        write_beside_blocks(path, bytes(data))
 
     def close(self) -> None:
         """Ends the threads and closes the files; nothing may read afterwards."""

@@ -80,8 +80,8 @@ class Fetching:
                 found.append(wanted)
             while len(self._threads) < min(self._parallel, len(self._waiting)):
                 thread = threading.Thread(target=self._work, name="mmload-fetch", daemon=True)
+                thread.start()  # first: one that cannot be started must not be counted on
                 self._threads.append(thread)
-                thread.start()
             self._changed.notify_all()
         return found
 

@@ -6,6 +6,8 @@ import threading
 import weakref
 from collections.abc import Sequence
 
+import numpy as np
+
 from mmload.errors import MmloadError
 from mmload.remote.epoch_plan import EpochPlan
 from mmload.remote.remote_blocks import RemoteBlocks
@@ -35,12 +37,17 @@ class ReadAhead:
         positions = positions_ahead(row_bytes, limit)
         plans = [(blocks, blocks.plan) for blocks in fields if blocks.plan is not None]
         if plans:
-            arguments = plans, epoch, positions, self._ended
+            arguments = plans, epoch, positions, limit is not None, self._ended
             threading.Thread(target=_run, args=arguments, name="mmload-ahead", daemon=True).start()
 
 
-def _run(fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, ended: threading.Event) -> None:
+def _run(
+    fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, is_limited: bool, ended: threading.Event
+) -> None:
     plan = fields[0][1]
+    if is_limited:  # the tables of an eviction take seconds for millions of rows: made here, and not under its lock
+        for _, each in fields:
+            each.next_needs(np.empty(0, np.int64))
     try:
         for position, rows in plan.chunks(epoch, plan.now, positions_at_once(most)):
             while position + len(rows) - plan.now > most and position > plan.now and not ended.wait(_WAIT_S):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreEr
 from mmload.remote.block_checksums import SUFFIX, BlockChecksums, parse
 from mmload.remote.block_files import BlockFiles
 from mmload.remote.block_grid import Numbers, Run
+from mmload.remote.cache_folder import write_beside_blocks
 from mmload.remote.epoch_plan import EpochPlan
 from mmload.remote.fetching import AHEAD, NOW, Contents, Fetching
-from mmload.runtime.durable_files import write_atomically
 from mmload.store.checksum import crc32
 from mmload.store.manifest import SplitRecord, shard_name
 
@@ -160,7 +161,9 @@ class RemoteBlocks:
         name, record = self._name(shard) + SUFFIX, self._record.shards.file(shard, self.grid.field)
         kind = record, self.grid.block_bytes, self.grid.lengths_in(shard)
         path = self._root / name
-        sums = parse(memoryview(path.read_bytes()), *kind) if path.exists() else None
+        sums = None
+        with suppress(OSError):
+            sums = parse(memoryview(path.read_bytes()), *kind)
         if sums is None:
             content = self._content_of_sums(name)
             sums = parse(content, *kind)
@@ -168,8 +171,7 @@ class RemoteBlocks:
                 raise DamagedError(
                     f"{self._objects.url_of(name)} does not belong to the manifest; push the dataset again"
                 )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, bytes(content))
+            write_beside_blocks(path, bytes(content))
         return sums
 
     def _content_of_sums(self, name: str) -> memoryview:

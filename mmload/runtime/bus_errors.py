@@ -27,7 +27,8 @@ _ADDRESS_AT = 16  # bytes before si_addr in siginfo_t, on 64 bits
 
 _guards: dict[int, Guard] = {}
 _installing = threading.Lock()
-_installed: list[Any] = []  # what the system refers to
+_installed: list[Any] = []  # the handler that is in force
+_functions: list[Any] = []  # all that the system may still refer to
 
 
 class Guard:
@@ -81,12 +82,14 @@ def _install() -> None:
                 if guard.covers(address):
                     guard.faults += 1
                     page = address // mmap.PAGESIZE * mmap.PAGESIZE
-                    library.mmap(page, mmap.PAGESIZE, _READ_WRITE, _FIXED_ZEROS, -1, 0)
-                    return
+                    if library.mmap(page, mmap.PAGESIZE, _READ_WRITE, _FIXED_ZEROS, -1, 0) == page:
+                        return
             library.sigaction(number, ctypes.byref(before), None)  # the instruction faults again, and is handled there
+            _installed.clear()
 
         function = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(handle)
         action.handler = ctypes.cast(function, ctypes.c_void_p).value
         action.flags = _SIGINFO | _NODEFER
         if library.sigaction(int(signal.SIGBUS), ctypes.byref(action), ctypes.byref(before)) == 0:
             _installed.append(function)
+            _functions.append(function)

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import StoreError
+from mmload.errors import MmloadError, StoreError
 from mmload.runtime.bus_errors import Guard
 from mmload.store.file_requests import check_files
 from mmload.store.held_file import HeldFile
@@ -25,8 +25,8 @@ ROW = np.dtype([("file", np.int64), ("offset", np.int64), ("bytes", np.int64)])
 Places = NDArray[np.void]
 """Structured [B] of :data:`ROW`."""
 
-MOST_FILES = 50_000
-"""A process may have 65,530 maps on Linux; with more files than this, rows are read."""
+MOST_FILES = 16_000
+"""With more files than this, rows are read: a process may have 65,530 maps on Linux, and a file and its gap are two."""
 
 
 class MappableRows(Protocol):
@@ -49,12 +49,15 @@ def row_map(reader: MappableRows, name: str, unit: int = 1) -> RowMap | None:
     """
     from mmload.runtime.resident_pages import can_populate
 
-    found = reader.files(name) if can_populate() else None
-    if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
-        return None
     try:
+        found = reader.files(name) if can_populate() else None
+        if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
+            return None
         return RowMap(*found, unit)
-    except OSError:  # such as a limit of the address space
+    except (
+        OSError,
+        MmloadError,
+    ):  # a limit of the address space; or a file that cannot be read, which may not be needed
         return None
 
 

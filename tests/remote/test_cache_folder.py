@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +262,7 @@ def test_a_killed_process_leaves_a_count_that_a_survey_corrects(url: str, local:
     folder = cache_of(remote).folder
     with folder.locked():
         folder._change(9 * ROW_BYTES)  # as after a kill between the count and the file
+    folder._surveyed -= 100.0
     (cache / f"{cache_folder.MARK}.{'a' * 16}.incoming").write_bytes(bytes(1000))
     check_rows(remote, local)
     assert folder.used == stored_bytes(cache) > 5 * ROW_BYTES
@@ -304,3 +306,42 @@ def test_random_acts_of_one_process_agree_with_a_model(url: str, local: Dataset,
             with folder.locked():
                 folder._survey() if act == "survey" else folder._evict(draw.randrange(3 * ROW_BYTES))
         assert stored_bytes(cache) <= min(limit, folder.used)
+
+
+def test_odd_names_among_the_blocks_are_left_alone(url: str, local: Dataset, cache: Path) -> None:
+    remote = mmload.open(url, cache=cache, cache_limit=5 * ROW_BYTES)
+    check_rows(remote, local)
+    split = cache_of(remote).root / BLOCKS / "train"
+    names = ("000000 (copy)/images/1.block", "999999/images/1.block", "000000/images/99999999999999999999.block")
+    for name in (*names, "000000/images/007.block"):
+        (split / name).parent.mkdir(parents=True, exist_ok=True)
+        (split / name).write_bytes(bytes(10))
+    with cache_of(remote).folder.locked():
+        cache_of(remote).folder._survey()
+    check_rows(remote, local)
+    assert all((split / name).exists() for name in names)
+
+
+def test_indexes_that_were_removed_are_fetched_again_by_the_next_opening(tmp_path: Path, cache: Path) -> None:
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    local = mmload.open(whole_dataset(tmp_path / "local", some_images()))
+    push(local.path, f"file://{tmp_path}/pushed")
+    for _ in range(2):
+        remote = mmload.open(f"file://{tmp_path}/pushed", cache=cache)
+        assert torch.equal(remote["train"][3].images, local["train"][3].images)
+        shutil.rmtree(cache)
+
+
+def test_a_fetching_thread_that_cannot_start_is_an_error_and_no_wait(
+    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = mmload.open(url, cache=cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_to_start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            check_rows(remote, local)
+    check_rows(remote, local)
+
+
+def refuse_to_start(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
