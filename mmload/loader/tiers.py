@@ -5,7 +5,7 @@ All tiers give the same batches. ``choose`` picks one: "auto" takes memory if th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from mmload.runtime import cgroup
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.local_ranks import local_ranks
 from mmload.runtime.shared_segment import NotSharedError
-from mmload.store.row_map import Places, RowMap, row_map
+from mmload.store.row_map import Numbers, Places, RowMap, row_map
 from mmload.store.split_views import Rows
 
 TIERS = ("auto", "disk", "memory", "device")
@@ -78,8 +78,8 @@ class Disk(RowCounts):
         self._reader.gather_into("images", rows, out)
 
 
-class Mapped(RowCounts):
-    """Rows from the files where they lie, in the system's page cache.
+class MappedRows(RowCounts):
+    """Rows in the files where they lie, in the system's page cache.
 
     Args:
         split: whose images.
@@ -91,7 +91,20 @@ class Mapped(RowCounts):
 
     def __init__(self, split: Rows, rows: RowMap) -> None:
         super().__init__()
-        self._reader, self._map = split.reader, rows
+        self._split, self._map = split, rows
+
+    def _prepared(self, places: Places, refuse: Callable[[int, Exception], Exception]) -> Numbers:
+        """Brings rows into memory and counts them; returns where each begins in the map, int64 [B]."""
+        starts, absent = self._map.prepare(places, refuse)
+        self.count(len(places) - absent, absent)
+        return starts
+
+
+class Mapped(MappedRows):
+    """Rows of one size, rendered from the map."""
+
+    def __init__(self, split: Rows, rows: RowMap) -> None:
+        super().__init__(split, rows)
         spec = split.fields["images"]
         self._row_bytes = spec.row_bytes
         whole = len(rows.memory) // spec.row_bytes * spec.row_bytes
@@ -99,21 +112,19 @@ class Mapped(RowCounts):
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`; what was rendered is checked after it."""
-        places = self._reader.located("images", rows.numpy())
-        yield self._images, self._prepared(places)
+        places = self._split.reader.located("images", rows.numpy())
+        yield self._images, self._numbers(places)
         self._map.check(places)
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
-        places = self._reader.located("images", rows.numpy())
-        torch.index_select(self._images, 0, self._prepared(places), out=out)
+        places = self._split.reader.located("images", rows.numpy())
+        torch.index_select(self._images, 0, self._numbers(places), out=out)
         self._map.check(places)
 
-    def _prepared(self, places: Places) -> Tensor:
-        """The numbers of rows, brought into memory, among all images of the map: int64 [B]."""
-        starts, absent = self._map.prepare(places, lambda _, error: error)
-        self.count(len(places) - absent, absent)
-        return torch.from_numpy(starts // self._row_bytes)
+    def _numbers(self, places: Places) -> Tensor:
+        """Returns the numbers of rows among all images of the map, int64 [B]."""
+        return torch.from_numpy(self._prepared(places, lambda _, error: error) // self._row_bytes)
 
 
 class Memory(RowCounts):

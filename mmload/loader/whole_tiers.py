@@ -17,6 +17,7 @@ from torch import Tensor
 from mmload.loader.kept_rows import KeptRows, kept_rows
 from mmload.loader.row_counts import RowCounts
 from mmload.loader.stored_rows import Bytes, Numbers, StoredRows, all_lines, lines_of
+from mmload.loader.tiers import MappedRows
 from mmload.render.image_lines import COUNT, FIRST, LAYOUT, LINES, PIXELS, SHRINK, START
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
@@ -95,20 +96,12 @@ class WholeDisk(RowCounts):
             yield StoredRows(numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
 
 
-class WholeMapped(RowCounts):
-    """Rows from the files where they lie, in the system's page cache.
-
-    Args:
-        split: whose images.
-        rows: the map of them.
-    """
-
-    name = "disk"
-    sharing = ""
+class WholeMapped(MappedRows):
+    """Rows of their own sizes, rendered or decoded from the map."""
 
     def __init__(self, split: Rows, rows: RowMap) -> None:
-        super().__init__()
-        self.reader, self._rows, self._map = whole_reader(split), split, rows
+        super().__init__(split, rows)
+        self.reader = whole_reader(split)
 
     def sizes(self, rows: Tensor) -> Tensor:
         """See :class:`WholeTier`."""
@@ -119,13 +112,10 @@ class WholeMapped(RowCounts):
         numbers, index = rows.numpy(), self.reader.index
         sizes, jpeg = index.sizes[numbers], index.encodings[numbers] == JPEG
         lines = sizes[:, 1].astype(np.int64) * self.reader.spec.channels
-        located = self._rows.reader.located("images", numbers)
+        located = self._split.reader.located("images", numbers)
         located["offset"] += np.where(jpeg, 0, needed[:, 0] * lines)
         located["bytes"] = np.where(jpeg, located["bytes"], (needed[:, 1] - needed[:, 0]) * lines)
-        starts, absent = self._map.prepare(
-            located, lambda index, error: self.reader.damaged(int(numbers[index]), str(error))
-        )
-        self.count(len(rows) - absent, absent)
+        starts = self._prepared(located, lambda place, error: self.reader.damaged(int(numbers[place]), str(error)))
         places = _places(starts, sizes)
         places[:, FIRST], places[:, COUNT] = needed[:, 0], needed[:, 1] - needed[:, 0]
         lengths = np.ascontiguousarray(located["bytes"])

@@ -17,9 +17,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -31,23 +30,20 @@ from numpy.typing import NDArray
 
 from mmload.errors import StoreError, UsageError
 from mmload.remote.block_grid import BlockGrid, Numbers
+from mmload.remote.cache_mark import NAME, CacheMark
 from mmload.remote.epoch_plan import EpochPlan, Needs, needed_last
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.durable_files import lock, open_lock, write_atomically
 from mmload.runtime.positioned_reads import write_at
 from mmload.runtime.regular_files import open_regular
 
-MARK, OPEN, BLOCKS = "mmload-cache", "open", "blocks-"
+OPEN, BLOCKS = "open", "blocks-"
 SPARE = 0.01
 """The share of the limit that an eviction frees beyond what is needed, so that not every block asks for one."""
 
-_INCOMING = re.compile(rf"{MARK}\.[0-9a-f]{{16}}\.incoming")
-_TEXT = b"mmload cache 1: copies of what is in object storage; delete the folder when nothing reads it. Bytes:\n"
-_DIGITS = 20
+_INCOMING = re.compile(rf"{NAME}\.[0-9a-f]{{16}}\.incoming")
 _DATASET = re.compile(r"[0-9a-f]{32}")
 _SHARD, _BLOCK = re.compile(r"\d{6,9}"), re.compile(r"(0|[1-9]\d{0,17})\.block")
-_PATIENCE_S = 2.0  # a process that was stopped while it held the lock must not stop the others
-_POLL_S = 0.0005
 _SURVEY_S, _RETRY_S = 60.0, 1.0  # a survey takes about a second for a million blocks
 
 
@@ -110,46 +106,30 @@ class CacheFolder:
     def __init__(self, path: Path, limit: int | None) -> None:
         self.path, self.limit = path, limit
         self.fields: list[CachedField] = []
-        self._lock, self._patience = threading.Lock(), _PATIENCE_S
         self._others = OtherFiles([], np.empty(0, np.int64), np.empty(0, np.bool_))
         self._surveyed = -_SURVEY_S
         self._random = np.random.default_rng(0)
-        self._incoming = str(path / f"{MARK}.{secrets.token_hex(8)}.incoming")
+        self._incoming = str(path / f"{NAME}.{secrets.token_hex(8)}.incoming")
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            is_strange = any(entry.name != MARK for entry in path.iterdir())
-            if is_strange and not (path / MARK).exists():  # in this order: another process may create it at this moment
-                raise UsageError(f"{path} is not empty and not a cache of mmload; give another folder as the cache")
-            self._handle = self._opened()
+            self._mark = CacheMark(path)
             with self.locked():
                 pass
         except OSError as error:
             raise StoreError(f"cannot use {path} as a cache ({error.strerror})") from error
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound early: at exit the module may be gone
-        if "_handle" in self.__dict__:
-            close(self._handle)
-
     @property
     def used(self) -> int:
         """Bytes of all blocks, or more if a process was killed since the last survey."""
-        return self._count() or 0
+        return self._mark.count or 0
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
         """Holds the lock of all threads and processes; yields False if another process does not give it up in time."""
-        with self._lock:
-            if not self._acquire():
-                yield False
-                return
-            try:
-                if self._count() is None:  # new, or truncated by somebody
-                    self._check_mark()
-                    write_at(self._handle, memoryview(_TEXT), 0)
-                    self._survey()
-                yield True
-            finally:
-                _flock(self._handle, "LOCK_UN")
+        with self._mark.locked() as is_locked:
+            if is_locked and self._mark.count is None:  # new, or truncated by somebody
+                self._mark.write(0)
+                self._survey()
+            yield is_locked
 
     def store(self, files: Sequence[tuple[str, memoryview]]) -> list[bool]:
         """Stores complete files, if there is room for them and the lock can be had.
@@ -286,52 +266,10 @@ class CacheFolder:
             return lock(held)
         return False
 
-    def _acquire(self) -> bool:
-        """Locks the file of the mark, which somebody may have deleted and another process created again."""
-        deadline = time.monotonic() + self._patience
-        while True:
-            if _flock(self._handle, "LOCK_EX"):
-                if self._is_mark():
-                    self._patience = _PATIENCE_S
-                    return True
-                _flock(self._handle, "LOCK_UN")
-                handle, self._handle = self._handle, self._opened()
-                os.close(handle)
-            if time.monotonic() >= deadline:
-                self._patience = 0.0  # until the lock is had again
-                return False
-            time.sleep(_POLL_S)
-
-    def _opened(self) -> int:
-        """Opens the mark, and creates it if it does not exist; it is never replaced."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        return open_regular(self.path / MARK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
-
-    def _is_mark(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._handle), os.stat(self.path / MARK))
-        except FileNotFoundError:
-            return False
-
-    def _check_mark(self) -> None:
-        """Refuses a file of this name that was not written here."""
-        content = os.pread(self._handle, len(_TEXT), 0)
-        if content and not _TEXT.startswith(content):
-            raise UsageError(
-                f"{self.path / MARK} was not written by this version of mmload; give another folder as the cache"
-            )
-
-    def _count(self) -> int | None:
-        """Returns the number of bytes that the mark tells; None if it tells none."""
-        content = os.pread(self._handle, len(_TEXT) + _DIGITS, 0)
-        digits = content[len(_TEXT) :]
-        return int(digits) if content.startswith(_TEXT) and len(digits) == _DIGITS and digits.isdigit() else None
-
     def _change(self, change: int) -> None:
         """Adds to the number of bytes, under the lock."""
-        if change or self._count() is None:
-            count = max(0, self.used + change)
-            write_at(self._handle, memoryview(f"{count:0{_DIGITS}d}".encode()), len(_TEXT))
+        if change:
+            self._mark.write(max(0, self.used + change))
 
 
 _FOLDERS: WeakValueDictionary[Path, CacheFolder] = WeakValueDictionary()
@@ -418,14 +356,3 @@ def _size_of(path: str) -> int:
         return os.lstat(path).st_size
     except OSError:
         return 0
-
-
-def _flock(handle: int, operation: str) -> bool:
-    """Locks without waiting, or unlocks; returns False if another process holds the lock."""
-    import fcntl  # not on Windows, which refuses to open URLs
-
-    try:
-        fcntl.flock(handle, getattr(fcntl, operation) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
