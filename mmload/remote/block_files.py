@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from mmload.errors import StoreError
 from mmload.remote.block_grid import BlockGrid, Numbers
 from mmload.remote.cache_folder import BLOCKS, CacheFolder, unlink
+from mmload.runtime.file_calls import file_sizes
 from mmload.runtime.positioned_reads import read_at
 from mmload.runtime.regular_files import open_regular
 from mmload.store.manifest import shard_name
@@ -55,27 +57,30 @@ class BlockFiles:
 
     def absent(self, blocks: Numbers) -> Numbers:
         """Returns the blocks without a file of their size, and corrects what is expected of all of them."""
-        sizes = self.grid.bytes_of(blocks).tolist()
-        found = np.fromiter(
-            (_size_of(path) == size for path, size in zip(self.paths(blocks), sizes, strict=True)), np.bool_
-        )
+        found: NDArray[np.bool_] = file_sizes(self.paths(blocks)) == self.grid.bytes_of(blocks)
         self.expected[blocks] = found
-        return blocks[~found]
+        absent: Numbers = blocks[~found]
+        return absent
 
     def content(self, block: int) -> memoryview | None:
         """Returns the bytes of a block; None if it has no file of its size."""
         number = np.array([block])
         data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
-        return data if read_file(self.paths(number)[0], data, 0) == len(data) else None
+        return data if _read(self.paths(number)[0], data) == len(data) else None
 
-    def store(self, contents: Mapping[int, memoryview]) -> None:
+    def store(self, contents: Mapping[int, memoryview]) -> list[int]:
         """Stores blocks, number -> bytes, that were compared with their checksums, if there is room for them.
+
+        Returns:
+            The blocks that are stored.
 
         Raises:
             StoreError: if the cache cannot be written.
         """
-        numbers = np.fromiter(contents, np.int64)
-        self.expected[numbers] = self._cache.store(list(zip(self.paths(numbers), contents.values(), strict=True)))
+        numbers = np.fromiter(contents, np.int64, len(contents))
+        is_stored = self._cache.store(list(zip(self.paths(numbers), contents.values(), strict=True)))
+        self.expected[numbers] = is_stored
+        return list(compress(contents, is_stored))
 
     def adopt(self, block: int, is_right: Callable[[memoryview], bool]) -> memoryview | None:
         """Takes over a block's file of before the machine was started, if its bytes are right; else removes that."""
@@ -83,7 +88,7 @@ class BlockFiles:
         for older in self._older:
             path, new = self.paths(number, older)[0], self.paths(number)[0]
             data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
-            if (got := read_file(path, data, 0)) is None:
+            if (got := _read(path, data)) is None:
                 continue
             is_whole = got == len(data) and is_right(data)
             with suppress(OSError), self._cache.locked() as is_locked:  # or a survey would count it nowhere
@@ -102,17 +107,11 @@ class BlockFiles:
         return sum(map(unlink, self.paths(blocks)))
 
 
-def read_file(path: str, out: memoryview, offset: int, flags: int = 0) -> int | None:
-    """Reads bytes of a file into ``out``.
-
-    Args:
-        path: the file.
-        out: memory to fill.
-        offset: the first byte.
-        flags: 0, or ``os.RWF_NOWAIT``.
+def _read(path: str, out: memoryview) -> int | None:
+    """Reads the first bytes of a file into ``out``.
 
     Returns:
-        How many bytes were read, 0 if none could be read without waiting; None if there is no such file.
+        How many bytes were read; None if there is no such file.
 
     Raises:
         StoreError: if it cannot be read.
@@ -124,24 +123,11 @@ def read_file(path: str, out: memoryview, offset: int, flags: int = 0) -> int | 
     except OSError as error:
         raise StoreError(f"cannot read {path} ({error.strerror})") from error
     try:
-        return os.preadv(handle, [out], offset, flags) if flags else read_at(handle, out, offset)
+        return read_at(handle, out, 0)
     except OSError as error:
-        if flags:
-            return 0
         raise StoreError(f"cannot read {path} ({error.strerror})") from error
     finally:
         os.close(handle)
-
-
-def prefetch(paths: Sequence[str]) -> None:
-    """Asks the system to read files ahead; only a hint."""
-    for path in paths if hasattr(os, "posix_fadvise") else ():
-        with suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(handle)
 
 
 def boot_id() -> str:
@@ -150,10 +136,3 @@ def boot_id() -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:  # not Linux
         return "any"
-
-
-def _size_of(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None

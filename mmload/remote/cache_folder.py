@@ -18,9 +18,10 @@ import os
 import re
 import secrets
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -34,6 +35,7 @@ from mmload.remote.cache_mark import NAME, CacheMark
 from mmload.remote.epoch_plan import EpochPlan, Needs, needed_last
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.durable_files import lock, open_lock, write_atomically
+from mmload.runtime.file_calls import write_files
 from mmload.runtime.positioned_reads import write_at
 from mmload.runtime.regular_files import open_regular
 
@@ -127,7 +129,7 @@ class CacheFolder:
         """Holds the lock of all threads and processes; yields False if another process does not give it up in time."""
         with self._mark.locked() as is_locked:
             if is_locked and self._mark.count is None:  # new, or truncated by somebody
-                self._mark.write(0)
+                self._mark.add(0)
                 self._survey()
             yield is_locked
 
@@ -146,8 +148,8 @@ class CacheFolder:
         stored = [False] * len(files)
         try:
             with self.locked() as is_locked:
-                for index, (path, data) in enumerate(files if is_locked else ()):
-                    stored[index] = self._store(path, data)
+                if is_locked and files:
+                    self._store(files, stored)
         except FileNotFoundError:  # something removes the folder at this moment
             return stored
         except OSError as error:
@@ -156,34 +158,43 @@ class CacheFolder:
             ) from error
         return stored
 
-    def _store(self, path: str, data: memoryview) -> bool:
-        """Stores a file, under the lock; returns whether there is room for it."""
-        with suppress(OSError):
-            if os.stat(path).st_size == len(data):  # another process was faster
-                return True
-            self._change(-unlink(path))  # somebody has truncated it
-        if not self._make_room(len(data)):
-            return False
-        self._change(len(data))
+    def _store(self, files: Sequence[tuple[str, memoryview]], stored: list[bool]) -> None:
+        """Stores those of the first files for which there is room, and notes which; under the lock."""
+        ends = list(accumulate(len(data) for _, data in files))
+        fitting = bisect_right(ends, self._room(ends[-1]))
+        paths, contents = [path for path, _ in files[:fitting]], [data for _, data in files[:fitting]]
+        pending = sum(map(len, contents))  # what is counted, but not there or counted by another process
+        self._change(pending)
+        done = 0
         try:
-            _write(self._incoming, data, path)
+            while done < fitting:
+                is_new = write_files(self._incoming, paths[done:], contents[done:])
+                pending -= sum(len(contents[done + index]) for index in np.flatnonzero(is_new))
+                stored[done : done + len(is_new)] = [True] * len(is_new)
+                done += len(is_new)
+                if done < fitting:  # its folder does not exist, somebody has truncated it, or the disk is full
+                    self._change(-unlink(paths[done]))
+                    _write(self._incoming, contents[done], paths[done])
+                    pending -= len(contents[done])
+                    stored[done] = True
+                    done += 1
         except BaseException:
             unlink(self._incoming)
-            self._change(-len(data))
             raise
-        return True
+        finally:
+            self._change(-pending)
 
-    def _make_room(self, more: int) -> bool:
-        """Evicts until so many bytes more are within the limit, under the lock; returns False if nothing is left."""
-        if self.limit is None or self.used + more <= self.limit:
-            return True
-        if time.monotonic() > self._surveyed + _SURVEY_S:
+    def _room(self, more: int) -> int:
+        """Evicts until so many bytes more are within the limit, if possible, under the lock; returns how many are."""
+        if self.limit is None:
+            return more
+        if self.used + more > self.limit and time.monotonic() > self._surveyed + _SURVEY_S:
             self._survey()
         self._evict(self.used + more - self.limit)
         if self.used + more > self.limit and time.monotonic() > self._surveyed + _RETRY_S:
             self._survey()  # other processes may have changed what this one expects
             self._evict(self.used + more - self.limit)
-        return self.used + more <= self.limit
+        return self.limit - self.used
 
     def _evict(self, excess: int) -> None:
         """Removes at least so many bytes of what is needed last, if there are as many; under the lock."""
@@ -269,7 +280,7 @@ class CacheFolder:
     def _change(self, change: int) -> None:
         """Adds to the number of bytes, under the lock."""
         if change:
-            self._mark.write(max(0, self.used + change))
+            self._mark.add(change)
 
 
 _FOLDERS: WeakValueDictionary[Path, CacheFolder] = WeakValueDictionary()

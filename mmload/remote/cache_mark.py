@@ -52,24 +52,23 @@ class CacheMark:
     @property
     def count(self) -> int | None:
         """Number of bytes in the cache; None if the file tells none, as it is new or was truncated."""
-        content = os.pread(self._handle, len(_TEXT) + _DIGITS, 0)
-        digits = content[len(_TEXT) :]
-        return int(digits) if content.startswith(_TEXT) and len(digits) == _DIGITS and digits.isdigit() else None
+        return _number(self._content())
 
-    def write(self, count: int) -> None:
-        """Writes the number of bytes, under the lock.
+    def add(self, change: int) -> None:
+        """Adds to the number of bytes, under the lock.
 
         Raises:
             UsageError: if the file was not written here.
         """
-        content = os.pread(self._handle, len(_TEXT), 0)
-        if content != _TEXT:
-            if not _TEXT.startswith(content):
+        content = self._content()
+        count = _number(content)
+        if count is None:
+            if not _TEXT.startswith(content[: len(_TEXT)]):
                 raise UsageError(
                     f"{self.path} was not written by this version of mmload; give another folder as the cache"
                 )
             write_at(self._handle, memoryview(_TEXT), 0)
-        write_at(self._handle, memoryview(f"{count:0{_DIGITS}d}".encode()), len(_TEXT))
+        write_at(self._handle, memoryview(f"{max(0, (count or 0) + change):0{_DIGITS}d}".encode()), len(_TEXT))
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -98,6 +97,9 @@ class CacheMark:
                 return False
             time.sleep(_POLL_S)
 
+    def _content(self) -> bytes:
+        return os.pread(self._handle, len(_TEXT) + _DIGITS, 0)
+
     def _opened(self) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return open_regular(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
@@ -108,6 +110,12 @@ class CacheMark:
             return os.path.samestat(os.fstat(self._handle), os.stat(self.path))
         except FileNotFoundError:
             return False
+
+
+def _number(content: bytes) -> int | None:
+    """Returns the number of bytes that the content of a mark tells."""
+    digits = content[len(_TEXT) :]
+    return int(digits) if content.startswith(_TEXT) and len(digits) == _DIGITS and digits.isdigit() else None
 
 
 def _flock(handle: int, operation: str) -> bool:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmload.errors import MmloadError, StoreError, UsageError
-from mmload.remote.block_files import prefetch, read_file
 from mmload.remote.block_grid import Numbers
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
 from mmload.remote.epoch_plan import EpochPlan, Take
 from mmload.remote.read_ahead import ReadAhead
-from mmload.remote.remote_blocks import RemoteBlocks
+from mmload.remote.remote_blocks import Asked, RemoteBlocks
+from mmload.runtime.file_calls import read_files
 from mmload.runtime.regular_files import open_regular
 from mmload.store.dataset_folder import Folder, Revision
 from mmload.store.field_files import BYTES
@@ -23,8 +23,6 @@ from mmload.store.file_requests import Request
 from mmload.store.held_file import HeldFile
 from mmload.store.manifest import Manifest, SplitRecord, shard_name
 from mmload.store.row_reader import SMALL_ROW, RowReader
-
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class RemoteFolder(Folder):
@@ -164,14 +162,14 @@ class CachedReader(RowReader):
         """As :meth:`RowReader._served`."""
         blocks = self.blocks(name)
         of_rows = blocks.grid.of_rows(rows)
-        blocks.ask(of_rows)
+        asked = blocks.ask(of_rows)
         if name.endswith(f".{BYTES}"):
             edges = np.arange(len(rows) + 1)
         else:
             lengths = (len(request.out) // blocks.grid.row_bytes for request in requests)
             edges = np.fromiter(accumulate(lengths, initial=0), np.int64)
         pieces, ends = _pieces(blocks, of_rows, edges, requests)
-        return _filled(blocks, pieces, [ends[last] for last in groups], len(rows))
+        return _filled(blocks, asked, pieces, [ends[last] for last in groups], len(rows))
 
 
 def _pieces(
@@ -212,27 +210,29 @@ def _pieces(
     return pieces, np.searchsorted(owners, np.arange(len(requests) + 1)).tolist()
 
 
-def _filled(blocks: RemoteBlocks, pieces: Sequence[_Piece], groups: Sequence[int], rows: int) -> Iterator[None]:
+def _filled(
+    blocks: RemoteBlocks, asked: Asked, pieces: Sequence[_Piece], groups: Sequence[int], rows: int
+) -> Iterator[None]:
     """Fills the memory of the pieces; yields after each of ``groups``, numbers of pieces.
 
-    The first piece that has to wait for the disk announces all later ones; the first whose block has gone since it was
-    expected has all later ones looked for.
+    The first piece whose block has gone since it was expected has all later ones looked for.
     """
-    flags, looked, done = _NOWAIT, False, 0
+    looked, done = False, 0
     for last in groups:
-        for index in range(done, last):
-            request, block, path, offset, out = pieces[index]
-            got = read_file(path, out, offset, flags)
-            if got is not None and got < len(out) and flags:
-                flags = 0
-                prefetch([piece.path for piece in pieces[index:]])
-                got = read_file(path, out, offset)
-            if got != len(out):
-                with request.named():
-                    if not looked:
-                        looked = True
-                        blocks.ask(np.array([piece.block for piece in pieces[index:]]), look=True)
-                    out[:] = blocks.content(block)[offset : offset + len(out)]
+        some = pieces[done:last]
+        for piece in some:
+            if piece.block in asked:
+                asked[piece.block].done.wait()
+        offsets = np.array([piece.offset for piece in some], np.int64)
+        got = read_files([piece.path for piece in some], offsets, [piece.out for piece in some])
+        lengths = np.array([len(piece.out) for piece in some], np.int64)
+        for index in np.flatnonzero(got != lengths).tolist():
+            request, block, _, offset, out = some[index]
+            if block not in asked and not looked:
+                looked = True
+                asked = blocks.ask(np.array([piece.block for piece in pieces[done + index :]]), look=True) | asked
+            with request.named():
+                out[:] = blocks.content(block, asked)[offset : offset + len(out)]
         if last == groups[-1] and blocks.plan is not None:
             blocks.plan.passed(rows)
         done = last

@@ -9,12 +9,15 @@ import heapq
 import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from mmload.errors import UsageError
 from mmload.remote.block_grid import Run
 
 NOW, AHEAD = 0, 1
+
+_MOST_FETCHED = 2  # runs that wait to be stored: more of them no longer lie in the processor's cache
 
 Contents = dict[int, memoryview]
 """Blocks -> their bytes."""
@@ -27,7 +30,7 @@ class Wanted:
         done: set when it is there, or has failed.
         is_taken: whether a thread fetches it.
         error: what has failed; None: nothing.
-        contents: the blocks that were fetched for it, for whoever waits; others are on the disk.
+        contents: the blocks that were fetched for it and are not stored, as there is no room for them.
     """
 
     def __init__(self, run: Run) -> None:
@@ -43,11 +46,16 @@ class Fetching:
 
     Args:
         fetch: gets a run's blocks that are absent, and returns their bytes; thread-safe.
+        store: stores blocks, and returns which are stored.
         parallel: how many threads.
     """
 
-    def __init__(self, fetch: Callable[[Run], Contents], parallel: int) -> None:
-        self._fetch, self._parallel = fetch, parallel
+    def __init__(
+        self, fetch: Callable[[Run], Contents], store: Callable[[Contents], Iterable[int]], parallel: int
+    ) -> None:
+        self._fetch, self._store, self._parallel = fetch, store, parallel
+        self._fetched: deque[Wanted] = deque()
+        self._storing = threading.Lock()
         self._process = os.getpid()
         self._waiting: list[tuple[int, int, Wanted]] = []
         self._by_block: dict[int, Wanted] = {}
@@ -66,6 +74,7 @@ class Fetching:
             raise UsageError("blocks cannot be fetched in a forked process; start processes by spawn or forkserver")
         found: list[Wanted] = []
         with self._changed:
+            before = len(self._waiting)
             for run in runs:
                 blocks = range(run.first, run.first + run.blocks)
                 known = {wanted for block in blocks if (wanted := self._by_block.get(block)) is not None}
@@ -82,7 +91,7 @@ class Fetching:
                 thread = threading.Thread(target=self._work, name="mmload-fetch", daemon=True)
                 thread.start()  # first: one that cannot be started must not be counted on
                 self._threads.append(thread)
-            self._changed.notify_all()
+            self._changed.notify(len(self._waiting) - before)
         return found
 
     @property
@@ -119,8 +128,27 @@ class Fetching:
                 wanted.contents = self._fetch(wanted.run)
             except BaseException as error:
                 wanted.error = error
-            with self._changed:
-                self._ended(wanted)
+            self._fetched.append(wanted)
+            self._store_fetched(wait=len(self._fetched) > _MOST_FETCHED)
+
+    def _store_fetched(self, *, wait: bool) -> None:
+        """Stores what all threads have fetched, at once, unless another thread does; locking a cache takes its time."""
+        while self._fetched and self._storing.acquire(blocking=wait):
+            try:
+                some = [self._fetched.popleft() for _ in range(len(self._fetched))]
+                contents = {block: data for wanted in some for block, data in wanted.contents.items()}
+                try:
+                    for block in self._store(contents):
+                        del contents[block]
+                except BaseException as error:
+                    for wanted in some:
+                        wanted.error = wanted.error or error
+                with self._changed:
+                    for wanted in some:
+                        wanted.contents = {block: contents[block] for block in wanted.contents if block in contents}
+                        self._ended(wanted)
+            finally:
+                self._storing.release()
 
     def _ended(self, wanted: Wanted) -> None:
         for block in range(wanted.run.first, wanted.run.first + wanted.run.blocks):

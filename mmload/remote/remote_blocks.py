@@ -16,12 +16,15 @@ from mmload.remote.block_files import BlockFiles
 from mmload.remote.block_grid import Numbers, Run
 from mmload.remote.cache_folder import write_beside_blocks
 from mmload.remote.epoch_plan import EpochPlan
-from mmload.remote.fetching import AHEAD, NOW, Contents, Fetching
+from mmload.remote.fetching import AHEAD, NOW, Contents, Fetching, Wanted
 from mmload.store.checksum import crc32
 from mmload.store.manifest import SplitRecord, shard_name
 
 MOST_JOINED = 4 * 2**20
 """The most bytes of neighboring blocks that one request fetches: a batch may wait for the last of them."""
+
+Asked = dict[int, Wanted]
+"""Blocks -> what fetches them."""
 
 _TRIES = 2  # of bytes with another checksum, which may have been spoiled on their way
 _RUNS_AT_ONCE = 256  # all threads wait meanwhile
@@ -46,7 +49,7 @@ class RemoteBlocks:
     def __init__(self, objects: Objects, root: Path, files: BlockFiles, record: SplitRecord, parallel: int) -> None:
         self.files, self.grid = files, files.grid
         self._objects, self._root, self._record = objects, root, record
-        self._fetching = Fetching(self._fetch, parallel)
+        self._fetching = Fetching(self._fetch, files.store, parallel)
         self._sums: dict[int, BlockChecksums] = {}
         self._sums_locks: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -70,28 +73,38 @@ class RemoteBlocks:
         """Drops what was asked for ahead and is not on its way."""
         self._fetching.forget_ahead()
 
-    def ask(self, blocks: Numbers, *, look: bool = False) -> None:
+    def ask(self, blocks: Numbers, *, look: bool = False) -> Asked:
         """Fetches what a batch needs now, all of it at once, without waiting.
 
         Args:
             blocks: what it needs.
             look: look at the disk for all of them, and not only for those that are not expected there.
+
+        Returns:
+            The blocks that are fetched.
         """
         doubtful = np.unique(blocks if look else blocks[~self.files.expected[blocks]])
         absent = self.files.absent(doubtful) if len(doubtful) else doubtful
-        if len(absent):
-            self._fetching.want(self.grid.runs(absent, MOST_JOINED), NOW)
+        if not len(absent):
+            return {}
+        wanted = self._fetching.want(self.grid.runs(absent, MOST_JOINED), NOW)
+        return {block: each for each in wanted for block in range(each.run.first, each.run.first + each.run.blocks)}
 
-    def content(self, block: int) -> memoryview:
+    def content(self, block: int, asked: Asked) -> memoryview:
         """Returns the bytes of a block, from memory where it had to be fetched: it may be evicted at any time.
+
+        Args:
+            block: its number.
+            asked: what :meth:`ask` returned.
 
         Raises:
             RemoteError, DamagedError: if it cannot be fetched, or has other bytes than were pushed.
             StoreError: if it cannot be stored.
         """
-        run = self.grid.runs(np.array([block]), MOST_JOINED)[0]
+        number = np.array([block])
         for _ in range(_LOOKS):
-            for wanted in self._fetching.want([run], NOW):
+            wanted = asked.get(block)
+            if wanted is not None:
                 wanted.done.wait()
                 if wanted.error is not None:
                     raise _again(wanted.error)
@@ -100,14 +113,15 @@ class RemoteBlocks:
             data = self.files.content(block)
             if data is not None:
                 return data
-        return self._request(run)[block]
+            asked = self.ask(number, look=True)
+        return self._request(self.grid.runs(number, MOST_JOINED)[0])[block]
 
     def close(self) -> None:
         """Ends the threads."""
         self._fetching.close()
 
     def _fetch(self, run: Run) -> Contents:
-        """Fetches and stores those of a run's blocks that are absent; returns their bytes."""
+        """Fetches those of a run's blocks that are absent; returns their bytes."""
         contents: Contents = {}
         absent = []
         for block in self.files.absent(np.arange(run.first, run.first + run.blocks)).tolist():
@@ -117,9 +131,7 @@ class RemoteBlocks:
             else:
                 contents[block] = data
         for part in self.grid.runs(np.array(absent, np.int64), MOST_JOINED):
-            fetched = self._request(part)
-            self.files.store(fetched)
-            contents.update(fetched)
+            contents.update(self._request(part))
         return contents
 
     def _request(self, run: Run) -> Contents:

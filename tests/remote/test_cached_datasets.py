@@ -19,8 +19,8 @@ from written_datasets import of_tensors
 import mmload
 from mmload.errors import DamagedError, RemoteError, StoreError, UsageError
 from mmload.remote import cached_reader
-from mmload.remote.block_files import read_file
 from mmload.remote.push import push
+from mmload.runtime.file_calls import read_files
 from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
@@ -172,11 +172,11 @@ def test_a_block_that_is_evicted_while_its_batch_is_read_is_fetched_again(
     remote["train"].rows(rows)
     path = cache_of(remote).root / BLOCKS / "train/000000/images/3.block"
 
-    def disturbed(name: str, *arguments: Any) -> int | None:
+    def disturbed(*arguments: Any) -> Any:
         path.unlink(missing_ok=True)
-        return read_file(name, *arguments)
+        return read_files(*arguments)
 
-    monkeypatch.setattr(cached_reader, "read_file", disturbed)
+    monkeypatch.setattr(cached_reader, "read_files", disturbed)
     assert torch.equal(remote["train"].rows(rows).images, large["train"].rows(rows).images)
 
 
