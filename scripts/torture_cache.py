@@ -255,7 +255,7 @@ def images_of(split: mmload.Split, rows: list[int], number: int) -> list[np.ndar
     """Reads the images of rows, of squares or of photographs."""
     if number == 0:
         return list(split.reader.array("images", np.array(rows)))
-    return [tensor.numpy() for tensor in split.reader.whole("images").tensors(torch.tensor(rows))]
+    return [tensor.numpy() for tensor in split.reader.sized("images").tensors(torch.tensor(rows))]
 
 
 def compare(image: np.ndarray, expected: np.ndarray, row: int) -> None:

@@ -189,5 +189,5 @@ class Options:
 
 def _usual_side(split: Split) -> int:
     """The short side of most whole photographs of a split."""
-    sides = split.reader.whole("images").index.sizes.min(1)
+    sides = split.reader.sized("images").index.sizes.min(1)
     return int(sorted(sides.tolist())[len(sides) // 2]) if len(sides) else 1

@@ -15,10 +15,10 @@ from mmload.pictures.annotations import name_of
 from mmload.pictures.cells import SHOWN, cells_of, name_of_target
 from mmload.pictures.contact_sheet import Cell
 from mmload.store.dataset_folder import Folder
-from mmload.store.held_file import HeldFile
-from mmload.store.manifest import SplitRecord, shard_name
+from mmload.store.manifest import SplitRecord
+from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import Samples, Source
-from mmload.store.whole_reader import WholeReader
+from mmload.store.split_files import LocalFiles
 
 Rows = npt.NDArray[np.int64]
 
@@ -36,11 +36,10 @@ class SplitRows:
     """
 
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
-        self._folder, self.name, self.record = folder, name, record
+        self.name, self.record = name, record
+        self._reader = RowReader(LocalFiles(folder, name, record))
         self.samples = Samples(folder, name, record)
-        self._starts = np.concatenate([[0], np.cumsum(record.shards.rows)])
         self._members: OrderedDict[int, Rows] = OrderedDict()
-        self._readers: dict[str, WholeReader] = {}
         self._lock = Lock()
 
     @property
@@ -89,7 +88,7 @@ class SplitRows:
         rows = self._checked([row])
         shown = {name: self.record.fields[name] for name in SHOWN if name in self.record.fields}
         fields = {
-            name: self._whole(name).pixels(row)[None] if spec.own_sizes else self._read(name, rows)
+            name: self._reader.sized(name).pixels(row)[None] if spec.own_sizes else self._read(name, rows)
             for name, spec in shown.items()
         }
         return cells_of({**fields, "ids": rows}, self.record.classes)[0]
@@ -122,43 +121,14 @@ class SplitRows:
 
     def _read(self, field: str, rows: Rows) -> npt.NDArray[Any]:
         """Rows of a field: [n, *row shape]."""
-        spec = self.record.fields[field]
-        if spec.dtype == "bfloat16":
+        if self.record.fields[field].dtype == "bfloat16":
             raise UsageError(f"{field} of split {self.name} is bfloat16, which cannot be shown")
-        out = np.empty((len(rows), *spec.shape), spec.dtype)
-        shards = np.searchsorted(self._starts, rows, side="right") - 1
-        for number, (row, shard) in enumerate(zip(rows.tolist(), shards.tolist(), strict=True)):
-            self._fill(field, shard, row - int(self._starts[shard]), out[number : number + 1])
-        return out
+        return self._reader.array(field, rows)
 
     def _blocks(self, field: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """All rows of a field, some at a time, each with the number of its first row."""
-        spec = self.record.fields[field]
-        for shard, record in enumerate(self.record.shards):
-            for first in range(0, record.rows, _AT_ONCE):
-                out = np.empty((min(_AT_ONCE, record.rows - first), *spec.shape), spec.dtype)
-                self._fill(field, shard, first, out)
-                yield int(self._starts[shard]) + first, out
-
-    def _whole(self, field: str) -> WholeReader:
-        """The reader of a field whose rows have their own sizes."""
-        with self._lock:
-            if field not in self._readers:
-                spec = self.record.fields[field]
-                self._readers[field] = WholeReader(self._folder, self.name, self.record, field, spec, self._held)
-            return self._readers[field]
-
-    def _held(self, file: str, shard: int) -> HeldFile:
-        """A file of a shard."""
-        path = f"{self.name}/{shard_name(shard)}/{file}.memmap"
-        record = self.record.shards.file(shard, file)
-        return HeldFile(self._folder, path, record, self._folder.seen(self.name, file, shard))
-
-    def _fill(self, field: str, shard: int, first: int, out: npt.NDArray[Any]) -> None:
-        """Contiguous rows of one shard."""
-        held = self._held(field, shard)
-        held.fill(memoryview(out.reshape(-1).view(np.uint8).data), first * self.record.fields[field].row_bytes)
-        held.check()
+        for first in range(0, self.record.rows, _AT_ONCE):
+            yield first, self._reader.array(field, np.arange(first, min(first + _AT_ONCE, self.record.rows)))
 
 
 def _members(values: npt.NDArray[Any], index: int) -> Rows:

@@ -162,7 +162,7 @@ def _chunk_rows(split: Split) -> int:
 def _read(split: Split, rows: Tensor) -> Iterator[Row]:
     split.check_changed()
     fields: dict[str, Sequence[Any] | npt.NDArray[Any]] = {
-        name: split.reader.whole(name).tensors(rows) if spec.own_sizes else _array(split.reader.gather(name, rows))
+        name: split.reader.sized(name).tensors(rows) if spec.own_sizes else _array(split.reader.gather(name, rows))
         for name, spec in split.fields.items()
     }
     sources = split.source(rows)

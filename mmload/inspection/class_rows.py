@@ -72,7 +72,7 @@ def _of_masks(split: Split) -> ClassRows:
 def _masks(split: Split) -> Iterator[npt.NDArray[np.uint8]]:
     """All masks in order, some of one size at a time: [n, H, W]."""
     if split.fields["masks"].own_sizes:
-        reader = split.reader.whole("masks")
+        reader = split.reader.sized("masks")
         for row in range(len(split)):
             yield np.ascontiguousarray(reader.pixels(row))[None]
     else:

@@ -75,7 +75,7 @@ def thumbnails(
 def _images(split: Split, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
     """Rows as contiguous images [n, C, H, W] of one size, and the number of the first."""
     if split.fields["images"].own_sizes:
-        reader = split.reader.whole("images")
+        reader = split.reader.sized("images")
         for row in range(start, stop):
             yield row, np.ascontiguousarray(reader.pixels(row))[None]
     else:

@@ -168,9 +168,9 @@ def refuse_collate(collate: object, view: View, fields: Sequence[str], framed: b
 
 def _extreme_sizes(view: View) -> torch.Tensor:
     """The sizes of the lowest, narrowest, highest and widest images: what cannot be done to any fails with these."""
-    sizes = view.rows.reader.whole("images").index.sizes
-    if view.chosen is not None:
-        sizes = sizes[view.chosen.numpy()]
+    rows = np.arange(len(view)) if view.chosen is None else view.chosen.numpy()
+    located = view.rows.reader.field("images").located(rows)
+    sizes = np.stack([located["height"], located["width"]], 1)
     ends = [*sizes.argmin(0), *sizes.argmax(0)]
     return torch.from_numpy(sizes[ends].astype(np.int64))
 

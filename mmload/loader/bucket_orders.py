@@ -107,6 +107,6 @@ def bucketed(bucket: str, of: EpochOrder, view: View, batch_size: int, seed: int
 def _aspects(view: View, places: Words) -> NDArray[np.float64]:
     """Width / height of the images at places of a view."""
     ids = view.ids(torch.from_numpy(places.view(np.int64))).numpy()
-    height, width = view.rows.reader.whole("images").index.sizes[ids].T
-    aspects: NDArray[np.float64] = width / height
+    located = view.rows.reader.field("images").located(ids)
+    aspects: NDArray[np.float64] = located["width"] / located["height"]
     return aspects

@@ -25,6 +25,7 @@ from mmload.records import FieldSpec
 from mmload.runtime import shared_segment
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.shared_segment import NotSharedError, Segment
+from mmload.store.field_rows import Places
 from mmload.store.row_reader import memory_of
 from mmload.store.split_views import Rows
 
@@ -178,23 +179,27 @@ def kept_bytes(split: Rows, decoded: bool = False) -> int:
     if not split.fields["images"].own_sizes:
         return len(split) * split.fields["images"].row_bytes
     if not decoded:
-        return int(split.reader.whole("images").index.offsets[-1])
+        return int(_located(split)["bytes"].sum())
     return int(_decoded_lengths(split).sum())
+
+
+def _located(split: Rows) -> Places:
+    return split.reader.field("images").located(np.arange(len(split)))
 
 
 def _decoded_lengths(split: Rows) -> Numbers:
     """Bytes of the pixels of each row, int64 [N]."""
-    lengths: Numbers = split.reader.whole("images").index.sizes.astype(np.int64).prod(1)
-    return lengths * split.fields["images"].channels
+    located = _located(split)
+    lengths: Numbers = located["height"].astype(np.int64) * located["width"] * split.fields["images"].channels
+    return lengths
 
 
 def _offsets_of(split: Rows, decoded: bool) -> Numbers | None:
     """Where rows of a size each begin and end, int64 [N + 1]; None: they have one size."""
     if not split.fields["images"].own_sizes:
         return None
-    if not decoded:
-        return split.reader.whole("images").index.offsets
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(_decoded_lengths(split))])
+    lengths = _decoded_lengths(split) if decoded else _located(split)["bytes"]
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _segment_size(split: Rows, decoded: bool) -> int:

@@ -14,8 +14,7 @@ import torch
 
 from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, PIXELS, SHRINK, START, WIDTH, ImageLines
 from mmload.render.scratch_memory import scratch
-from mmload.store.joined_whole import JoinedWhole
-from mmload.store.whole_reader import WholeReader
+from mmload.store.field_rows import Rows
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
@@ -64,7 +63,7 @@ def all_lines(sizes: npt.NDArray[np.integer]) -> Numbers:
     return np.stack((np.zeros_like(height), height, np.ones_like(height)), 1)
 
 
-def lines_of(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLines:
+def lines_of(stored: StoredRows, reader: Rows) -> ImageLines:
     """The lines of rows, of which the JPEGs are decoded; valid until the next call in this thread.
 
     Args:
@@ -100,7 +99,7 @@ def lines_of(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLine
     return ImageLines(pixels, places)
 
 
-def _together(stored: StoredRows, reader: WholeReader | JoinedWhole) -> ImageLines:
+def _together(stored: StoredRows, reader: Rows) -> ImageLines:
     """:func:`lines_of` where only some rows are JPEGs: the lines of the others are copied beside them."""
     chosen, others = np.flatnonzero(stored.jpeg), np.flatnonzero(~stored.jpeg)
     decoded, places, needed = lines_of(stored.of(chosen), reader), stored.places, stored.needed

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,10 @@ from mmload.runtime import cgroup
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.local_ranks import local_ranks
 from mmload.runtime.shared_segment import NotSharedError
-from mmload.store.row_map import Numbers, Places, RowMap, row_map
+from mmload.store.field_rows import FieldRows, Numbers, Places, read
+from mmload.store.joined_rows import JoinedRows
+from mmload.store.row_map import RowMap, row_map
+from mmload.store.row_reader import memory_of
 from mmload.store.split_views import Rows
 
 TIERS = ("auto", "disk", "memory", "device")
@@ -64,18 +68,18 @@ class Disk(RowCounts):
 
     def __init__(self, split: Rows) -> None:
         super().__init__()
-        self._reader = split.reader
+        self._rows = split.reader.field("images")
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`."""
         self.count(misses=len(rows))
         indices = torch.arange(len(scratch))
-        return ((scratch, indices[:count]) for count in self._reader.parts("images", rows, scratch))
+        return ((scratch, indices[:count]) for count in _read_in_parts(self._rows, rows, scratch))
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
         self.count(misses=len(rows))
-        self._reader.gather_into("images", rows, out)
+        read(self._rows, rows.numpy(), memory_of(out))
 
 
 class MappedRows(RowCounts):
@@ -91,7 +95,7 @@ class MappedRows(RowCounts):
 
     def __init__(self, split: Rows, rows: RowMap) -> None:
         super().__init__()
-        self._split, self._map = split, rows
+        self._rows, self._map = split.reader.field("images"), rows
 
     def _prepared(self, places: Places, refuse: Callable[[int, Exception], Exception]) -> Numbers:
         """Brings rows into memory and counts them; returns where each begins in the map, int64 [B]."""
@@ -112,13 +116,13 @@ class Mapped(MappedRows):
 
     def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`Tier`; what was rendered is checked after it."""
-        places = self._split.reader.located("images", rows.numpy())
+        places = self._rows.located(rows.numpy())
         yield self._images, self._numbers(places)
         self._map.check(places)
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """See :class:`Tier`."""
-        places = self._split.reader.located("images", rows.numpy())
+        places = self._rows.located(rows.numpy())
         torch.index_select(self._images, 0, self._numbers(places), out=out)
         self._map.check(places)
 
@@ -160,7 +164,7 @@ class Memory(RowCounts):
         absent = self._kept.absent(rows)
         self.count(len(rows) - len(absent), len(absent))
         first = 0
-        for count in self._reader.parts("images", absent, scratch) if len(absent) else ():
+        for count in _read_in_parts(self._reader.field("images"), absent, scratch):
             self._kept.write(absent[first : first + count], scratch[:count])
             first += count
 
@@ -190,6 +194,16 @@ class OnDevice(RowCounts):
         """See :class:`Tier`."""
         self.count(len(rows))
         torch.index_select(self.rows, 0, rows, out=out)
+
+
+def _read_in_parts(field: FieldRows | JoinedRows, rows: Tensor, scratch: Tensor) -> Iterator[int]:
+    """Reads rows of one size in turn, as many at a time as fit into ``scratch``; yields how many of it are filled."""
+    numbers, count, most = rows.numpy(), len(rows), len(scratch)
+    starts = np.arange(count) % most * field.spec.row_bytes
+    stops = [*range(most, count, most), count] if count else []
+    arriving = field.arriving(numbers, field.located(numbers), memory_of(scratch), starts, stops)
+    for stop, _ in zip(stops, arriving, strict=True):
+        yield stop - (stop - 1) // most * most
 
 
 def choose(asked: str, split: Rows, device: torch.device, decoded: bool = False) -> tuple[str, str]:
@@ -257,7 +271,7 @@ def make(tier: str, split: Rows, device: torch.device) -> Tier:
         return OnDevice(split, device)
     if tier == "memory":
         return Memory(split)
-    rows = row_map(split.reader, "images", split.fields["images"].row_bytes)
+    rows = row_map(split.reader.field("images"))
     return Disk(split) if rows is None else Mapped(split, rows)
 
 

@@ -10,22 +10,21 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mmload.loader.kept_rows import KeptRows, kept_rows
 from mmload.loader.row_counts import RowCounts
-from mmload.loader.stored_rows import Bytes, Numbers, StoredRows, all_lines, lines_of
+from mmload.loader.stored_rows import Bytes, StoredRows, all_lines, lines_of
 from mmload.loader.tiers import MappedRows
 from mmload.render.image_lines import COUNT, FIRST, LAYOUT, LINES, PIXELS, SHRINK, START
 from mmload.render.scratch_memory import scratch
 from mmload.render.torch_sampling import OwnMasks
-from mmload.store.joined_whole import JoinedWhole
+from mmload.store.field_rows import Numbers, Places, Rows, read
 from mmload.store.row_map import RowMap, row_map
 from mmload.store.row_reader import memory_of
-from mmload.store.split_views import Rows
-from mmload.store.whole_reader import WholeReader, row_requests
+from mmload.store.sized_rows import read_rows
+from mmload.store.split_views import Rows as SplitRows
 from mmload.store.whole_rows import JPEG
 
 PART_BYTES = 2 * 2**20
@@ -47,7 +46,7 @@ class WholeTier(Protocol):
         """Height and width of rows, int64 [B, 2]."""
 
     @property
-    def reader(self) -> WholeReader | JoinedWhole:
+    def reader(self) -> Rows:
         """Where the rows come from."""
 
     def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
@@ -65,7 +64,7 @@ class WholeDisk(RowCounts):
     name = "disk"
     sharing = ""
 
-    def __init__(self, split: Rows) -> None:
+    def __init__(self, split: SplitRows) -> None:
         super().__init__()
         self.reader = whole_reader(split)
 
@@ -77,29 +76,24 @@ class WholeDisk(RowCounts):
         """See :class:`WholeTier`."""
         self.count(misses=len(rows))
         reader, numbers = self.reader, rows.numpy()
-        index, channels = reader.index, reader.spec.channels
-        sizes, jpeg = index.sizes[numbers].astype(np.int64), index.encodings[numbers] == JPEG
-        lines = sizes[:, 1] * channels
-        lengths = index.offsets[numbers + 1] - index.offsets[numbers]
-        skipped = np.where(jpeg, 0, needed[:, 0] * lines)
-        lengths = np.where(jpeg, lengths, (needed[:, 1] - needed[:, 0]) * lines)
-        groups = _groups(np.where(jpeg, sizes[:, 0] * lines, lengths))
+        located = reader.located(numbers)
+        jpeg, sizes = located["encoding"] == JPEG, _sizes_of(located)
+        _cut_to_lines(located, needed, reader.spec.channels)
+        lengths = np.ascontiguousarray(located["bytes"])
+        groups = _groups(np.where(jpeg, sizes.prod(1) * reader.spec.channels, lengths))
         stored = scratch("stored rows", (int(max((lengths[group].sum() for group in groups), default=0)),), torch.uint8)
-        ends = np.concatenate([np.cumsum(lengths[group]) for group in groups]) if groups else lengths
-        requests = row_requests(reader, numbers, memory_of(stored), ends - lengths, lengths, skipped)
-        arriving = reader.served(numbers, requests, [group.stop for group in groups])
+        starts = np.concatenate([np.cumsum(lengths[group]) for group in groups]) - lengths if groups else lengths
+        arriving = reader.arriving(numbers, located, memory_of(stored), starts, [group.stop for group in groups])
         for group, _ in zip(groups, arriving, strict=True):
-            places = np.empty((group.stop - group.start, 7), np.int64)
-            places[:, 0], places[:, 1] = ends[group] - lengths[group], needed[group, 0]
-            places[:, 2], places[:, 3:5] = needed[group, 1] - needed[group, 0], sizes[group]
-            places[:, LAYOUT], places[:, SHRINK] = LINES, 1
+            places = _places(starts[group], sizes[group])
+            places[:, FIRST], places[:, COUNT] = needed[group, 0], needed[group, 1] - needed[group, 0]
             yield StoredRows(numbers[group], jpeg[group], needed[group], stored.numpy(), places, lengths[group])
 
 
 class WholeMapped(MappedRows):
     """Rows of their own sizes, rendered or decoded from the map."""
 
-    def __init__(self, split: Rows, rows: RowMap) -> None:
+    def __init__(self, split: SplitRows, rows: RowMap) -> None:
         super().__init__(split, rows)
         self.reader = whole_reader(split)
 
@@ -109,12 +103,10 @@ class WholeMapped(MappedRows):
 
     def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
         """See :class:`WholeTier`; what was rendered is checked after it."""
-        numbers, index = rows.numpy(), self.reader.index
-        sizes, jpeg = index.sizes[numbers], index.encodings[numbers] == JPEG
-        lines = sizes[:, 1].astype(np.int64) * self.reader.spec.channels
-        located = self._split.reader.located("images", numbers)
-        located["offset"] += np.where(jpeg, 0, needed[:, 0] * lines)
-        located["bytes"] = np.where(jpeg, located["bytes"], (needed[:, 1] - needed[:, 0]) * lines)
+        numbers = rows.numpy()
+        located = self.reader.located(numbers)
+        jpeg, sizes = located["encoding"] == JPEG, _sizes_of(located)
+        _cut_to_lines(located, needed, self.reader.spec.channels)
         starts = self._prepared(located, lambda place, error: self.reader.damaged(int(numbers[place]), str(error)))
         places = _places(starts, sizes)
         places[:, FIRST], places[:, COUNT] = needed[:, 0], needed[:, 1] - needed[:, 0]
@@ -136,7 +128,7 @@ class WholeMemory(RowCounts):
 
     name = "memory"
 
-    def __init__(self, split: Rows, decoded: bool = False) -> None:
+    def __init__(self, split: SplitRows, decoded: bool = False) -> None:
         super().__init__()
         self.reader, self._decoded = whole_reader(split), decoded
         self._kept: KeptRows = kept_rows(split, decoded)
@@ -160,8 +152,9 @@ class WholeMemory(RowCounts):
     def parts(self, rows: Tensor, needed: Numbers) -> Iterator[StoredRows]:
         """See :class:`WholeTier`."""
         self._fetch(rows)
-        numbers, index, memory = rows.numpy(), self.reader.index, self._kept.memory.numpy()
-        starts, sizes, jpeg = self._ends[numbers], index.sizes[numbers], index.encodings[numbers] == JPEG
+        numbers, memory = rows.numpy(), self._kept.memory.numpy()
+        located = self.reader.located(numbers)
+        starts, sizes, jpeg = self._ends[numbers], _sizes_of(located), located["encoding"] == JPEG
         lengths = self._ends[numbers + 1] - starts
         places = _places(starts, sizes)
         if self._decoded:
@@ -175,32 +168,43 @@ class WholeMemory(RowCounts):
         self.count(len(rows) - len(absent), len(absent))
         if not len(absent):
             return
-        numbers, index = absent.numpy(), self.reader.index
-        lengths = index.offsets[numbers + 1] - index.offsets[numbers]
+        numbers = absent.numpy()
+        located = self.reader.located(numbers)
+        lengths = np.ascontiguousarray(located["bytes"])
         room = np.diff(self._ends)[numbers] if self._decoded else lengths
         for group in _groups(np.maximum(lengths, room)):
             ends = np.cumsum(lengths[group])
-            read = scratch("stored rows", (int(ends[-1]),), torch.uint8)
-            memory, firsts = memory_of(read), ends - lengths[group]
-            requests = row_requests(self.reader, numbers[group], memory, firsts, lengths[group])
-            for _ in self.reader.served(numbers[group], requests, [len(requests)]):
-                pass
-            parts = [request.out for request in requests]
+            stored = scratch("stored rows", (int(ends[-1]),), torch.uint8)
+            memory, firsts = memory_of(stored), ends - lengths[group]
+            read(self.reader, numbers[group], memory, firsts)
+            parts = [memory[first:end] for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
             if self._decoded:
-                parts = self._pixels(numbers[group], read.numpy(), firsts, lengths[group])
+                parts = self._pixels(numbers[group], located[group], stored.numpy(), firsts)
             self._kept.write_parts(absent[group], parts, self._ends[numbers[group]].tolist())
 
-    def _pixels(self, rows: Numbers, stored: Bytes, starts: Numbers, lengths: Numbers) -> list[memoryview]:
+    def _pixels(self, rows: Numbers, located: Places, stored: Bytes, starts: Numbers) -> list[memoryview]:
         """The pixels of rows that were read to ``starts`` of ``stored``: of each all lines."""
-        index = self.reader.index
-        places, needed = _places(starts, index.sizes[rows]), all_lines(index.sizes[rows])
-        lines = lines_of(StoredRows(rows, index.encodings[rows] == JPEG, needed, stored, places, lengths), self.reader)
+        sizes, lengths = _sizes_of(located), np.ascontiguousarray(located["bytes"])
+        jpeg, places, needed = located["encoding"] == JPEG, _places(starts, sizes), all_lines(sizes)
+        lines = lines_of(StoredRows(rows, jpeg, needed, stored, places, lengths), self.reader)
         memory, sizes = memory_of(torch.from_numpy(lines.memory)), _pixel_bytes(lines.places, self.reader)
         firsts = lines.places[:, START].tolist()
         return [memory[first : first + size] for first, size in zip(firsts, sizes.tolist(), strict=True)]
 
 
-def _places(starts: Numbers, sizes: npt.NDArray[np.int32]) -> Numbers:
+def _sizes_of(located: Places) -> Numbers:
+    """Height and width of rows, int64 [B, 2]."""
+    return np.stack([located["height"], located["width"]], 1).astype(np.int64)
+
+
+def _cut_to_lines(located: Places, needed: Numbers, channels: int) -> None:
+    """Leaves of the places of rows, but of JPEGs, those of the lines that are needed: [B, 3]."""
+    line = np.where(located["encoding"] == JPEG, 0, located["width"].astype(np.int64) * channels)
+    located["offset"] += needed[:, 0] * line
+    located["bytes"] = np.where(line > 0, (needed[:, 1] - needed[:, 0]) * line, located["bytes"])
+
+
+def _places(starts: Numbers, sizes: Numbers) -> Numbers:
     """Rows whose lines are all there, as :class:`~mmload.render.image_lines.ImageLines` has them."""
     places = np.empty((len(starts), 7), np.int64)
     places[:, 0], places[:, 1], places[:, 2], places[:, 3:5] = starts, 0, sizes[:, 0], sizes
@@ -208,44 +212,44 @@ def _places(starts: Numbers, sizes: npt.NDArray[np.int32]) -> Numbers:
     return places
 
 
-def _pixel_bytes(places: Numbers, reader: WholeReader | JoinedWhole) -> Numbers:
+def _pixel_bytes(places: Numbers, reader: Rows) -> Numbers:
     """Bytes of the pixels of rows, int64 [B]."""
     sizes: Numbers = places[:, 3] * places[:, 4] * reader.spec.channels
     return sizes
 
 
-def make_whole(tier: str, split: Rows, decoded: bool) -> WholeTier:
+def make_whole(tier: str, split: SplitRows, decoded: bool) -> WholeTier:
     """Returns the tier of this name over a split whose images have their own sizes."""
     if tier == "memory":
         return WholeMemory(split, decoded)
-    rows = row_map(split.reader, "images")
+    rows = row_map(split.reader.field("images"))
     return WholeDisk(split) if rows is None else WholeMapped(split, rows)
 
 
-def whole_reader(split: Rows) -> WholeReader | JoinedWhole:
+def whole_reader(split: SplitRows) -> Rows:
     """What reads the images of a split whose rows have a size each."""
-    return split.reader.whole("images")
+    return split.reader.field("images")
 
 
-def own_masks(split: Rows, rows: Tensor, sizes: Tensor) -> OwnMasks:
+def own_masks(split: SplitRows, rows: Tensor, sizes: Tensor) -> OwnMasks:
     """The masks of rows whose masks have a size each.
 
     Raises:
         DamagedError: if one has another size than its image, int64 [B, 2].
         StoreError: if they cannot be read.
     """
-    reader = split.reader.whole("masks")
-    read = reader.rows(rows.numpy())
-    wrong = np.flatnonzero((read.sizes != sizes.numpy()).any(1))
+    reader = split.reader.field("masks")
+    masks = read_rows(reader, rows.numpy())
+    wrong = np.flatnonzero((masks.sizes != sizes.numpy()).any(1))
     if len(wrong):
-        height, width = read.sizes[wrong[0]].tolist()
+        height, width = masks.sizes[wrong[0]].tolist()
         raise reader.damaged(int(rows[wrong[0]]), f"it is {height} x {width}, and its image has another size")
-    return OwnMasks(torch.from_numpy(read.bytes), torch.from_numpy(read.offsets[:-1]))
+    return OwnMasks(torch.from_numpy(masks.bytes), torch.from_numpy(masks.offsets[:-1]))
 
 
-def sizes_of(reader: WholeReader | JoinedWhole, rows: Tensor) -> Tensor:
+def sizes_of(reader: Rows, rows: Tensor) -> Tensor:
     """Height and width of rows, int64 [B, 2]."""
-    return torch.from_numpy(reader.index.sizes[rows.numpy()].astype(np.int64))
+    return torch.from_numpy(_sizes_of(reader.located(rows.numpy())))
 
 
 def _groups(room: Numbers) -> list[slice]:

@@ -28,7 +28,7 @@ def check_scaled(split: Split) -> list[Verdict]:
     Args:
         split: of whole photographs; without JPEGs nothing is compared.
     """
-    reader = split.reader.whole("images")
+    reader = split.reader.sized("images")
     jpegs = np.flatnonzero(reader.index.encodings == JPEG)
     sizes = reader.index.sizes
     found = []
@@ -60,6 +60,6 @@ def _difference(split: Split, row: int, size: list[int]) -> float:
     options = {"fields": ("images",), "sampler": [row], "batch_size": 1, "tier": "disk", "threads": 1}
     with Loader(split, collate=collate, decode="scaled", **options) as loader:  # type: ignore[arg-type]  # a mapping
         (batch,) = loader
-    whole = split.reader.whole("images").tensors(torch.tensor([row]))[0]
+    whole = split.reader.sized("images").tensors(torch.tensor([row]))[0]
     expected = F.resize(whole, size, antialias=True)
     return float((batch.images[0].int() - expected.int()).abs().float().mean())

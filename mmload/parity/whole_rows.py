@@ -46,7 +46,7 @@ def stored_row(split: Split, row: int) -> dict[str, Tensor]:
     """The fields of a row; images and masks that have a size of their own as their pixels."""
     number = torch.tensor([row])
     return {
-        name: (split.reader.whole(name).tensors(number) if spec.own_sizes else split.reader.gather(name, number))[0]
+        name: (split.reader.sized(name).tensors(number) if spec.own_sizes else split.reader.gather(name, number))[0]
         for name, spec in split.fields.items()
     }
 
@@ -57,7 +57,7 @@ def shape_of(split: Split) -> Shape:
     if not spec.own_sizes:
         channels, height, width = spec.shape
         return channels, height, width
-    ((height, width), _) = Counter(map(tuple, split.reader.whole("images").index.sizes.tolist())).most_common(1)[0]
+    ((height, width), _) = Counter(map(tuple, split.reader.sized("images").index.sizes.tolist())).most_common(1)[0]
     return spec.channels, int(height), int(width)
 
 
@@ -72,7 +72,7 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     """
     if not split.fields["images"].own_sizes or reference.images is None:
         return None
-    reader = split.reader.whole("images")
+    reader = split.reader.sized("images")
     if reader.index.encodings[row] != JPEG:
         return None
     if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.file):
@@ -125,7 +125,7 @@ def check_photographs(
     )
     if not plain or any(source.size is None for source in sources):
         return []
-    stored: Sizes = split.reader.whole("images").index.sizes.astype(np.int64)
+    stored: Sizes = split.reader.sized("images").index.sizes.astype(np.int64)
     photographs = np.array([source.size for source in sources], np.int64)
     rotated = (photographs[:, 0] > photographs[:, 1]) != (stored[:, 0] > stored[:, 1])
     photographs[rotated] = photographs[rotated][:, ::-1]  # as the file says, and turned when it was decoded

@@ -8,7 +8,7 @@ from mmload.cloud.client import PARALLEL
 from mmload.cloud.parallel import check_parallel
 from mmload.cloud.urls import is_url
 from mmload.errors import UsageError
-from mmload.remote.cached_reader import CachedReader, RemoteFolder
+from mmload.remote.cached_reader import CachedFiles, CachedReader, RemoteFolder
 from mmload.remote.dataset_cache import dataset_cache
 from mmload.runtime.byte_sizes import parse_bytes
 from mmload.store.dataset import Dataset, Split
@@ -59,4 +59,4 @@ class CachedDataset(Dataset):
 class CachedSplit(Split):
     """A split of a dataset in object storage."""
 
-    reader_type = CachedReader
+    reader_type, files_type = CachedReader, CachedFiles

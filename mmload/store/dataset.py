@@ -20,12 +20,14 @@ from mmload.records import FieldSpec
 from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import Folder
 from mmload.store.field_files import files_of
+from mmload.store.held_file import check_files
 from mmload.store.manifest import SplitRecord
 from mmload.store.memory_map import OpenFile, joinable, mapped
 from mmload.store.opening import opened
 from mmload.store.row_numbers import is_single_row, row_array, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import Samples, Source
+from mmload.store.split_files import LocalFiles
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -108,12 +110,13 @@ class Split:
     """
 
     reader_type: ClassVar[Callable[..., RowReader]] = RowReader
+    files_type: ClassVar[Callable[..., LocalFiles]] = LocalFiles
 
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.folder = folder
         self.name = name
         self.record = record
-        self.reader = self.reader_type(folder, name, record)
+        self.reader = self.reader_type(self.files_type(folder, name, record))
         self._samples = Samples(folder, name, record)
 
     @property
@@ -140,7 +143,7 @@ class Split:
     def _revisions(self) -> str:
         """A digest of the revisions of the files."""
         shards = range(len(self.record.shards))
-        found = [self.reader.revision(name, shard) for name in files_of(self.fields) for shard in shards]
+        found = [self.reader.files.revision(name, shard) for name in files_of(self.fields) for shard in shards]
         return sha256(repr(found).encode()).hexdigest()
 
     @property
@@ -223,7 +226,7 @@ class Split:
             fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.own_sizes}
             if len(fields) == len(self.fields):
                 return make_batch(fields, len(numbers), ids=numbers)
-            own = {n: self.reader.whole(n).tensors(numbers) for n, spec in self.fields.items() if spec.own_sizes}
+            own = {n: self.reader.sized(n).tensors(numbers) for n, spec in self.fields.items() if spec.own_sizes}
             return make_ragged_batch(fields, own, numbers)
         except MmloadError:
             raise
@@ -359,9 +362,9 @@ class Split:
         if not rows:
             return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
         if joinable(sizes):
-            files = [(self.reader.path(name, index), self.reader.handle(name, index)) for index in shards]
-            flat = mapped([OpenFile(*file, size) for file, size in zip(files, sizes, strict=True)])
-            self.reader.check(name, shards)
+            files = [self.reader.files.held(name, index) for index in shards]
+            flat = mapped([OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)])
+            check_files(files)
             return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
         if rows * spec.row_bytes <= _SMALL_SHARE * self.record.bytes:
             return self.reader.gather(name, torch.arange(rows))

@@ -8,7 +8,7 @@ opened: one ``fstat`` for each file of a batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mmload.errors import DamagedError, StoreError
 from mmload.runtime.positioned_reads import read_at
@@ -107,3 +107,13 @@ class HeldFile:
         except OSError as error:
             raise StoreError(f"cannot read {self.path} ({error.strerror})") from error
         return f"{checksum:08x}" == self._record.crc32
+
+
+def check_files(files: Iterable[HeldFile]) -> None:
+    """Checks that what was read of files belongs to the dataset that was opened: one ``fstat`` each.
+
+    Raises:
+        DamagedError, StoreError: if a file was written to.
+    """
+    for file in set(files):
+        file.check()

@@ -69,7 +69,7 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     split.check_changed()
     shown = {name: split.fields[name] for name in SHOWN if name in split.fields}
     fields = {name: split.reader.array(name, numbers) for name, of in shown.items() if not of.own_sizes}
-    own = [split.reader.whole(name) for name, of in shown.items() if of.own_sizes]
+    own = [split.reader.sized(name) for name, of in shown.items() if of.own_sizes]
     if not own:
         return cells_of({**fields, "ids": numbers}, split.classes)
     names = [name for name, of in shown.items() if of.own_sizes]

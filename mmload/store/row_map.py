@@ -6,58 +6,29 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmload.errors import MmloadError, StoreError
 from mmload.runtime.bus_errors import Guard
-from mmload.store.file_requests import check_files
-from mmload.store.held_file import HeldFile
+from mmload.store.field_rows import Numbers, Places, Rows
+from mmload.store.held_file import HeldFile, check_files
 from mmload.store.memory_map import OpenFile, mapped
-
-Numbers = NDArray[np.int64]
-
-ROW = np.dtype([("file", np.int64), ("offset", np.int64), ("bytes", np.int64)])
-"""Where a row is: the number of its file, its first byte there, and its bytes."""
-
-Places = NDArray[np.void]
-"""Structured [B] of :data:`ROW`."""
 
 MOST_FILES = 16_000
 """With more files than this, rows are read: a process may have 65,530 maps on Linux, and a file and its gap are two."""
 
 
-class MappableRows(Protocol):
-    """A reader of rows that lie in files. Thread-safe."""
-
-    def files(self, name: str) -> tuple[list[HeldFile], list[int]] | None:
-        """Returns the files of a field's rows and the bytes of each; None where rows lie in no files of their own."""
-
-    def located(self, name: str, rows: Numbers) -> Places:
-        """Returns where rows, int64 [B], lie in these files."""
-
-
-def row_map(reader: MappableRows, name: str, unit: int = 1) -> RowMap | None:
-    """Maps the rows of a field; returns None where they cannot be mapped, or not be brought in safely.
-
-    Args:
-        reader: of the rows.
-        name: the field.
-        unit: bytes of a row of a field whose rows have one size.
-    """
+def row_map(field: Rows) -> RowMap | None:
+    """Maps the rows of a field; returns None where they cannot be mapped, or not be brought in safely."""
     from mmload.runtime.resident_pages import can_populate
 
     try:
-        found = reader.files(name) if can_populate() else None
+        found = field.files() if can_populate() else None
         if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
             return None
-        return RowMap(*found, unit)
-    except (
-        OSError,
-        MmloadError,
-    ):  # a limit of the address space; or a file that cannot be read, which may not be needed
+        return RowMap(*found, 1 if field.spec.own_sizes else field.spec.row_bytes)
+    except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
         return None
 
 

@@ -6,7 +6,7 @@ and seed the samples' random draws, so a row of a subset is augmented as it is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
@@ -19,34 +19,20 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.errors import UsageError, counted
 from mmload.records import FieldSpec
 from mmload.store.dataset import Split
-from mmload.store.held_file import HeldFile
-from mmload.store.joined_whole import JoinedWhole
-from mmload.store.row_map import ROW, Places
+from mmload.store.field_rows import FieldRows, Numbers, read
+from mmload.store.joined_rows import JoinedRows
 from mmload.store.row_numbers import row_numbers, rows_digest
-from mmload.store.row_reader import SMALL_ROW
-from mmload.store.whole_reader import Numbers, WholeReader
+from mmload.store.row_reader import SMALL_ROW, memory_of
 
 
 class Reader(Protocol):
     """Reads rows, as :class:`mmload.store.row_reader.RowReader` does. Thread-safe."""
 
+    def field(self, name: str) -> FieldRows | JoinedRows:
+        """Returns the rows of a field."""
+
     def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """Rows of a field."""
-
-    def gather_into(self, name: str, rows: Tensor, out: Tensor, out_rows: Tensor | None = None) -> None:
-        """Rows of a field into memory."""
-
-    def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
-        """Rows in turn, as many at a time as fit into ``scratch``."""
-
-    def files(self, name: str) -> tuple[list[HeldFile], list[int]] | None:
-        """The files of a field's rows and the bytes of each; None where rows cannot be mapped."""
-
-    def located(self, name: str, rows: Numbers) -> Places:
-        """Where rows lie in these files."""
-
-    def whole(self, name: str) -> WholeReader | JoinedWhole:
-        """The rows of a field whose rows have a size each."""
 
 
 @runtime_checkable
@@ -188,7 +174,7 @@ class _JoinedReader:
 
     def __init__(self, splits: list[Split], pieces: list[range | Tensor]) -> None:
         self._splits = splits
-        self._whole: dict[str, JoinedWhole] = {}
+        self._fields: dict[str, JoinedRows] = {}
         self._starts = np.cumsum([0, *map(len, splits)])[:-1]
         self._ends = np.cumsum([len(piece) for piece in pieces])
         runs = [piece for piece in pieces if isinstance(piece, range)]
@@ -207,68 +193,26 @@ class _JoinedReader:
             return sha256(self._table.tobytes()).hexdigest()
         return (*self._ends.tolist(), *self._shifts.tolist())
 
+    def field(self, name: str) -> JoinedRows:
+        """See :class:`Reader`."""
+        if name not in self._fields:
+            fields = [split.reader.field(name) for split in self._splits]
+            self._fields[name] = JoinedRows(fields, self._owners, len(self))
+        return self._fields[name]
+
     def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """See :class:`Reader`."""
         spec = self._splits[0].fields[name]
         if out is None:
             out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
         if spec.row_bytes > SMALL_ROW:
-            self.gather_into(name, rows, out)
-        else:  # the splits may keep it in memory
-            for split, numbers, targets in self._by_split(rows, None):
-                out[targets] = split.reader.gather(name, numbers)
-        return out
-
-    def gather_into(self, name: str, rows: Tensor, out: Tensor, out_rows: Tensor | None = None) -> None:
-        """See :class:`Reader`."""
-        for split, numbers, targets in self._by_split(rows, out_rows):
-            split.reader.gather_into(name, numbers, out, targets)
-
-    def files(self, name: str) -> tuple[list[HeldFile], list[int]] | None:
-        """See :class:`Reader`; the files of all splits."""
-        files: list[HeldFile] = []
-        sizes: list[int] = []
-        for split in self._splits:
-            found = split.reader.files(name)
-            if found is None:
-                return None
-            files, sizes = files + found[0], sizes + found[1]
-        return files, sizes
-
-    def located(self, name: str, rows: Numbers) -> Places:
-        """See :class:`Reader`."""
-        places, first = np.empty(len(rows), ROW), 0
-        owners, numbers = self._owners(rows)
-        for owner, split in enumerate(self._splits):
-            owned = np.flatnonzero(owners == owner)
-            found = split.reader.located(name, numbers[owned])
-            found["file"] += first
-            places[owned] = found
-            first += len(split.record.shards)
-        return places
-
-    def whole(self, name: str) -> JoinedWhole:
-        """See :class:`Reader`."""
-        if name not in self._whole:
-            readers = [split.reader.whole(name) for split in self._splits]
-            self._whole[name] = JoinedWhole(readers, self._owners, len(self))
-        return self._whole[name]
-
-    def parts(self, name: str, rows: Tensor, scratch: Tensor) -> Iterator[int]:
-        """See :class:`Reader`."""
-        for start in range(0, len(rows), len(scratch)):
-            part = rows[start : start + len(scratch)]
-            self.gather_into(name, part, scratch)
-            yield len(part)
-
-    def _by_split(self, rows: Tensor, out_rows: Tensor | None) -> Iterator[tuple[Split, Tensor, Tensor]]:
-        """Each split with some of the rows, their numbers in it, and the rows of the output that they go to."""
+            read(self.field(name), rows.numpy(), memory_of(out))
+            return out
         owners, numbers = self._owners(rows.numpy())
-        for owner in np.unique(owners).tolist():
+        for owner in np.unique(owners).tolist():  # the splits may keep it in memory
             owned = np.flatnonzero(owners == owner)
-            rows_of_split = torch.from_numpy(numbers[owned])
-            indices = torch.from_numpy(owned)
-            yield self._splits[owner], rows_of_split, indices if out_rows is None else out_rows[indices]
+            out[owned] = self._splits[owner].reader.gather(name, torch.from_numpy(numbers[owned]))
+        return out
 
     def _owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Which split each row is of, and its number there: int64 [B] each."""

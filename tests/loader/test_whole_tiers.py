@@ -54,7 +54,7 @@ def expected(path: Path, collate: Collate, seed: int = 3, epoch: int = 0) -> dic
     split = open_dataset(path)["train"]
     found = {}
     for row in range(len(split)):
-        image = torch.from_numpy(np.ascontiguousarray(split.reader.whole("images").pixels(row)))
+        image = torch.from_numpy(np.ascontiguousarray(split.reader.sized("images").pixels(row)))
         seeds = sample_seeds(seed, epoch, torch.tensor([row]))
         batch = Batch(images=image[None], ids=torch.tensor([row]), seeds=seeds, batch_size=[1])
         found[row] = collate(batch).images[0]
@@ -110,7 +110,7 @@ def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest
     decode = jpeg_strips.decode_lines
     monkeypatch.setattr(jpeg_strips, "decode_lines", lambda *args: calls.append(1) or decode(*args))  # type: ignore[func-returns-value]
     wanted = [expected(dataset, crop(), epoch=epoch) for epoch in range(2)]
-    jpegs = int((split.reader.whole("images").index.encodings == JPEG).sum())
+    jpegs = int((split.reader.sized("images").index.encodings == JPEG).sum())
     with Loader(split, collate=crop(), seed=3, tier="memory", batch_size=4, decoded=True, shuffle=True) as loader:
         for epoch in range(2):
             for batch in loader:
@@ -129,7 +129,7 @@ def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest
 def test_pixels_count_where_memory_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(200, 200)] * 4), encoding="jpeg")
     split = open_dataset(path)["train"]
-    stored = int(split.reader.whole("images").index.offsets[-1])
+    stored = int(split.reader.sized("images").index.offsets[-1])
     assert stored < 100_000
     monkeypatch.setattr(tiers, "unfilled_bytes", lambda: 0)  # of whatever else this machine keeps
     for free, tier, decoded in ((stored, "disk", False), (959_998, "memory", False), (960_000, "memory", True)):

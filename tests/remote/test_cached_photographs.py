@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from mmload.remote.block_checksums import SMALLEST_BLOCK, SMALLEST_OWN, BlockChe
 from mmload.remote.block_grid import BlockGrid
 from mmload.remote.push import push
 from mmload.store.dataset import Dataset
+from mmload.store.sized_rows import read_rows
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
 
@@ -77,7 +79,7 @@ def test_blocks_hold_whole_rows() -> None:
 
 def test_runs_of_blocks_cover_their_bytes(url: str, photographs: Dataset, tmp_path: Path) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
-    index = remote["train"].reader.whole("images").index
+    index = remote["train"].reader.sized("images").index
     grid: BlockGrid = cache_of(remote).blocks("train", "images", index.offsets).grid
     blocks = grid.of_rows(np.arange(len(SIZES)))
     assert 15 < grid.blocks < len(SIZES)
@@ -140,7 +142,9 @@ def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str
     again = pickle.loads(pickle.dumps(remote))
     assert torch.equal(again[7].masks, local[7].masks)
     rows = np.array([38, 0, 1, 1, 12])
-    assert np.array_equal(again.reader.whole("images").rows(rows).bytes, local.reader.whole("images").rows(rows).bytes)
+    assert np.array_equal(
+        read_rows(again.reader.field("images"), rows).bytes, read_rows(local.reader.field("images"), rows).bytes
+    )
     decoded = local.fields["images"].encoding != "raw"
     for options in ({"tier": "memory"}, {"tier": "memory", "decoded": decoded}, {"bucket": "aspect"}):
         assert same(batches(remote, shuffle=True, **options), batches(local, shuffle=True, **options))
@@ -150,10 +154,10 @@ def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str
 
 def test_what_a_crash_of_the_machine_lost_is_fetched_again(photographs: Dataset, url: str, tmp_path: Path) -> None:
     rows = np.arange(11)
-    expected = photographs["train"].reader.whole("images").rows(rows).bytes
+    expected = read_rows(photographs["train"].reader.field("images"), rows).bytes
     for fetched in (len(expected), 0, None):
         remote = mmload.open(url, cache=tmp_path / "cache")
-        assert np.array_equal(remote["train"].reader.whole("images").rows(rows).bytes, expected)
+        assert np.array_equal(read_rows(remote["train"].reader.field("images"), rows).bytes, expected)
         blocks, root = remote["train"].reader.blocks("images"), cache_of(remote).root  # type: ignore[attr-defined]
         if fetched is None:
             assert 0 < blocks.fetched_bytes < len(expected)
@@ -216,8 +220,10 @@ def test_processes_share_a_cache(photographs: Dataset, url: str, tmp_path: Path)
     code = f"""if True:
         import mmload
         import numpy as np
+        from functools import partial
+        from mmload.store.sized_rows import read_rows
         remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit=1_200_000)
-        total, read = 0, remote["train"].reader.whole("images").rows
+        total, read = 0, partial(read_rows, remote["train"].reader.field("images"))
         for epoch in range(4):
             for row in range({len(SIZES)} - 3):
                 total += int(read(np.arange(row, row + 3)).bytes.sum())
@@ -225,6 +231,6 @@ def test_processes_share_a_cache(photographs: Dataset, url: str, tmp_path: Path)
     """
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     totals = [int(process.communicate(timeout=100)[0]) for process in running]
-    read = photographs["train"].reader.whole("images").rows
+    read = partial(read_rows, photographs["train"].reader.field("images"))
     expected = sum(int(read(np.arange(row, row + 3)).bytes.sum()) for row in range(len(SIZES) - 3))
     assert totals == [4 * expected] * 2

@@ -35,9 +35,8 @@ def split(folder: Path, tmp_path: Path) -> Split:
 
 def maps_of(split: Split) -> int:
     """How many maps of the split's files this process has."""
-    return (
-        Path("/proc/self/maps").read_text().count(str(split.reader.path("images", 0))[: -len("000000/images.memmap")])
-    )
+    name = split.reader.files.held("images", 0).path
+    return Path("/proc/self/maps").read_text().count(name[: -len("000000/images.memmap")])
 
 
 @contextmanager

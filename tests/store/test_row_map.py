@@ -42,10 +42,10 @@ def test_rows_of_joined_splits_lie_where_they_are_located(tmp_path: Path, side: 
     joined = mmload.Loader(torch.utils.data.ConcatDataset(parts)).split
     rows = np.random.default_rng(0).permutation(ROWS)
     row_bytes = 3 * side * side
-    mapped = row_map(joined.reader, "images", row_bytes)
+    mapped = row_map(joined.reader.field("images"))
     assert mapped is not None
     for _ in range(2):
-        starts, absent = mapped.prepare(joined.reader.located("images", rows), lambda _, error: error)
+        starts, absent = mapped.prepare(joined.reader.field("images").located(rows), lambda _, error: error)
         assert absent <= ROWS
         assert (starts % row_bytes == 0).all()
         found = np.stack([mapped.memory[start : start + row_bytes] for start in starts.tolist()])
@@ -80,9 +80,13 @@ def test_mapped_batches_equal_read_ones(tmp_path: Path, monkeypatch: pytest.Monk
 def test_small_rows_come_with_their_neighbors(tmp_path: Path) -> None:
     count = 3 * SEGMENT_BYTES // (3 * 32 * 32)
     split = squares(tmp_path, 32, shards=1, rows=count)[0]["train"]  # type: ignore[index]
-    mapped = row_map(split.reader, "images", 3 * 32 * 32)
+    mapped = row_map(split.reader.field("images"))
     assert mapped is not None
-    prepare = lambda rows: mapped.prepare(split.reader.located("images", np.array(rows)), lambda _, error: error)[1]  # noqa: E731
+
+    def prepare(rows: list[int]) -> int:
+        """How many of the rows had to be read."""
+        return mapped.prepare(split.reader.field("images").located(np.array(rows)), lambda _, error: error)[1]
+
     assert prepare([0]) == 1
     assert prepare([1, 2, count - 1]) == 1
     assert prepare([0, 1, count - 1]) == 0
@@ -94,9 +98,9 @@ def test_evicted_rows_are_counted_and_come_back(tmp_path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    mapped = row_map(split.reader, "images", 3 * 200 * 200)
+    mapped = row_map(split.reader.field("images"))
     assert mapped is not None
-    places = split.reader.located("images", np.arange(ROWS))
+    places = split.reader.field("images").located(np.arange(ROWS))
     starts, absent = mapped.prepare(places, lambda _, error: error)
     if absent == 0:
         pytest.skip("this file system does not evict")
@@ -110,9 +114,9 @@ def test_evicted_rows_are_counted_and_come_back(tmp_path: Path) -> None:
 def test_a_page_that_is_gone_is_an_error_and_no_signal(tmp_path: Path) -> None:
     """The file ends between the look at it and the reading: the reader goes on with zeros, which are then refused."""
     split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
-    mapped = row_map(split.reader, "images", 3 * 200 * 200)
+    mapped = row_map(split.reader.field("images"))
     assert mapped is not None
-    places = split.reader.located("images", np.array([ROWS - 1]))
+    places = split.reader.field("images").located(np.array([ROWS - 1]))
     (start,), _ = mapped.prepare(places, lambda _, error: error)
     content = next(tmp_path.rglob("images.memmap")).read_bytes()
     os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
@@ -211,11 +215,11 @@ def test_files_that_change_under_a_loader_give_right_pixels_or_an_error(tmp_path
 def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split = squares(tmp_path, 32, shards=1)[0]["train"]  # type: ignore[index]
     monkeypatch.setattr(row_map_module, "MOST_FILES", 0)
-    assert row_map(split.reader, "images", 3072) is None
+    assert row_map(split.reader.field("images")) is None
     monkeypatch.setattr(row_map_module, "MOST_FILES", 9)
-    assert row_map(split.reader, "images", 3072) is not None
+    assert row_map(split.reader.field("images")) is not None
     with monkeypatch.context() as patch:
         patch.setattr(memory_map, "_system_mmap", lambda: lambda *_: memory_map._FAILED)
-        assert row_map(split.reader, "images", 3072) is None
+        assert row_map(split.reader.field("images")) is None
     os.truncate(next(tmp_path.rglob("images.memmap")), 100)
-    assert row_map(split.reader, "images", 3072) is None
+    assert row_map(split.reader.field("images")) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor
 from written_datasets import of_tensors
 
-import mmload.store.row_reader
+from mmload.errors import DamagedError
 from mmload.loader import Loader
+from mmload.store import file_reads
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
-from mmload.store.row_reader import RowReader
+from mmload.store.field_rows import read
+from mmload.store.row_reader import RowReader, memory_of
+from mmload.store.split_files import LocalFiles
 
 ROWS = torch.tensor([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
 ROW_BYTES = 3 * 32 * 32
@@ -24,7 +28,7 @@ ROW_BYTES = 3 * 32 * 32
 @pytest.fixture
 def reader(dataset: Dataset) -> RowReader:
     """Of 18 rows in shards of 5."""
-    return RowReader(dataset["train"].folder, "train", dataset["train"].record)
+    return RowReader(LocalFiles(dataset["train"].folder, "train", dataset["train"].record))
 
 
 Told = list[tuple[int, int]]
@@ -40,36 +44,43 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return heard
 
 
+def in_parts(reader: RowReader, rows: Tensor, most: int) -> list[Tensor]:
+    """Images, as many at a time as fit into memory for ``most``."""
+    scratch, field = torch.empty(most, 3, 32, 32, dtype=torch.uint8), reader.field("images")
+    starts = np.arange(len(rows)) % most * ROW_BYTES
+    stops = [*range(most, len(rows), most), len(rows)] if len(rows) else []
+    arriving = field.arriving(rows.numpy(), field.located(rows.numpy()), memory_of(scratch), starts, stops)
+    return [scratch[: (stop - 1) % most + 1].clone() for stop, _ in zip(stops, arriving, strict=True)]
+
+
 def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:
     out = torch.zeros(18, 3, 32, 32, dtype=torch.uint8)
     places = torch.tensor([2, 3, 4, 5, 0, 17])
-    reader.gather_into("images", torch.tensor([3, 4, 5, 6, 9, 8]), out, places)
+    read(reader.field("images"), np.array([3, 4, 5, 6, 9, 8]), memory_of(out), places.numpy() * ROW_BYTES)
     assert torch.equal(out[places], images[[3, 4, 5, 6, 9, 8]])
     assert not out[[1, *range(6, 17)]].any()
 
 
 def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
     for rows in (ROWS, torch.arange(18), torch.arange(17, -1, -1), torch.tensor([], dtype=torch.int64)):
-        out = torch.empty(len(rows), 3, 32, 32, dtype=torch.uint8)
-        reader.gather_into("images", rows, out)
+        out = reader.gather("images", rows)
         assert torch.equal(out, images[rows])
         for size in (1, 4, 40):
-            scratch = torch.empty(size, 3, 32, 32, dtype=torch.uint8)
-            parts = [scratch[:count].clone() for count in reader.parts("images", rows, scratch)]
+            parts = in_parts(reader, rows, size)
             assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
             assert torch.equal(torch.cat([out[:0], *parts]), images[rows])
 
 
 def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    read = mmload.store.file_requests._read_cached
+    read_cached = file_reads._read_cached
 
     def counted(handle: int, out: memoryview, offset: int) -> int:
         sizes.append(len(out) // ROW_BYTES)
-        return read(handle, out, offset)
+        return read_cached(handle, out, offset)
 
-    monkeypatch.setattr(mmload.store.row_reader, "_JOINED_BYTES", 2 * ROW_BYTES)
-    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", counted)
+    monkeypatch.setattr(file_reads, "_MOST_BYTES", 2 * ROW_BYTES)
+    monkeypatch.setattr(file_reads, "_read_cached", counted)
     assert torch.equal(reader.gather("images", torch.arange(9)), images[:9])
     assert sizes[:1] == [2]
 
@@ -83,18 +94,24 @@ def test_a_cold_batch_is_announced_from_its_first_missing_row(
         size = left.pop(0) if left else 0
         return os.preadv(handle, [out[:size]], offset) if size else 0
 
-    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", cached)
-    scratch = torch.empty(2, 3, 32, 32, dtype=torch.uint8)
+    monkeypatch.setattr(file_reads, "_read_cached", cached)
     rows = torch.tensor([1, 8, 4, 12, 16])
-    parts = [scratch[:count].clone() for count in reader.parts("images", rows, scratch)]
-    assert torch.equal(torch.cat(parts), images[rows])
+    assert torch.equal(torch.cat(in_parts(reader, rows, 2)), images[rows])
     assert told == [(4 * ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, ROW_BYTES), (ROW_BYTES, ROW_BYTES)]
+
+
+def test_the_row_that_cannot_be_read_is_named(dataset: Dataset, tmp_path: Path) -> None:
+    shutil.copytree(dataset.path, tmp_path / "copy")
+    reader = open_dataset(tmp_path / "copy")["train"].reader
+    os.truncate(reader.files.held("images", 1).path, 3 * ROW_BYTES + 5)  # of the fourth row of the second shard
+    with pytest.raises(DamagedError, match=r"images of row 8 of split 'train' of .*000001/images.memmap ends at byte"):
+        read(reader.field("images"), np.arange(18), memoryview(bytearray(18 * ROW_BYTES)))
 
 
 def test_a_warm_batch_is_not_announced(reader: RowReader, images: Tensor, told: Told) -> None:
     if not hasattr(os, "RWF_NOWAIT"):
         pytest.skip("this system cannot read without waiting")
-    with open(reader.path("images", 0), "rb") as file:
+    with open(reader.files.held("images", 0).path, "rb") as file:
         try:
             os.preadv(file.fileno(), [bytearray(10)], 0, os.RWF_NOWAIT)
         except OSError as error:
@@ -120,12 +137,12 @@ def test_a_hint_that_is_refused_does_no_harm(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
-    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(file_reads, "_read_cached", lambda handle, out, offset: 0)
     assert torch.equal(reader.gather("images", ROWS), images[ROWS])
 
 
 def test_tiers_read_cold_files_alike(dataset: Dataset, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmload.store.file_requests, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(file_reads, "_read_cached", lambda handle, out, offset: 0)
     for tier in ("disk", "memory"):
         with Loader(dataset, batch_size=4, shuffle=True, tier=tier, threads=2) as loader:
             for batch in loader:

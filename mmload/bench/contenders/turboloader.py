@@ -177,7 +177,7 @@ def write_tar(task: Task, folder: Path) -> None:
 
 def write_tar_of_rows(task: Task, folder: Path) -> None:
     """Write the task's repeats of the stored JPEGs."""
-    reader = task.rows.reader.whole("images")
+    reader = task.rows.reader.sized("images")
     with tarfile.open(folder / _TAR, "w") as tar:
         for number in range(task.epoch_images):
             data = reader.encoded(number % len(task.rows)).tobytes()
