@@ -27,8 +27,7 @@ _ADDRESS_AT = 16  # bytes before si_addr in siginfo_t, on 64 bits
 
 _guards: dict[int, Guard] = {}
 _installing = threading.Lock()
-_installed: list[Any] = []  # the handler that is in force
-_functions: list[Any] = []  # all that the system may still refer to
+_functions: dict[int | None, Any] = {}  # every handler by its address, as the system may still refer to all of them
 
 
 class Guard:
@@ -44,9 +43,16 @@ class Guard:
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self._start, self.faults = memory.ctypes.data, 0
         self._stop = self._start + len(memory)
-        _install()
         _guards[id(self)] = self
         weakref.finalize(memory, _guards.pop, id(self), None)
+
+    def arm(self) -> None:
+        """Puts the handler in force before the memory is read, as others may have installed theirs since.
+
+        PyTorch does so in each worker process of a DataLoader, Ray when it connects.
+        """
+        if _library is not None and _handler_in_force(_library) not in _functions:
+            _install(_library)
 
     def covers(self, address: int) -> bool:
         """Returns whether an address lies in the memory."""
@@ -64,32 +70,46 @@ class _Action(ctypes.Structure):
     )
 
 
-def _install() -> None:
-    """Installs the handler, once a process."""
+def _c_library() -> ctypes.PyDLL | None:
+    """Returns the C library; its calls keep the interpreter lock, as they are short. None where this is not Linux."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.PyDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+    )
+    return library
+
+
+_library = _c_library()
+
+
+def _handler_in_force(library: ctypes.PyDLL) -> int | None:
+    """Returns the address of the process's handler."""
+    action = _Action()
+    library.sigaction(int(signal.SIGBUS), None, ctypes.byref(action))
+    address: int | None = action.handler
+    return address
+
+
+def _install(library: ctypes.PyDLL) -> None:
+    """Installs a handler in front of the one that is in force, which gets the faults of all other memory."""
+    before, action = _Action(), _Action()
+
+    def handle(number: int, info: int, context: int) -> None:
+        address = ctypes.c_uint64.from_address(info + _ADDRESS_AT).value
+        for guard in list(_guards.values()):
+            if guard.covers(address):
+                guard.faults += 1
+                page = address // mmap.PAGESIZE * mmap.PAGESIZE
+                if library.mmap(page, mmap.PAGESIZE, _READ_WRITE, _FIXED_ZEROS, -1, 0) == page:
+                    return
+        library.sigaction(number, ctypes.byref(before), None)  # the instruction faults again, and is handled there
+
+    function = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(handle)
+    action.handler = ctypes.cast(function, ctypes.c_void_p).value
+    action.flags = _SIGINFO | _NODEFER
     with _installing:
-        if _installed or sys.platform != "linux":
-            return
-        library = ctypes.CDLL(None, use_errno=True)
-        library.mmap.restype = ctypes.c_void_p
-        library.mmap.argtypes = (
-            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
-        )
-        before, action = _Action(), _Action()
-
-        def handle(number: int, info: int, context: int) -> None:
-            address = ctypes.c_uint64.from_address(info + _ADDRESS_AT).value
-            for guard in list(_guards.values()):
-                if guard.covers(address):
-                    guard.faults += 1
-                    page = address // mmap.PAGESIZE * mmap.PAGESIZE
-                    if library.mmap(page, mmap.PAGESIZE, _READ_WRITE, _FIXED_ZEROS, -1, 0) == page:
-                        return
-            library.sigaction(number, ctypes.byref(before), None)  # the instruction faults again, and is handled there
-            _installed.clear()
-
-        function = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(handle)
-        action.handler = ctypes.cast(function, ctypes.c_void_p).value
-        action.flags = _SIGINFO | _NODEFER
-        if library.sigaction(int(signal.SIGBUS), ctypes.byref(action), ctypes.byref(before)) == 0:
-            _installed.append(function)
-            _functions.append(function)
+        _functions[action.handler] = function
+        library.sigaction(int(signal.SIGBUS), ctypes.byref(action), ctypes.byref(before))

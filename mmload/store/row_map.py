@@ -86,6 +86,7 @@ class RowMap:
         Raises:
             DamagedError, StoreError: if a file was truncated, written to, or cannot be read.
         """
+        self._guard.arm()
         self.check(places)  # before: a truncated file cannot be read
         files = np.ascontiguousarray(places["file"])
         starts: Numbers = self._ranges.firsts[files] + places["offset"]

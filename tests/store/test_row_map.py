@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import mmload
 from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.errors import MmloadError
 from mmload.loader import tiers, whole_tiers
+from mmload.runtime.bus_errors import Guard
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate
 from mmload.store import memory_map
 from mmload.store import row_map as row_map_module
@@ -111,8 +113,27 @@ def test_evicted_rows_are_counted_and_come_back(tmp_path: Path) -> None:
     assert mapped.prepare(places, lambda _, error: error)[1] == 0
 
 
-def test_a_page_that_is_gone_is_an_error_and_no_signal(tmp_path: Path) -> None:
+@pytest.fixture
+def other_handler() -> Iterator[None]:
+    """Another library takes SIGBUS after the map's handler was installed, as Ray does."""
+    import faulthandler
+
+    was_enabled = faulthandler.is_enabled()
+    Guard(np.zeros(4096, np.uint8)).arm()
+    faulthandler.disable()
+    faulthandler.enable(file=sys.__stderr__)
+    yield
+    if not was_enabled:
+        faulthandler.disable()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_page_that_is_gone_is_an_error_and_no_signal(
+    tmp_path: Path, taken: bool, request: pytest.FixtureRequest
+) -> None:
     """The file ends between the look at it and the reading: the reader goes on with zeros, which are then refused."""
+    if taken:
+        request.getfixturevalue("other_handler")
     split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
     mapped = row_map(split.reader.field("images"))
     assert mapped is not None
@@ -134,6 +155,7 @@ def test_faults_of_other_memory_still_end_the_process(tmp_path: Path) -> None:
     code = f"""import mmap, os, numpy as np
 from mmload.runtime.bus_errors import Guard
 guard = Guard(np.zeros(4096, np.uint8))
+guard.arm()
 memory = mmap.mmap(os.open({str(path)!r}, os.O_RDONLY), 8192, prot=mmap.PROT_READ)
 os.truncate({str(path)!r}, 0)
 print(memory[5000])
