@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -302,6 +303,7 @@ def test_no_memory_left_is_an_error_not_the_end_of_the_process(key: str, monkeyp
 
 def test_descriptors_are_closed_with_the_segment(key: str) -> None:
     opened(key, SIZE)
+    gc.collect()  # files of other tests are closed now, and not between the two counts
     before = os.listdir("/proc/self/fd")
     segment = opened(key, SIZE)
     assert len(os.listdir("/proc/self/fd")) == len(before) + 3  # one is the mapping's

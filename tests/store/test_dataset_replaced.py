@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -304,14 +305,22 @@ def test_a_folder_in_place_of_a_file_is_an_error(place: Path) -> None:
 
 
 def test_descriptors_go_with_the_last_user(place: Path) -> None:
-    held = Path("/proc/self/fd")
-    if not held.exists():
+    if not Path("/proc/self/fd").exists():
         pytest.skip("reads /proc")
-    before = len(list(held.iterdir()))
     for _ in range(3):
         dataset = mmload.open(place)
         dataset["train"][:]
         copied = pickle.loads(pickle.dumps(dataset["train"]))
         copied[:]
+        assert _open_files_below(place)
         del dataset, copied
-    assert len(list(held.iterdir())) == before
+    assert not _open_files_below(place)
+
+
+def _open_files_below(folder: Path) -> list[str]:
+    """List the open files of this process below `folder`, and no files of other tests."""
+    opened = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed since
+            opened.append(os.readlink(descriptor))
+    return [path for path in opened if path.startswith(f"{folder}/")]
