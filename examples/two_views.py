@@ -13,7 +13,7 @@ import torchvision
 from torch import Tensor, nn
 
 import mmload
-from mmload.recipes import simclr
+from mmload.presets import simclr
 
 
 def contrastive_loss(first: Tensor, second: Tensor, temperature: float = 0.1) -> Tensor:

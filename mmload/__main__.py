@@ -1,16 +1,18 @@
 """The program: ``python -m mmload``, and what the ``mmload`` command calls."""
 
-from mmload.cli import interrupt
+from mmload.cli import interrupt, waiting
 
 
 def main() -> None:
     """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
     interrupt.begin()
+    waiting.announce_if_slow(waiting.START)
     try:
         from mmload.cli.app import main as run
 
         run()
     finally:
+        waiting.shown()
         interrupt.over()
 
 

@@ -1,6 +1,6 @@
-"""The output of a loader: a :class:`Batch` of many rows.
+"""Batches, the output of a loader, and how they are made of stored fields.
 
-It is separate from :mod:`mmload.records`, as importing tensordict takes 3 s of processor time and a build needs none.
+They are separate from :mod:`mmload.records`, as importing tensordict takes 3 s of CPU time and a build needs none.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Batch(TensorClass):
-    """Many rows at once, as the loader hands them out. Fields that a dataset does not have are None.
+    """Rows that the loader returns together; fields that the dataset does not have are None.
 
-    ``batch.images`` is [B, C, H, W] whatever the memory format. It is a tensordict tensorclass: it slices, stacks,
+    ``batch.images`` is [B, C, H, W] whatever the memory format. A batch is a tensordict tensorclass: it slices, stacks,
     moves (``.to``) and pins as a whole. It does not iterate, so that ``images, targets = batch`` never unpacks rows.
     """
 
@@ -33,27 +33,27 @@ class Batch(TensorClass):
     boxes: Tensor | None = None
     """float32 [B, M, 4], xyxy in pixels, 0-based, half-open; rows past ``counts`` are zero."""
     labels: Tensor | None = None
-    """int64 [B, M], the class of each box; -1 past ``counts``."""
+    """int64 [B, M], class of each box; -1 past ``counts``."""
     difficult: Tensor | None = None
-    """bool [B, M], VOC's flag of each box."""
+    """bool [B, M], VOC's flag per box."""
     counts: Tensor | None = None
-    """int64 [B], how many boxes are real."""
+    """int64 [B], number of real boxes."""
     masks: Tensor | None = None
     """uint8 [B, H, W] class per pixel, 255 = void."""
     features: Tensor | None = None
-    """[B, ...] tensors stored with the dtype they came in."""
+    """[B, ...] tensors in the dtype of the source."""
     ids: Tensor | None = None
-    """int64 [B], the row's number in its split, or in the ConcatDataset that a loader reads."""
+    """int64 [B], number of the row in its split, or in the ConcatDataset that a loader reads."""
     seeds: Tensor | None = None
-    """int64 [B], the seed of each sample's random draws; None: they come from torch's generator."""
+    """int64 [B], seed of each sample's random draws; None: seeds come from torch's generator."""
     extra: TensorDict | None = None
-    """Any further fields of the dataset, by name."""
+    """Further fields of the dataset by name."""
     image_sizes: Tensor | None = None
-    """int64 [B, 2], height and width of each image at the top left of a larger canvas; None: images fill theirs, or
-    steps after the canvas moved them."""
+    """int64 [B, 2], height and width of each image at the top left of a larger canvas; None: images fill the canvas, or
+    later steps moved them."""
 
     def __iter__(self) -> NoReturn:
-        """Refuses to unpack or to iterate, for any number of rows; ``unbind(0)`` gives the rows.
+        """Raises, so that a batch is never unpacked into rows by accident; ``unbind(0)`` returns the rows.
 
         Raises:
             TypeError: always.
@@ -63,14 +63,23 @@ class Batch(TensorClass):
             'Loader(..., returns=("images", "targets")); batch.unbind(0) gives its rows'
         )
 
+    def __repr__(self) -> str:
+        """Returns the fields that the batch has, with their dtypes and shapes."""
+        if lazy_rows(self):
+            return f"Batch({len(self)} rows of variable size)"
+        fields = {name: value for name, value in self.items() if isinstance(value, Tensor)}
+        extra: dict[str, Any] = {} if self.extra is None else dict(self.extra.items())
+        more = {f"extra[{name!r}]": value for name, value in extra.items()}
+        lines = [f"    {name}: {_shape_text(value)}," for name, value in (fields | more).items()]
+        return "\n".join(["Batch(", *lines, f"    batch_size={list(self.batch_size)}, device={self.device})"])
+
     def to_torchvision(self) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-        """The batch as torchvision's detection models take it: a list of images and a list of targets.
+        """Converts the batch to what torchvision's detection models take: a list of images and a list of targets.
 
         Returns:
-            Images [C, H, W], each in its own size where images are variable-size or the batch has ``image_sizes``; and
-            for each a dict of ``boxes``
-            float32 [N, 4], ``labels`` int64 [N], which count from 1 as class 0 is the background there, and, where the
-            dataset has them, ``masks`` and ``difficult``.
+            Images [C, H, W], each in its own size if images are variable-size or the batch has ``image_sizes``; and
+            per image a dict of ``boxes`` float32 [N, 4], ``labels`` int64 [N], which count from 1 as class 0 is the
+            background in torchvision, and, if the dataset has them, ``masks`` and ``difficult``.
 
         Raises:
             ValueError: if the batch has no boxes.
@@ -102,20 +111,19 @@ class Batch(TensorClass):
         columns: int = 8,
         most: int = 64,
     ) -> Image.Image:
-        """A contact sheet of the batch: images with boxes and masks, classes, rows. A notebook shows it.
+        """Draws a contact sheet of the batch: images with boxes, masks, classes and row numbers. A notebook shows it.
 
         Args:
-            classes: names by index, as ``split.classes``.
-            mean: per channel, as Normalize had it, to undo it; empty: images are not normalized.
-            std: the same.
-            columns: how many stand side by side.
-            most: how many images at most, the first of the batch.
+            classes: class names by index, as ``split.classes``.
+            mean: mean per channel that Normalize subtracted, to undo it; empty: images are not normalized.
+            std: standard deviation per channel that Normalize divided by.
+            columns: number of images side by side.
+            most: upper bound on the number of images, the first of the batch.
 
         Raises:
             ValueError: if the batch has no images, or they look normalized and ``mean`` and ``std`` are missing.
         """
-        from mmload.pictures.cells import SHOWN, cells_of
-        from mmload.pictures.contact_sheet import contact_sheet
+        from mmload.pictures.contact_sheet import SHOWN, cells_of, contact_sheet
 
         first = self[:most]
         cells = []
@@ -126,8 +134,42 @@ class Batch(TensorClass):
         return contact_sheet(cells, columns, classes=classes)
 
 
-Made = Batch | tuple[Batch, ...]
-"""What a collate makes of rows: a batch, or one batch per view."""
+BatchOrViews = Batch | tuple[Batch, ...]
+"""Result of a collate: one batch, or one batch per view."""
+
+
+_NAMES = {"label": "targets", "target": "targets", "image": "images", "box": "boxes", "mask": "masks", "id": "ids"}
+"""Field to read in place of a name that people expect."""
+
+_field: Any = Batch.__getattr__  # type: ignore[attr-defined]  # set by the tensorclass
+_dispatch = Batch.__torch_function__
+
+
+def _getattr(batch: Batch, name: str) -> Any:
+    """Returns a field or method that tensordict finds; an error names the field that is probably meant."""
+    if name in _NAMES:
+        raise AttributeError(f"a Batch has no field {name!r}; read batch.{_NAMES[name]}")
+    return _field(batch, name)
+
+
+def _torch_function(
+    cls: type[Batch], function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    """Runs a torch function on a batch; layers of a model take tensors, and the error says which one."""
+    made = _dispatch(function, types, args, kwargs)
+    if made is NotImplemented:
+        name = getattr(function, "__name__", str(function))
+        raise TypeError(f"{name} takes a tensor and was called with a Batch; call model(batch.images)")
+    return made
+
+
+# Assigned here, as the tensorclass replaces those of the class's body.
+Batch.__getattr__ = _getattr  # type: ignore[attr-defined]
+Batch.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]
+
+
+def _shape_text(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def _array(value: Tensor) -> npt.NDArray[Any]:
@@ -137,12 +179,12 @@ def _array(value: Tensor) -> npt.NDArray[Any]:
 
 
 def lazy_rows(batch: Batch) -> list[Batch]:
-    """Returns the rows of a lazy stack, as which variable-size images come; none of any other batch."""
+    """Returns the rows of a batch of variable-size images, which is a lazy stack; an empty list for any other batch."""
     return list(batch.unbind(0)) if hasattr(batch, "tensordicts") else []  # an attribute that only lazy stacks have
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:
-    """Name -> tensor of every field that a batch has, those of ``extra`` beside its attributes.
+    """Returns every field of a batch by name, those of ``extra`` beside its attributes.
 
     Raises:
         ValueError: if a field of ``extra`` has the name of an attribute.
@@ -158,12 +200,12 @@ def fields_of(batch: Batch) -> dict[str, Tensor]:
 def make_batch(
     fields: Mapping[str, Tensor], size: int | None, device: torch.device | None = None, **more: Any
 ) -> Batch:
-    """A :class:`Batch` from stored fields by name.
+    """Makes a :class:`Batch` of stored fields.
 
     Args:
-        fields: name -> tensor [B, ...] (or one row's tensor where size is None).
+        fields: tensors [B, ...] by name, or those of one row if size is None.
         size: B; None for one row.
-        device: where they all are; None: where each is.
+        device: device of all fields; None: the tensors may be on different devices.
         more: ``ids`` or ``seeds``.
     """
     shape = [] if size is None else [size]
@@ -176,17 +218,19 @@ def make_batch(
     return batch
 
 
-def make_ragged_batch(fields: Mapping[str, Tensor], own: Mapping[str, Sequence[Tensor]], ids: Tensor) -> Batch:
-    """A :class:`Batch` of whole photographs: a lazy stack of its rows, whose images keep their own sizes.
+def make_variable_size_batch(
+    fields: Mapping[str, Tensor], variable: Mapping[str, Sequence[Tensor]], ids: Tensor
+) -> Batch:
+    """Makes a :class:`Batch` of variable-size rows: a lazy stack.
 
     Args:
-        fields: name -> tensor [B, ...] of the fields whose rows are alike.
-        own: name -> B tensors, of the fields whose rows have their own sizes; of no row the batch does not have them.
+        fields: tensors [B, ...] of the fixed-size fields by name.
+        variable: B tensors per variable-size field by name; a batch without rows does not have these fields.
         ids: int64 [B].
     """
     if not len(ids):
         return make_batch(fields, 0, ids=ids)
-    both: dict[str, Sequence[Tensor]] = {name: list(tensor) for name, tensor in fields.items()} | dict(own)
-    rows = [make_batch({name: of[row] for name, of in both.items()}, None, ids=ids[row]) for row in range(len(ids))]
+    tensors: dict[str, Sequence[Tensor]] = {name: list(tensor) for name, tensor in fields.items()} | dict(variable)
+    rows = [make_batch({name: t[row] for name, t in tensors.items()}, None, ids=ids[row]) for row in range(len(ids))]
     batch: Batch = lazy_stack(rows)
     return batch

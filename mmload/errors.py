@@ -1,7 +1,7 @@
 """Every error that mmload raises on purpose.
 
     MmloadError                exit code 1: it failed
-    ├── UsageError             exit code 2: it was asked wrongly
+    ├── UsageError             exit code 2: a wrong request
     │   └── RecipeError        an invalid recipe or option
     ├── SourceError            the source folder is not what its kind says
     │   └── SampleError        one sample of it cannot be read
@@ -32,7 +32,7 @@ _SECRETS = (
 
 
 class MmloadError(Exception):
-    """The root of the family; ``exit_code`` is what the command line ends with."""
+    """Root of the family; ``exit_code`` is that of the command line."""
 
     exit_code = 1
 
@@ -41,21 +41,21 @@ class MmloadError(Exception):
 
 
 class UsageError(MmloadError):
-    """mmload was asked for something that does not exist or is invalid."""
+    """Request for something that does not exist or is invalid."""
 
     exit_code = 2
 
 
 class RecipeError(UsageError):
-    """A recipe file or a build option is wrong."""
+    """Wrong recipe file or build option."""
 
 
 class SourceError(MmloadError):
-    """The source is missing, empty, or not laid out as its kind says."""
+    """Source that is missing, empty, or not laid out as its kind says."""
 
 
 class SampleError(SourceError):
-    """One sample cannot be read.
+    """Sample that cannot be read.
 
     Attributes:
         sample: the sample's id, usually its path relative to the source's root.
@@ -72,45 +72,45 @@ class SampleError(SourceError):
 
 
 class StoreError(MmloadError):
-    """A dataset on disk cannot be opened, read or written."""
+    """Dataset on disk that cannot be opened, read or written."""
 
 
 class VersionError(StoreError):
-    """The dataset's format version is not one that this mmload reads."""
+    """Dataset of a format that this mmload does not read."""
 
 
 class DamagedError(StoreError):
-    """A file of the dataset is missing, has another size or other content than the manifest says."""
+    """File of a dataset that is missing, or has another size or content than the manifest says."""
 
 
 class BuildError(MmloadError):
-    """A build cannot start or cannot finish."""
+    """Build that cannot start or cannot finish."""
 
 
 class DeviceError(MmloadError):
-    """A GPU fails while it is used."""
+    """GPU that fails while it is used."""
 
 
 class RemoteError(MmloadError):
-    """Object storage cannot be read or written."""
+    """Object storage that cannot be read or written."""
 
 
 class RemoteMissingError(RemoteError):
-    """An object, or its bucket, does not exist."""
+    """Object or bucket that does not exist."""
 
 
 def one_line(text: str) -> str:
-    """A text that a terminal shows in one line: line ends, control characters and lone surrogates are escaped.
+    """Escapes line ends, control characters and lone surrogates, so that a terminal shows a text in one line.
 
-    Surrogates that stand for the bytes of a name (PEP 383), as Python reads names in a locale that is not UTF-8, are
-    shown as the text that these bytes are in UTF-8.
+    Surrogates that stand for the bytes of a name (PEP 383), as Python reads names in a locale that is not UTF-8, become
+    the text that these bytes are in UTF-8.
     """
     text = re.sub("[\udc80-\udcff]+", _as_utf8, text)
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def without_secrets(text: str) -> str:
-    """Returns a text without what looks like credentials or signatures in URLs."""
+    """Removes what looks like credentials or signatures in URLs."""
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
@@ -121,10 +121,10 @@ def _as_utf8(surrogates: re.Match[str]) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """A number and its noun: ``1 image``, ``1,024 images``; ``many`` where the plural is not ``one`` + s."""
+    """Formats a number and its noun: ``1 image``, ``1,024 images``; ``many`` if the plural is not ``one`` + s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def choices(names: Iterable[str]) -> str:
-    """Names as a person reads them in a message: ``a, b, c``."""
+    """Formats names for a message: ``a, b, c``."""
     return ", ".join(sorted(names))

@@ -1,10 +1,16 @@
-"""What all rooms share: :class:`FieldSpec` describes a stored field, :class:`Sample` is one input of a build."""
+"""Records that all rooms share: :class:`FieldSpec` describes a stored field, :class:`Sample` is one input of a build.
+
+Imports no torch: without it, showing what is in a dataset takes a tenth of the time.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     import torch
@@ -22,28 +28,39 @@ DTYPES: Mapping[str, int] = {
     "float64": 8,
     "bool": 1,
 }
-"""The dtypes a store may hold, by their names in torch and in the manifest, and the bytes of a value.
-
-No torch here: to show what is in a dataset takes a tenth of the time without it.
-"""
+"""Dtypes of stored fields, by their names in torch and in the manifest -> bytes of a value."""
 
 
-OWN = -1
-"""In place of the height and width in the shape of a field whose rows have their own sizes, as tensordict shows it."""
+VARIABLE = -1
+"""Size of a dimension of variable-size rows, as tensordict writes it."""
 
 ENCODINGS = ("raw", "jpeg", "mixed")
-"""What rows of their own sizes are: pixels, JPEGs, or some of them pixels and the others JPEGs."""
+"""Encodings of variable-size rows: pixels, JPEGs, or some of each."""
+
+CLIPPED = "boxes_clipped"
+"""Loss of a sample: boxes that the source cut at the edge of the image."""
+
+OTHER_SIZE = "sizes_other"
+"""Loss of a sample: its annotation, to which its boxes belong, gives another size."""
+
+SWAPPED_SIZE = "sizes_turned"
+"""Loss of a sample: its annotation gives the height as the width, and the width as the height."""
+
+_MOST_DIMENSIONS = 32
+_MOST_ELEMENTS = 2**56
 
 
-@dataclass(frozen=True, kw_only=True)
-class FieldSpec:
-    """One field of every row: its dtype's name (a key of :data:`DTYPES`) and the shape of one row.
+class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dtype, shape and encoding of the rows of one field.
 
-    A field of whole photographs has rows of their own sizes: its shape is (C, OWN, OWN), of masks (OWN, OWN), and its
-    ``encoding`` is one of :data:`ENCODINGS`. All other fields have None.
+    Attributes:
+        dtype: its name, a key of :data:`DTYPES`.
+        shape: of one row; of variable-size images (C, VARIABLE, VARIABLE), of variable-size masks (VARIABLE, VARIABLE).
+        encoding: of variable-size rows, one of :data:`ENCODINGS`; None: rows have a fixed size.
 
     Raises:
-        ValueError: if the dtype is unknown, a size is not a positive integer, or the encoding is of another shape.
+        ValueError: if the dtype is unknown, a size is not a positive integer, a row is too large, or the encoding does
+            not fit the shape.
     """
 
     dtype: str
@@ -52,39 +69,45 @@ class FieldSpec:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+            raise ValueError(f"dtype is {self.dtype!r:.80}, expected one of {', '.join(DTYPES)}")
         fixed = self.shape if self.encoding is None else self.shape[:-2]
         if any(type(size) is not int or size < 1 for size in fixed):
-            raise ValueError(f"shape is {self.shape!r}, expected positive integers")
+            raise ValueError(f"shape is {self.shape!r:.80}, expected positive integers")
+        if len(fixed) > _MOST_DIMENSIONS or math.prod(fixed) >= _MOST_ELEMENTS:
+            raise ValueError(
+                f"shape is {self.shape!r:.80}, expected at most {_MOST_DIMENSIONS} sizes, less than 2**56 elements"
+            )
         if self.encoding is not None:
             self._check_encoding(fixed)
 
     def _check_encoding(self, fixed: tuple[int, ...]) -> None:
         if self.encoding not in ENCODINGS:
-            raise ValueError(f"encoding is {self.encoding!r}, expected one of {', '.join(ENCODINGS)}")
-        if self.shape[-2:] != (OWN, OWN) or len(fixed) > 1 or self.dtype != "uint8":
-            raise ValueError(f"{self.dtype} {self.shape!r} is no field of rows of their own sizes")
+            raise ValueError(f"encoding is {self.encoding!r:.80}, expected one of {', '.join(ENCODINGS)}")
+        if self.shape[-2:] != (VARIABLE, VARIABLE) or len(fixed) > 1 or self.dtype != "uint8":
+            raise ValueError(
+                f"{self.dtype} {self.shape!r:.80} with encoding {self.encoding} is not a variable-size image or mask"
+            )
         if self.encoding != "raw" and fixed not in ((1,), (3,)):
-            raise ValueError(f"shape is {self.shape!r}, a JPEG has 1 or 3 channels")
+            raise ValueError(f"shape is {self.shape!r:.80}, a JPEG has 1 or 3 channels")
 
     def __str__(self) -> str:
-        """``uint8[3, 256, 256]``, and of rows of their own sizes ``uint8[3, *, *] jpeg``."""
-        shape = ", ".join("*" if size == OWN else str(size) for size in self.shape)
+        """Returns ``uint8[3, 256, 256]``, or ``uint8[3, *, *] jpeg`` for variable-size rows."""
+        shape = ", ".join("*" if size == VARIABLE else str(size) for size in self.shape)
         return f"{self.dtype}[{shape}]" + (f" {self.encoding}" if self.encoding else "")
 
     @property
-    def own_sizes(self) -> bool:
+    def variable_size(self) -> bool:
         """Whether each row has its own height and width."""
         return self.encoding is not None
 
     @property
     def channels(self) -> int:
-        """Channels of an image, or 1 of a mask without a channel axis."""
+        """Channels of an image; 1 for a mask without a channel axis."""
         return self.shape[0] if len(self.shape) == 3 else 1
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch knows it."""
+        """Dtype of torch."""
         import torch
 
         dtype: torch.dtype = getattr(torch, self.dtype)
@@ -95,35 +118,32 @@ class FieldSpec:
         """Bytes of one row.
 
         Raises:
-            ValueError: if rows have their own sizes.
+            ValueError: if rows have variable sizes.
         """
-        if self.own_sizes:
-            raise ValueError("rows of their own sizes have no common number of bytes")
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * DTYPES[self.dtype]
+        if self.variable_size:
+            raise ValueError("variable-size rows have no common number of bytes")
+        return math.prod(self.shape) * DTYPES[self.dtype]
 
 
 def dtype_name(dtype: torch.dtype) -> str | None:
-    """A dtype's key in :data:`DTYPES`; None if a store does not hold it."""
+    """Returns the key of a dtype in :data:`DTYPES`; None if datasets cannot store it."""
     name = str(dtype).removeprefix("torch.")
     return name if name in DTYPES else None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One item on its way into a store, read and decoded, before or after the transforms.
+    """Item on its way into a dataset, read and decoded, before or after the transforms.
 
     Attributes:
-        id: what it is called in its source, usually a path relative to the root.
+        id: its name in the source, usually a path relative to the root.
         fields: name -> tensor of one row; ``images`` is uint8 [C, H, W].
-        size: (height, width) of the image as it was in its file, before any transform; None without an image.
-        losses: what had to be left out of it, by the names of :mod:`mmload.store.losses`.
-        inside: (top, left, height, width) of the image within ``images``; None: all of it, there is no border.
+        size: (height, width) of the image in its file, before any transform; None without an image.
+        losses: counts of what was left out or looks wrong, by names such as :data:`CLIPPED`.
+        inside: (top, left, height, width) of the image within ``images``; None: there is no border.
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
-        encoded: the source's own JPEG, of which simplejpeg makes exactly ``images``; None: it is none, or a transform
-            changed it.
+        encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another
+            format, or a transform changed the pixels.
     """
 
     id: str

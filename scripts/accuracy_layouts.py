@@ -19,8 +19,7 @@ from torchvision.transforms import v2
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, usual
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout, usual
 
 SHAPES = {"tiles twice as wide as high": (6, 4), "square tiles": (4, 5)}
 """What photographs of 3 : 4 are cut into: name -> rows, columns."""

@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional as F
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, sample_seeds
 from mmload.augment.draws import Draws
-from mmload.loader.epoch_orders import Shuffled
+from mmload.loader.epoch_orders import ShuffledOrder
 from mmload.loader.order import Order
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
@@ -105,7 +105,7 @@ def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
     train = task.store["train"]
     channels, height, width = train.fields["images"].shape
     seeds = sample_seeds(seed, epoch, torch.arange(len(train)))
-    plan = Plan.of(len(train), (channels, height, width), 255.0, seeds.device)
+    plan = Plan.unchanged(len(train), (channels, height, width), 255.0, seeds.device)
     for place, step in enumerate(task.collate().steps):
         plan = step.describe(plan, Draws(seeds, place))  # type: ignore[operator]  # all are Steps
     return windows(plan)
@@ -114,7 +114,7 @@ def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
 def forced(task: Task, seed: int, epoch: int, *, pillow: bool, shifted: bool) -> Batches:
     """An epoch of the stock pipeline in mmload's order and with mmload's draws; or with one crop a pixel off."""
     rows = len(task.store["train"])
-    order = Order(of=Shuffled(rows=rows, seed=seed)).take(epoch, 0, rows).rows.tolist()
+    order = Order(epoch_order=ShuffledOrder(rows=rows, seed=seed)).take(epoch, 0, rows).rows.tolist()
     chosen = drawn(task, seed, epoch)
     if shifted and epoch == 0:
         one = chosen[order[0]]

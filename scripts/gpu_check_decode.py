@@ -22,13 +22,11 @@ from mmload import parity
 from mmload.augment import Normalize, RandomHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout, square
 from mmload.loader import Loader
 from mmload.runtime.nvjpeg import decode_batch
 from mmload.runtime.thread_pools import available_cores, single_op_pool
-from mmload.sources.decode import Decoder
-from mmload.sources.decode_cuda import BATCH
+from mmload.sources.decode import CUDA_BATCH, Decoder
 
 
 def run(settings: Settings) -> list[dict[str, Any]]:
@@ -47,7 +45,7 @@ def run(settings: Settings) -> list[dict[str, Any]]:
         if settings.device == "cuda":
             turns["build, decoded on the device"] = building(settings, "cuda")
             turns["Loader, decoded on the device"] = loading(settings, whole, "cuda")
-            name = f"the device, batches of {BATCH}, pixels back on the CPU"
+            name = f"the device, batches of {CUDA_BATCH}, pixels back on the CPU"
             turns[name] = repeated(lambda: on_cuda(files), len(files), "cuda")
             rows = [*differences(on_cpu(pool, files), on_cuda(files)), *sameness(files), held(settings)]
         rates = in_turns(turns, settings)
@@ -59,7 +57,7 @@ def on_cpu(pool: ThreadPoolExecutor, files: list[bytes]) -> list[Tensor]:
     return list(pool.map(Decoder(), files))
 
 
-def on_cuda(files: list[bytes], size: int = BATCH) -> list[Tensor]:
+def on_cuda(files: list[bytes], size: int = CUDA_BATCH) -> list[Tensor]:
     """Batches of files, as a build with ``--decode cuda`` has them."""
     batches = [files[start : start + size] for start in range(0, len(files), size)]
     return [torch.empty(0) if one is None else one.cpu() for some in batches for one in decode_batch(some, gray=False)]
@@ -138,7 +136,7 @@ def held(settings: Settings) -> dict[str, Any]:
     """What parity says of a dataset that was decoded on the device."""
     out = settings.work / "decoded-on-cuda"
     build(recipe_of(settings, "cuda", out))
-    report = parity.run(out, settings.work / "photos", trust=True, collate=Collate(), draws=500)
+    report = parity.run(out, settings.work / "photos", trust=True, collate=Collate())
     found = next(verdict for verdict in report.verdicts if verdict.name == "pixels of jpeg, tensor")
     return row(
         "parity: mean difference of stored pixels", float(found.numbers["mean"]), "levels", "2", found.state == "pass"

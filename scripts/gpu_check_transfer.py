@@ -124,7 +124,7 @@ def kernel_batch(crop: Callable[..., None], source: Tensor, ids: Tensor) -> Tens
 
 def described(seeds: Tensor, source: tuple[int, int, int]) -> Plan:
     """The windows, flips and color map that the Collate draws."""
-    plan = Plan.of(len(seeds), source, 255.0, seeds.device)
+    plan = Plan.unchanged(len(seeds), source, 255.0, seeds.device)
     for place, step in enumerate((RandomCrop(CROP), RandomHorizontalFlip(), Normalize.imagenet())):
         plan = step.describe(plan, Draws(seeds, place))
     return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,36 +14,55 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 import torch
 
 import mmload
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
+from mmload.augment import CenterCrop
+from mmload.builder.shard_writer import BuildPaths, Chunk, ShardWriter
 from mmload.loader import Loader
-from mmload.records import FieldSpec
-from mmload.runtime import processes, shared_segment
+from mmload.records import VARIABLE, FieldSpec
+from mmload.runtime import processes
 from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
+from mmload.store.shard_table import FileRecord, ShardTable
+from mmload.store.variable_rows import JPEG, variable_rows
 
-SIDE, CROP, BATCH = 224, 192, 64
+SIDE, BATCH = 224, 16
 PERIOD = 251  # rows of equal pixels are so many rows apart: pixels of row r are r % 251
 
 Task = Callable[[Loader], Any]
 
 
-def make_rows(path: Path, rows: int) -> Path:
-    """A dataset whose rows have one value each."""
-    folder = path / "train" / "000000"
-    folder.mkdir(parents=True)
-    fields = {"images": FieldSpec(dtype="uint8", shape=(3, SIDE, SIDE))}
-    block = np.repeat(np.arange(PERIOD, dtype=np.uint8), 3 * SIDE * SIDE)
-    with open(folder / "images.memmap", "wb") as file:
-        for start in range(0, rows, PERIOD):
-            file.write(block[: min(PERIOD, rows - start) * 3 * SIDE * SIDE].data)
+def make_rows(path: Path, rows: int, *, jpeg: bool = False) -> Path:
+    """Writes a dataset whose rows have one gray each, as pixels or as JPEGs, which keep a gray as it is."""
+    grays = [np.full((SIDE, SIDE, 3), value, np.uint8) for value in range(PERIOD)]
+    if jpeg:
+        spec = FieldSpec(dtype="uint8", shape=(3, VARIABLE, VARIABLE), encoding="jpeg")
+        encoded = [np.frombuffer(simplejpeg.encode_jpeg(gray), np.uint8) for gray in grays]
+    else:
+        spec = FieldSpec(dtype="uint8", shape=(3, SIDE, SIDE))
+        pixels = torch.from_numpy(np.stack(grays)).permute(0, 3, 1, 2).contiguous()
+    paths = BuildPaths(path.with_name(f"{path.name}.paths"))
+    paths.folder.mkdir()
+    writer = ShardWriter(paths, "train", 0, {"images": spec}, rows)
+    for start in range(0, rows, PERIOD):
+        count = min(PERIOD, rows - start)
+        images = variable_rows(encoded[:count], [(SIDE, SIDE)] * count, [JPEG] * count, 3) if jpeg else pixels[:count]
+        writer.write(Chunk(fields={"images": images}, samples=[("", None)] * count))
+    shard = writer.seal().record
+    paths.dataset.rename(path)
+    shutil.rmtree(paths.folder)
     (path / "train" / SAMPLES_NAME).touch()
-    files = {"images": FileRecord(bytes=rows * 3 * SIDE * SIDE, crc32="00000000")}
     empty = FileRecord(bytes=0, crc32="00000000")
-    shards = ShardTable.of([ShardRecord(rows=rows, files=files)])
-    split = SplitRecord(rows=rows, fields=fields, mean=(0.5,) * 3, std=(0.3,) * 3, samples=empty, shards=shards)
+    split = SplitRecord(
+        rows=rows,
+        fields={"images": spec},
+        mean=(0.5,) * 3,
+        std=(0.3,) * 3,
+        samples=empty,
+        shard_samples=rows,
+        shards=ShardTable.from_records([shard]),
+    )
     manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
     (path / FILE_NAME).write_text(manifest.dumps(), encoding="utf-8")
     return path
@@ -86,18 +106,6 @@ def checked_epoch(loader: Loader) -> int:
     return wrong
 
 
-def cpu_of_epoch(loader: Loader) -> float:
-    """CPU seconds of this process for an epoch of crops."""
-    collate = mmload.Collate(RandomCrop(CROP), RandomHorizontalFlip(), Normalize.imagenet())
-    with Loader(loader.split, batch_size=BATCH, shuffle=True, tier="memory", threads=1, collate=collate) as crops:
-        for batch in crops:  # fills, or finds, the copy and compiles
-            del batch
-        began = time.process_time()
-        for batch in crops:
-            del batch
-        return time.process_time() - began
-
-
 def reason(loader: Loader) -> str:
     """Why the loader reads its rows where it does."""
     text: str = loader.stats()["tier_reason"]
@@ -111,16 +119,23 @@ class Ranks:
         count: how many.
         path: the dataset.
         tier: of the loaders.
-        share: whether processes may share memory.
+        decoded: whether memory has decoded pixels.
         group: the control group that they are put into before they read.
         quick: fork them from a server that has imported everything, and leave out torch.distributed.
     """
 
     def __init__(
-        self, count: int, path: Path, *, tier: str, share: bool = True, group: Path | None = None, quick: bool = False
+        self,
+        count: int,
+        path: Path,
+        *,
+        tier: str,
+        decoded: bool = False,
+        group: Path | None = None,
+        quick: bool = False,
     ) -> None:
         store = path.with_name(f"{path.name}-{secrets.token_hex(4)}")  # where ranks meet; a used one has old addresses
-        self._arguments = (path, tier, share, group, 0 if quick else count, store)
+        self._arguments = (path, tier, decoded, group, 0 if quick else count, store)
         self._quick = quick
         self._ranks: dict[int, tuple[Any, Connection]] = {}
         self._count = count
@@ -182,20 +197,29 @@ class Ranks:
 
 
 def serve(
-    pipe: Connection, number: int, path: Path, tier: str, share: bool, group: Path | None, ranks: int, store: Path
+    pipe: Connection, number: int, path: Path, tier: str, decoded: bool, group: Path | None, ranks: int, store: Path
 ) -> None:
     """A rank."""
     processes.depend_on_parent(lambda: os._exit(1))
     torch.set_num_threads(1)
     if group is not None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
-    if not share:
-        shared_segment._problem = lambda: "as asked"  # type: ignore[assignment]  # what it says where nothing is shared
     if ranks > 1:
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{store}", rank=number, world_size=ranks, timeout=timedelta(minutes=5)
         )
-    loader = Loader(path, batch_size=BATCH, shuffle=True, seed=number, tier=tier, threads=1, rank=0, world_size=1)
+    loader = Loader(
+        path,
+        collate=mmload.Collate(CenterCrop(SIDE), dtype=torch.uint8),
+        batch_size=BATCH,
+        shuffle=True,
+        seed=number,
+        tier=tier,
+        cache_pixels=decoded,
+        threads=1,
+        rank=0,
+        world_size=1,
+    )
     pipe.send("ready")
     while True:
         task = pipe.recv()

@@ -27,10 +27,9 @@ import numpy as np
 from PIL import Image
 
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout, square
+from mmload.builder.shard_writer import BuildPaths
 from mmload.store.manifest import FILE_NAME
-from mmload.store.shard_writer import BuildPaths
 
 SIZE, OLD_SIZE = 24, 20  # pixels of a side of the new dataset and of the one it replaces
 SHARD_BYTES = 4 * (3 * SIZE * SIZE + 8)

@@ -21,15 +21,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-import torch
 from torture_builds import DifferenceError
 
 import mmload
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout, square
 from mmload.errors import StoreError
-from mmload.remote.push import push
+from mmload.remote.copies import push
 
 IMAGES, SIZE, READERS = 120, 160, 6
 LIMIT = IMAGES * SIZE * SIZE * 3 // 3
@@ -233,9 +231,9 @@ def read(cache: Path, log: Path, squares: str, squares_url: str, photographs: st
         number = draw.randrange(2)
         with full_disk_allowed():
             if draw.random() < 0.1:
-                order = draw.choice((True, "block"))
+                order = draw.choice(("shuffled", "block"))
                 with mmload.Loader(
-                    remote[0], batch_size=8, shuffle=order, tier="disk", threads=1, seed=draw.randrange(99)
+                    remote[0], batch_size=8, order=order, tier="disk", threads=1, seed=draw.randrange(99)
                 ) as loader:
                     for batch in loader:
                         for row, target, image in zip(batch.ids.tolist(), batch.targets, batch.images, strict=True):
@@ -255,7 +253,7 @@ def images_of(split: mmload.Split, rows: list[int], number: int) -> list[np.ndar
     """Reads the images of rows, of squares or of photographs."""
     if number == 0:
         return list(split.reader.array("images", np.array(rows)))
-    return [tensor.numpy() for tensor in split.reader.sized("images").tensors(torch.tensor(rows))]
+    return list(split.reader.rows("images", np.array(rows)))
 
 
 def compare(image: np.ndarray, expected: np.ndarray, row: int) -> None:

@@ -25,8 +25,7 @@ from torture_builds import DifferenceError, Doom, check_equal, make_source, reci
 from mmload.builder.pipeline import build
 from mmload.builder.repair import repair
 from mmload.builder.verify import verify
-from mmload.parity.record import record
-from mmload.parity.verdict import Report
+from mmload.parity.report import ParityReport, record
 from mmload.store.manifest import FILE_NAME, read
 
 IMAGES = 24
@@ -43,7 +42,8 @@ def torture(folder: Path, seconds: float, rounds: int, seed: int) -> str:
     """
     source = make_source(folder / "photos", IMAGES)
     build(recipe(source, folder / "whole" / "out"), threads=1)
-    report = Report(settings={"draws": 1}, verdicts=(), date=DATE, contents=read(folder / "whole" / "out").contents)
+    contents = read(folder / "whole" / "out").contents
+    report = ParityReport(settings={"draws": 1}, verdicts=(), date=DATE, contents=contents)
     attacks = {
         "parity --record": undisturbed(folder, lambda out: record(out, report), lambda out: None),
         "repair": undisturbed(folder, lambda out: repair(out, source, threads=1), damage),

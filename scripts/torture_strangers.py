@@ -22,7 +22,7 @@ from torture_builds import DifferenceError, make_source, recipe
 
 from mmload.builder.pipeline import build
 from mmload.cli.app import main
-from mmload.store.manifest_text import text_of
+from mmload.store.manifest import sealed_text
 
 CANARY = "torture_canary_module"
 FORBIDDEN = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec")
@@ -129,8 +129,8 @@ def wishes(folder: Path) -> list[dict[str, Any]]:
         {"kind": "cifar10", "download": True},
         {"kind": "voc", "download": True, "year": "2012"},
         {"kind": "voc", "download": 1},
-        {"kind": "manifest", "file": "/etc/passwd", "allow_outside": True},
-        {"kind": "manifest", "file": "../whole/dataset.json"},
+        {"kind": "list", "file": "/etc/passwd", "allow_outside": True},
+        {"kind": "list", "file": "../whole/dataset.json"},
         {"kind": "imagefolder", "root": str(folder), "download": True},
         {"kind": ["python"], "dataset": f"{CANARY}:rows"},
         {"kind": "PYTHON", "dataset": f"{CANARY}:rows"},
@@ -142,7 +142,7 @@ def ask(dataset: Path, source: dict[str, Any]) -> None:
     """Let a dataset's recipe ask for this, with damage that repair would fix."""
     body = json.loads((dataset / "dataset.json").read_text())
     body["recipe"]["source"] = source
-    (dataset / "dataset.json").write_text(text_of(body))  # with the checksum of what it says now
+    (dataset / "dataset.json").write_text(sealed_text(body))  # with the checksum of what it says now
     (dataset / "train" / "samples.jsonl").write_text("")
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import math
 import multiprocessing
+import os
 import shutil
 import signal
 import sys
@@ -32,8 +33,7 @@ from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
-from mmload.cloud import client
-from mmload.remote import dataset_cache
+from mmload.remote import dataset_cache, object_store
 from mmload.runtime import processes
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
@@ -42,6 +42,8 @@ from mmload.store.dataset import open as open_dataset
 settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeat")
+
+os.environ["MMLOAD_QUIET"] = "1"  # a busy machine would add lines to what tests compare
 
 REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
@@ -165,7 +167,9 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """An empty bucket of it, and the environment in which clients find it and try again at once."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(client, "RETRIES", client.Retries(most=3, first_s=0.001, longest_s=0.002, within_s=5))
+    monkeypatch.setattr(
+        object_store, "RETRIES", object_store.Retries(most=3, first_s=0.001, longest_s=0.002, within_s=5)
+    )
     own = Bucket(s3_server, tmp_path.name.replace("_", "-").lower())
     own.faults()
     return own

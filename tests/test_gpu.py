@@ -26,9 +26,8 @@ from mmload.augment.mix import CutMix
 from mmload.augment.views import TwoViews
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.loader import Loader
-from mmload.loader import batch_worker as worker
-from mmload.loader.device_transfer import CudaPort, Event, Ring, Shipped
+from mmload.loader import Loader, device_batches
+from mmload.loader.device_batches import CudaPort, Event, Ring, Shipped
 from mmload.render import rendering as render
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
@@ -251,7 +250,7 @@ def test_poisoned_buffers_do_not_show(
 
         return ship(self, rows, first_poison)
 
-    monkeypatch.setattr(worker, "CudaPort", SlowPort)
+    monkeypatch.setattr(device_batches, "CudaPort", SlowPort)
     monkeypatch.setattr(Ring, "ship", poisoned)
     expected = batches_of(detections, device="cpu", tier="disk")
     assert close(batches_of(detections, device="cuda", tier=tier, threads=2, prefetch=0), expected)

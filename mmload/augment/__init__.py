@@ -6,10 +6,11 @@ The names, arguments and defaults are those of ``torchvision.transforms.v2``. A 
 
 from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.boxes import BoxRule
-from mmload.augment.color import Normalize, RandomGrayscale
+from mmload.augment.canvas_steps import Letterbox, RandomShortestSize, ScaleJitter
+from mmload.augment.color import ColorJitter, Normalize, RandomGrayscale
 from mmload.augment.draws import sample_seeds, view_seeds
-from mmload.augment.epoch_sizes import ProgressiveSize
 from mmload.augment.erase import RandomErasing
+from mmload.augment.foreign_modules import PerSample
 from mmload.augment.geometry import (
     AlternatingHorizontalFlip,
     CenterCrop,
@@ -17,8 +18,6 @@ from mmload.augment.geometry import (
     RandomHorizontalFlip,
     RandomVerticalFlip,
 )
-from mmload.augment.jitter import ColorJitter
-from mmload.augment.letterbox import Letterbox
 from mmload.augment.levels import (
     GaussianBlur,
     RandomAdjustSharpness,
@@ -30,11 +29,10 @@ from mmload.augment.levels import (
     RandomSolarize,
 )
 from mmload.augment.mix import CutMix, MixUp
-from mmload.augment.multiscale import RandomShortestSize, ScaleJitter
-from mmload.augment.per_sample import PerSample
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from mmload.augment.random_steps import RandomApply, RandomChoice, RandomOrder
 from mmload.augment.resize import RandomResizedCrop, Resize
+from mmload.augment.sizes import ProgressiveSize
 from mmload.augment.step import AfterStep, Step
 from mmload.augment.views import TwoViews, Views
 from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation

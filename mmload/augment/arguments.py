@@ -1,4 +1,4 @@
-"""Checks the arguments of steps: each is refused in one line that names it, its value and what is expected.
+"""Checks the arguments of steps: a ValueError of one line names an invalid one, its value and what is expected.
 
 Numbers are Python's, and numpy's and torch's scalars. Booleans and strings are none.
 """
@@ -24,12 +24,12 @@ _SHOWN = 80
 
 
 def refusal(name: str, value: object, expected: str) -> ValueError:
-    """The error for an argument that is invalid."""
+    """Returns the error for an invalid argument."""
     return ValueError(f"{name} is {shown(value)}, expected {expected}")
 
 
 def shown(value: object) -> str:
-    """A value in a message: its repr in one line, at most 80 characters of it."""
+    """Formats a value for a message: its repr in one line of at most 80 characters."""
     text = one_line(" ".join(repr(value).split()))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
@@ -37,11 +37,7 @@ def shown(value: object) -> str:
 def number(
     name: str, value: object, *, least: float = -LARGEST, greatest: float = LARGEST, expected: str = "a finite number"
 ) -> float:
-    """A number from ``least`` to ``greatest``.
-
-    Raises:
-        ValueError: if it is none, or out of range.
-    """
+    """Checks a number from ``least`` to ``greatest`` and returns it as a float."""
     plain = _scalar(value)
     if isinstance(plain, bool) or not isinstance(plain, int | float) or not least <= plain <= greatest:
         raise refusal(name, value, expected)
@@ -56,11 +52,7 @@ def integer(
     greatest: int | None = None,
     expected: str = "an integer",
 ) -> int:
-    """An integer from ``least`` to ``greatest``; None: without that bound.
-
-    Raises:
-        ValueError: if it is none, or out of range.
-    """
+    """Checks an integer from ``least`` to ``greatest`` and returns it; None: without that bound."""
     plain = _scalar(value)
     if isinstance(plain, bool) or not isinstance(plain, int):
         raise refusal(name, value, expected)
@@ -77,11 +69,7 @@ def numbers(
     greatest: float = LARGEST,
     expected: str = "finite numbers",
 ) -> tuple[float, ...]:
-    """At least one number, each from ``least`` to ``greatest``: of a sequence, or a tensor or array of one dimension.
-
-    Raises:
-        ValueError: if there is none, or one is out of range.
-    """
+    """Checks one or more numbers of a sequence, or of a tensor or array of one dimension, and returns them."""
     items = elements(values)
     if not items:
         raise refusal(name, values, expected)
@@ -92,11 +80,7 @@ def numbers(
 
 
 def per_channel(name: str, values: object) -> tuple[float, ...]:
-    """One number, or one per channel.
-
-    Raises:
-        ValueError: if it is neither.
-    """
+    """Checks one number, or one per channel, and returns them as a tuple."""
     expected = "a finite number, or one per channel"
     if elements(values) is None:
         return (number(name, values, expected=expected),)
@@ -104,22 +88,14 @@ def per_channel(name: str, values: object) -> tuple[float, ...]:
 
 
 def chance(p: object) -> float:
-    """A probability.
-
-    Raises:
-        ValueError: if it is not within [0, 1].
-    """
+    """Checks a probability and returns it."""
     return number("p", p, least=0.0, greatest=1.0, expected="a probability from 0 to 1")
 
 
 def span(
     name: str, values: object, *, least: float = 0.0, greatest: float = LARGEST, bounds: str = "from 0"
 ) -> tuple[float, float]:
-    """A range (least, greatest).
-
-    Raises:
-        ValueError: if it is not two numbers in order and in range.
-    """
+    """Checks a range (least, greatest) and returns it."""
     expected = f"(least, greatest), {bounds}"
     ends = numbers(name, values, least=least, greatest=greatest, expected=expected)
     if len(ends) != 2 or ends[0] > ends[1]:
@@ -128,11 +104,7 @@ def span(
 
 
 def shares(values: object) -> tuple[float, float]:
-    """The range of shares of an image's area: the least is at most all of it, the greatest more than nothing.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """Checks a range of shares of an image's area and returns it; some are above 0 and at most 1."""
     ends = span("scale", values, bounds="shares of the area from 0, finite numbers")
     if ends[0] > 1 or ends[1] <= 0:
         raise refusal("scale", values, "(least, greatest), shares of the area of which some are above 0 and at most 1")
@@ -140,20 +112,12 @@ def shares(values: object) -> tuple[float, float]:
 
 
 def ratios(values: object) -> tuple[float, float]:
-    """The range of aspect ratios.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """Checks a range of aspect ratios and returns it."""
     return span("ratio", values, least=1 / LARGEST, bounds="above 0, finite numbers")
 
 
 def pair(size: object) -> tuple[int, int]:
-    """A size as (height, width), from one integer or two.
-
-    Raises:
-        ValueError: if it is neither, or out of range.
-    """
+    """Checks a size of one integer or two and returns it as (height, width)."""
     sides = elements(size)
     sides = (size,) if sides is None else sides
     if len(sides) not in (1, 2):
@@ -163,11 +127,7 @@ def pair(size: object) -> tuple[int, int]:
 
 
 def borders(padding: object) -> tuple[int, int, int, int]:
-    """Padding as (left, top, right, bottom), from one, two or four integers as torchvision reads them; None: 0.
-
-    Raises:
-        ValueError: if it is something else, or out of range.
-    """
+    """Checks padding as torchvision takes it, None for 0, and returns (left, top, right, bottom)."""
     sides = elements(padding)
     widths = (0 if padding is None else padding,) if sides is None else sides
     if len(widths) not in (1, 2, 4):
@@ -179,11 +139,7 @@ def borders(padding: object) -> tuple[int, int, int, int]:
 
 
 def flag(name: str, value: object) -> bool:
-    """True or False.
-
-    Raises:
-        ValueError: if it is something else.
-    """
+    """Checks a boolean and returns it."""
     plain = _scalar(value)
     if not isinstance(plain, bool):
         raise refusal(name, value, "True or False")
@@ -191,18 +147,14 @@ def flag(name: str, value: object) -> bool:
 
 
 def choice(name: str, value: object, names: Iterable[str]) -> str:
-    """One of several names.
-
-    Raises:
-        ValueError: if it is none of them.
-    """
+    """Checks that a value is one of several names and returns it."""
     if not isinstance(value, str) or value not in names:
         raise refusal(name, value, f"one of {', '.join(names)}")
     return value
 
 
 def elements(values: object) -> tuple[Any, ...] | None:
-    """The elements of a sequence, or of a tensor or array of one dimension; None if it is something else."""
+    """Returns the elements of a sequence, or of a tensor or array of one dimension; None for anything else."""
     if isinstance(values, np.ndarray | Tensor):
         return tuple(values.tolist()) if values.ndim == 1 else None
     if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
@@ -215,7 +167,7 @@ _PADDING = f"one, two or four integers from 0 to {LONGEST_SIDE}"
 
 
 def _pixels(name: str, argument: object, side: object, least: int, expected: str) -> int:
-    """One side of a size or padding, which is all of ``argument`` or an element of it."""
+    """Checks one side of a size or padding, which is all of ``argument`` or an element of it, and returns it."""
     try:
         return integer(name, side, least=least, greatest=LONGEST_SIDE)
     except ValueError as error:
@@ -223,14 +175,14 @@ def _pixels(name: str, argument: object, side: object, least: int, expected: str
 
 
 def _scalar(value: object) -> object:
-    """A Python number of a numpy or torch scalar."""
+    """Converts a numpy or torch scalar to a Python number."""
     if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
         return value.item()
     return value
 
 
 def torch_device(device: object) -> torch.device:
-    """A device, from itself or its name."""
+    """Checks a device or its name and returns the device."""
     if isinstance(device, torch.device):
         return device
     try:

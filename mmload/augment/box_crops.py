@@ -14,10 +14,10 @@ from torch import Tensor
 
 from mmload.augment.arguments import chance, integer, number, numbers, per_channel, refusal, span
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.sides import greatest
+from mmload.augment.sizes import greatest
 from mmload.augment.step import Step
-from mmload.render.framing import Padding
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import Padding
 
 ROUNDS = 50
 """How many minimal overlaps are drawn, at most, before a sample stays as it is; torchvision draws without end."""
@@ -37,6 +37,7 @@ class RandomZoomOut(Step):
     """
 
     takes_sizes = True
+    is_drop_in = False  # a Resize must follow, torchvision's need none
 
     def __init__(
         self,
@@ -54,11 +55,11 @@ class RandomZoomOut(Step):
         )
 
     def fits(self, plan: Plan) -> bool:
-        """The canvas must be around the whole image."""
+        # The canvas must be around the whole image.
         return plan.fits_padding()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """Whether, a factor and a place per sample."""
+        """Draws per sample whether it is changed, a factor and a place."""
         height, width = plan.frame
         on, uniform = draws.chance(self.p), draws.uniform(3)
         low, high = self.side_range
@@ -69,10 +70,6 @@ class RandomZoomOut(Step):
         margin = int(tallest * high) - tallest, int(widest * high) - widest
         around = Padding(fill=self.fill, mask_fill=self.mask_fill, margin=margin)
         return plan.windowed((top, left, rows, cols), around)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"fill={self.fill}, side_range={self.side_range}, p={self.p}"
 
 
 class _Trial(NamedTuple):
@@ -110,6 +107,7 @@ class RandomIoUCrop(Step):
 
     needs_boxes = True
     takes_sizes = True
+    is_drop_in = False  # a Resize must follow, torchvision's need none
 
     def __init__(
         self,
@@ -134,13 +132,13 @@ class RandomIoUCrop(Step):
         self.trials = integer("trials", trials, least=1, greatest=10_000, expected="an integer from 1 to 10000")
 
     def fits(self, plan: Plan) -> bool:
-        """A window fits before a resize."""
-        return plan.fits_ragged()
+        # A window fits before a resize.
+        return plan.fits_variable_windows()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""
         boxes, real = draws.boxes(type(self).__name__, plan)
-        rows, cols = (plan.of_batch(side) for side in plan.frame)
+        rows, cols = (plan.per_sample(side) for side in plan.frame)
         top = left = torch.zeros_like(rows)
         settled, outside = ~real.any(1), torch.zeros_like(real)
         high, wide = rows, cols
@@ -159,14 +157,14 @@ class RandomIoUCrop(Step):
         return plan.windowed((top, left, rows, cols), dropped=outside)
 
     def _overlaps(self, option: Tensor, boxes: Tensor) -> Tensor:
-        """The minimal overlap that each sample drew, in the boxes' dtype."""
+        """Returns the minimal overlap that each sample drew, in the boxes' dtype."""
         least = torch.zeros_like(boxes[:, 0, 0])
         for place, overlap in enumerate(self.sampler_options):
             least = least.masked_fill(option == place, overlap)
         return least
 
     def _stays(self, option: Tensor) -> Tensor:
-        """Which samples drew to stay as they are."""
+        """Returns which samples drew to stay as they are."""
         stays = torch.zeros_like(option, dtype=torch.bool)
         for place, overlap in enumerate(self.sampler_options):
             stays = stays | (option == place) if overlap >= 1 else stays
@@ -175,7 +173,7 @@ class RandomIoUCrop(Step):
     def _tried(
         self, uniform: Tensor, least: Tensor, frame: tuple[Tensor, Tensor], boxes: Tensor, real: Tensor
     ) -> _Trial:
-        """The first of the windows that are as they should be."""
+        """Returns the first valid window of each sample."""
         count = self.trials
         height, width = frame[0][:, None], frame[1][:, None]
         scale = self.min_scale + (self.max_scale - self.min_scale) * uniform[:, : 2 * count]
@@ -195,16 +193,9 @@ class RandomIoUCrop(Step):
         chosen = inside.gather(1, place[:, :, None].expand(-1, 1, inside.shape[2]))[:, 0]
         return _Trial(fitting.any(1), top, left, rows, cols, chosen)
 
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return (
-            f"min_scale={self.min_scale}, max_scale={self.max_scale}, min_aspect_ratio={self.min_aspect_ratio}, "
-            f"max_aspect_ratio={self.max_aspect_ratio}, sampler_options={self.sampler_options}, trials={self.trials}"
-        )
-
 
 def _iou(first: Tensor, second: Tensor) -> Tensor:
-    """Intersection over union of boxes, of any shapes that can be broadcast."""
+    """Returns the intersection over union of boxes, of any shapes that can be broadcast."""
     sides = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(
         min=0
     )

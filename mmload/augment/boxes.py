@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import number
 from mmload.batch import Batch
-from mmload.render.device_constants import constant
+from mmload.render.cached_tensors import constant
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import moved_masks
@@ -28,9 +28,9 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class BoxRule:
-    """Which boxes stay in samples that a step cut something off.
+    """Rule for the boxes that remain in samples whose image a step has cropped.
 
-    Where nothing is cut off (no step moves pixels, flips, resizes, padding, a crop of the whole), all boxes stay.
+    If nothing is cut off (flips, resizes, padding, a crop of the complete image), all boxes remain.
 
     Attributes:
         min_size: pixels that both sides must still have (torchvision's SanitizeBoundingBoxes: 1).
@@ -48,19 +48,19 @@ class BoxRule:
 
     @property
     def least(self) -> float:
-        """Pixels that both sides of a box must have to stay: more than none."""
+        """Pixels that both sides of a box must have to remain: more than none."""
         return max(self.min_size, 1e-6)
 
 
 class Trail(NamedTuple):
-    """What passes did to a batch's boxes, until they are judged.
+    """Record of what passes did to a batch's boxes, until boxes are dropped.
 
     Attributes:
-        frames: [B, 1, 4], where the edges of a sample's image are now, clipped as a box is.
-        cropped: bool [B], whether something of a sample's image was cut off; padding that comes and goes is none of it.
-        cut: bool [B, M], whether something of a box was.
-        share: [B, M], what a box still shows of its area.
-        dropped: bool [B, M], whether a step said that the box goes.
+        frames: [B, 1, 4], edges of each sample's image, clipped as a box is.
+        cropped: bool [B], whether a part of a sample's image was cut off; padding does not count.
+        cut: bool [B, M], whether a part of a box was cut off.
+        share: [B, M], visible share of a box's area.
+        dropped: bool [B, M], whether a step drops the box.
     """
 
     frames: Tensor
@@ -71,7 +71,7 @@ class Trail(NamedTuple):
 
     @classmethod
     def before(cls, boxes: Tensor, plan: Plan) -> Trail:
-        """That of boxes [B, M, 4] that no pass has moved; ``plan``: of the first pass."""
+        """Returns the trail of boxes [B, M, 4] before the first pass, of which this is the plan."""
         if plan.sizes is None:
             _, height, width = plan.source
             frame = constant((0.0, 0.0, float(width), float(height)), boxes.dtype, boxes.device)
@@ -84,19 +84,19 @@ class Trail(NamedTuple):
         return cls(frame.expand(len(boxes), 1, 4), cropped, nothing, boxes.new_ones(boxes.shape[:2]), nothing)
 
 
-def followed(
+def move_fields(
     batch: Batch, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
 ) -> tuple[Batch, Trail | None]:
-    """The batch with boxes, masks and ``image_sizes`` as the plan moves pixels; unchanged where it moves nothing.
+    """Moves boxes, masks and ``image_sizes`` as the plan moves pixels.
 
-    Boxes are moved and clipped, and none is dropped: :func:`judged` does that once, after all passes, so that what a
-    later resize enlarges again stays, however the steps were split into passes.
+    Boxes are moved and clipped, and none is dropped: :func:`drop_boxes` does that once, after all passes, so that boxes
+    that a later resize enlarges again remain, however the steps were divided into passes.
 
     Args:
         batch: before it.
         plan: of one pass.
         trail: of the passes before it; None: there was none.
-        own: the masks, in place of the batch's, if they have a size each.
+        own: the masks, in place of the batch's, if they are variable-size.
     """
     if plan.is_framed:
         batch = batch.replace(image_sizes=sizes_on_canvas(plan))
@@ -115,13 +115,13 @@ def followed(
 
 
 def sizes_on_canvas(plan: Plan) -> Tensor | None:
-    """Height and width of each image on its canvas, int64 [B, 2]; None where images are mixed."""
+    """Returns height and width of each image on its canvas, int64 [B, 2]; None if images are mixed."""
     placed = None if plan.resampling is None else plan.resampling.placement
     return None if placed is None or plan.mixing is not None else torch.stack((placed.rows, placed.cols), 1)
 
 
 def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Tensor]:
-    """The boxes of a batch where ``plan`` will have moved them, and which of them are real and were not dropped."""
+    """Returns a batch's boxes as ``plan`` moves them, and which of them are real and were not dropped."""
     if batch.boxes is None:
         raise ValueError("the batch has no boxes")
     boxes, trail = batch.boxes, trail or Trail.before(batch.boxes, plan)
@@ -133,8 +133,8 @@ def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Ten
     return boxes, real
 
 
-def judged(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
-    """The batch with the boxes that stay; unchanged where no pass moved any."""
+def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
+    """Drops boxes by the rule and by what passes did to them; no pass: none is dropped."""
     if trail is None or batch.boxes is None:
         return batch
     sides = batch.boxes[..., 2:] - batch.boxes[..., :2]
@@ -143,7 +143,7 @@ def judged(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
 
 
 def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]:
-    """Boxes through the window, the resize, its kept part, flips and warps, clipped at each, as torchvision does.
+    """Moves boxes through window, resize, crop, flips and warps, clipped at each, as torchvision does.
 
     Args:
         boxes: float32 [B, M, 4], xyxy in source pixels.
@@ -158,7 +158,7 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
     moved, cut, share = _cut(moved, plan.cols, plan.rows)
     how = plan.resampling
     if how is not None:
-        cols, rows = (plan.of_batch(size).to(torch.float64) for size in (plan.cols, plan.rows))  # as torchvision does
+        cols, rows = (plan.per_sample(size).to(torch.float64) for size in (plan.cols, plan.rows))  # as torchvision does
         placed = how.placement
         wide, high = (how.width, how.height) if placed is None else (placed.cols, placed.rows)
         moved = moved * _quad(wide / cols, high / rows).to(boxes.dtype)
@@ -177,20 +177,20 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
 
 
 def _cut(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes clipped to a frame; which lost something there, bool [B, M]; the share of each that is left, [B, M]."""
+    """Clips boxes to a frame; returns them, which of them were cut, bool [B, M], and the visible share, [B, M]."""
     inside = _clipped(boxes, width, height)
     return inside, ((inside - boxes).abs() > _ROUNDING).any(2), _share(_area(inside), _area(boxes))
 
 
 def _windowed(boxes: Tensor, left: Tensor | None, top: Tensor | None) -> Tensor:
-    """Boxes seen from a window's corner."""
+    """Moves boxes to the coordinates of a window."""
     if left is None or top is None:
         return boxes
     return boxes - _quad(left.to(boxes.dtype), top.to(boxes.dtype))
 
 
 def _clipped(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor:
-    """Boxes cut off at the frame; one size, or one per sample."""
+    """Clips boxes to a frame of one size, or one per sample."""
     if isinstance(width, int) or isinstance(height, int):
         edge = constant((float(width), float(height)) * 2, boxes.dtype, boxes.device)
     else:
@@ -199,7 +199,7 @@ def _clipped(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor
 
 
 def _flipped(boxes: Tensor, plan: Plan) -> Tensor:
-    """Boxes mirrored by the plan's flips."""
+    """Mirrors boxes by the plan's flips."""
     height, width = plan.frame
     if plan.flip_x is not None:
         boxes = torch.where(plan.flip_x[:, None, None], _mirrored(boxes, width, 0), boxes)
@@ -209,7 +209,7 @@ def _flipped(boxes: Tensor, plan: Plan) -> Tensor:
 
 
 def _mirrored(boxes: Tensor, length: Tensor | int, axis: int) -> Tensor:
-    """All boxes mirrored within a frame of one length, or one per sample: ``axis`` 0 left to right, 1 upside down."""
+    """Mirrors all boxes in a frame of one length, or one per sample: ``axis`` 0 left to right, 1 upside down."""
     length = length if isinstance(length, int) else length[:, None].to(boxes.dtype)
     ends = list(boxes.unbind(2))
     ends[axis], ends[axis + 2] = length - ends[axis + 2], length - ends[axis]
@@ -217,7 +217,7 @@ def _mirrored(boxes: Tensor, length: Tensor | int, axis: int) -> Tensor:
 
 
 def _by_program(boxes: Tensor, program: Program, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes after the operations that move pixels, clipped after each warp; as :func:`_cut` returns them."""
+    """Moves boxes by the operations that move pixels, clipped after each warp; returns what :func:`_cut` does."""
     cut = boxes.new_zeros(boxes.shape[:2], dtype=torch.bool)
     share = boxes.new_ones(boxes.shape[:2])
     for place, slot in enumerate(program.slots):
@@ -236,13 +236,13 @@ def _by_program(boxes: Tensor, program: Program, plan: Plan) -> tuple[Tensor, Te
 
 
 def _corners(boxes: Tensor) -> Tensor:
-    """The four corners of each box: [B, M, 4, 2]."""
+    """Returns the four corners of each box: [B, M, 4, 2]."""
     x1, y1, x2, y2 = boxes.unbind(2)
     return torch.stack((torch.stack((x1, x2, x2, x1), 2), torch.stack((y1, y1, y2, y2), 2)), 3)
 
 
 def _repacked(batch: Batch, boxes: Tensor, stays: Tensor) -> Batch:
-    """The boxes that stay moved to the front in their order, the rest emptied, and counted."""
+    """Moves the remaining boxes to the front in their order, empties the rest, and counts."""
     if batch.counts is not None:
         stays = stays & (torch.arange(boxes.shape[1], device=boxes.device) < batch.counts[:, None])
     order = (~stays).to(torch.int64).argsort(dim=1, stable=True)
@@ -257,7 +257,7 @@ def _repacked(batch: Batch, boxes: Tensor, stays: Tensor) -> Batch:
 
 
 def _quad(x: Tensor, y: Tensor) -> Tensor:
-    """[B] and [B] as [B, 1, 4]: x, y, x, y."""
+    """Returns x [B] and y [B] as [B, 1, 4]: x, y, x, y."""
     return torch.stack((x, y, x, y), dim=1)[:, None]
 
 

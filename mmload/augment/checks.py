@@ -17,12 +17,11 @@ from mmload.augment.color import Normalize
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import moves, refuse_foreign
 from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip
-from mmload.augment.level_step import LevelStep
 from mmload.augment.mix import MixStep
 from mmload.augment.resize import Resize
-from mmload.augment.step import AfterStep, Step, refuse_dtype, refuse_shape, sees_fields
+from mmload.augment.step import AfterStep, LevelStep, Step, refuse_dtype, refuse_shape, sees_fields
 from mmload.batch import Batch
-from mmload.render.plan import refuse_levels
+from mmload.render.plan_parts import check_levels
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What images may come out as."""
@@ -55,35 +54,35 @@ def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
 
 
 def makes_floats(step: nn.Module) -> bool:
-    """Whether a step of mmload's cannot leave images uint8."""
+    """Returns whether a step of mmload cannot leave images uint8."""
     if isinstance(step, AfterStep):
         return not step.takes_uint8
     return isinstance(step, Normalize) or (isinstance(step, MixStep) and step.makes_floats)
 
 
 def _refuse_unresized(steps: Sequence[nn.Module]) -> None:
-    """Refuses images of a size each, which no batch can be made of.
+    """Refuses variable-size images, which no batch can be made of.
 
     Raises:
         ValueError: if something else than flips stands between RandomZoomOut or RandomIoUCrop and a Resize((h, w)).
     """
-    ragged: list[str] = []
+    variable: list[str] = []
     for step in steps:
         if isinstance(step, RandomZoomOut | RandomIoUCrop):
-            if isinstance(step, RandomZoomOut) and ragged:
-                raise ValueError(f"RandomZoomOut stands after {ragged[0]}: put it first")
-            ragged.append(type(step).__name__)
-        elif ragged and isinstance(step, Resize) and step.short is None and step.size is not None:
-            if step.mode.startswith("nearest") and ragged[-1] == "a flip":
+            if isinstance(step, RandomZoomOut) and variable:
+                raise ValueError(f"RandomZoomOut stands after {variable[0]}: put it first")
+            variable.append(type(step).__name__)
+        elif variable and isinstance(step, Resize) and step.short is None and step.size is not None:
+            if step.interpolation.startswith("nearest") and variable[-1] == "a flip":
                 raise ValueError("a Resize by the nearest pixel stands after a flip: put the flip behind it")
-            ragged = []
-        elif ragged and isinstance(step, RandomHorizontalFlip | RandomVerticalFlip | AlternatingHorizontalFlip):
-            ragged.append("a flip")
-        elif ragged:
+            variable = []
+        elif variable and isinstance(step, RandomHorizontalFlip | RandomVerticalFlip | AlternatingHorizontalFlip):
+            variable.append("a flip")
+        elif variable:
             name = type(step).__name__
-            raise ValueError(f"{name} stands after {ragged[0]}, where images have a size each: {_RESIZE} before it")
-    if ragged:
-        raise ValueError(f"{ragged[0]} leaves images of a size each: {_RESIZE} behind it")
+            raise ValueError(f"{name} stands after {variable[0]}, where images are variable-size: {_RESIZE} before it")
+    if variable:
+        raise ValueError(f"{variable[0]} leaves variable-size images: {_RESIZE} behind it")
 
 
 _RESIZE = "put a Resize((height, width))"
@@ -96,7 +95,7 @@ def _refuse_floats(step: nn.Module) -> None:
             f"{type(step).__name__} makes floats, and dtype is torch.uint8: give the collate a floating dtype"
         )
     if isinstance(step, RandomErasing):
-        refuse_levels("value", step.value)
+        check_levels("value", step.value)
 
 
 def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
@@ -146,7 +145,7 @@ def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, size
         batch: everything but the images.
         shape: (C, H, W) of the images.
         source: their dtype.
-        sizes: int64 [B, 2], of images of a size each; None: they have one.
+        sizes: int64 [B, 2], of variable-size images; None: images are fixed-size.
 
     Raises:
         TypeError: if a field has another dtype than it must have.
@@ -160,7 +159,7 @@ def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, size
     if sizes is not None:
         _expect("sizes", sizes, (count, 2), (torch.int64,))
         if batch.masks is not None:
-            raise ValueError("the images have a size each, and their masks do not")
+            raise ValueError("the images are variable-size, and their masks are not")
     if batch.masks is not None:
         _expect("masks", batch.masks, (count, *shape[1:]), _MASKS)
     if batch.seeds is not None:
@@ -199,7 +198,7 @@ def refuse_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Mod
 
 
 def refuse_changed(step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, batch: Batch) -> Tensor:
-    """What a step made of the images ``before``, if the steps after it can take it.
+    """Checks the images that a step made of the images ``before`` and returns them.
 
     Raises:
         TypeError: if it is no tensor, or one of another dtype.
@@ -226,7 +225,7 @@ def refuse_changed(step: nn.Module, images: object, before: Tensor, dtype: torch
 
 
 def _smallest(channels: int, sizes: Tensor) -> tuple[int, ...]:
-    """(C, H, W) with the shortest sides of images of a size each."""
+    """Returns (C, H, W) with the shortest sides of variable-size images."""
     least: list[int] = sizes.amin(0).tolist() if len(sizes) else [1, 1]
     return channels, *least
 

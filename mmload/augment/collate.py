@@ -7,9 +7,10 @@ the same. Steps that can be described are rendered in one pass; the others run a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 import torch
+from tensordict import lazy_stack
 from torch import Tensor, nn
 
 from mmload.augment.arguments import integer, refusal, shown, torch_device
@@ -17,39 +18,98 @@ from mmload.augment.boxes import BoxRule
 from mmload.augment.checks import refuse_batch, refuse_fields, refuse_steps, refuse_targets
 from mmload.augment.draws import fresh_seeds
 from mmload.augment.epochs import SharedEpoch, epoch_of_loader
-from mmload.augment.passes import rehearse
-from mmload.augment.prepared_batch import PreparedBatch
-from mmload.augment.rows import apart, stacked_rows, variable_size_rows
-from mmload.batch import Batch
+from mmload.augment.prepared_batch import PreparedBatch, check_passes
+from mmload.batch import Batch, lazy_rows
 from mmload.errors import counted
 from mmload.render.image_lines import ImageLines
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 
+
+def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
+    """Returns rows as one batch, which is a lazy stack where their images differ in size."""
+    if isinstance(batch, Batch):
+        return batch
+    rows: list[Any] = list(batch)
+    odd = next((row for row in rows if not isinstance(row, Batch)), None)
+    if not rows or odd is not None:
+        got = "an empty list" if not rows else f"a list with {type(odd).__name__}"
+        raise TypeError(f"got {got}, expected a Batch, a list of its rows, or images [B, C, H, W]")
+    stacked: Any = lazy_stack(rows) if variable_size_rows(rows) else torch.stack(rows)
+    whole: Batch = stacked
+    return whole
+
+
+def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
+    """Returns the rows of a batch or list if their images differ in size; none if they do not."""
+    rows = lazy_rows(batch) if isinstance(batch, Batch) else batch
+    images = [row.images for row in rows if isinstance(row, Batch) and isinstance(row.images, Tensor)]
+    return rows if len(images) == len(rows) and len({image.shape for image in images}) > 1 else ()
+
+
+def split_rows(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor], OwnMasks | None]:
+    """Divides rows with variable-size images into a batch without images and masks, the images, and the masks.
+
+    Raises:
+        TypeError: if an image or mask is not uint8.
+        ValueError: if an image is not [C, h, w], or has another number of channels than the first; or if some rows have
+            no mask, or one of another size than its image.
+    """
+    images = [row.images for row in rows]
+    for image in images:
+        if image.dtype != torch.uint8:
+            raise TypeError(f"variable-size images are {image.dtype}, expected torch.uint8")
+        if image.dim() != 3 or image.shape[0] != images[0].shape[0]:
+            shapes = tuple(image.shape), tuple(images[0].shape)
+            raise ValueError(f"images have the shapes {shapes[0]} and {shapes[1]}, expected [C, h, w] with the same C")
+    masks = _masks_of(rows)
+    stacked = stacked_rows([row.replace(images=None, masks=None) for row in rows])
+    return stacked.replace(images=None, masks=None), images, masks  # of None, stack makes a list
+
+
+def _masks_of(rows: Sequence[Batch]) -> OwnMasks | None:
+    """Joins the masks of rows whose images are variable-size."""
+    masks: list[Tensor] = []
+    for row in rows:
+        if row.masks is None:
+            continue
+        if row.masks.dtype != torch.uint8:
+            raise TypeError(f"variable-size masks are {row.masks.dtype}, expected torch.uint8")
+        if row.masks.shape != row.images.shape[1:]:
+            raise ValueError(f"masks have the shape {tuple(row.masks.shape)} beside images {tuple(row.images.shape)}")
+        masks.append(row.masks.reshape(-1))
+    if not masks:
+        return None
+    if len(masks) < len(rows):
+        raise ValueError(f"{len(masks)} of {len(rows)} rows have masks: give all of them, or none")
+    ends = torch.tensor([len(mask) for mask in masks]).cumsum(0)
+    return OwnMasks(torch.cat(masks), ends - torch.tensor([len(mask) for mask in masks]))
+
+
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 
 _MOST_STARTS = 64
-"""Upper bound of what a collate remembers of later passes: epochs and sizes of images have none."""
+"""Upper bound on the cached checks of later passes: the numbers of epochs and of image sizes have none."""
 
 
 class Collate(nn.Module):
-    """Steps of :mod:`mmload.augment`, and any other modules, as one pass over the pixels where that can be.
+    """Steps of :mod:`mmload.augment` and other modules, rendered in as few passes over the pixels as possible.
 
     The first steps that compose are rendered at once; from the first that does not, the rest runs after it in order,
-    again as few passes as can be. Images stay uint8, as in torchvision, until Normalize or a step that needs floats; a
-    foreign module gets images in ``dtype``, scaled to [0, 1] unless Normalize stands before it. Without steps this is
-    the plain conversion: torchvision's ``ToDtype(dtype, scale=True)``.
+    again in as few passes as possible. Images stay uint8, as in torchvision, until Normalize or a step that needs
+    floats; a foreign module gets images in ``dtype``, scaled to [0, 1] unless Normalize stands before it. Without steps
+    this is the plain conversion: torchvision's ``ToDtype(dtype, scale=True)``.
 
     It is picklable, works as ``collate_fn`` of ``torch.utils.data.DataLoader`` and as the first part of a model:
     ``nn.Sequential(collate, model)``. Results depend on the samples' seeds alone, not on the batch they are in.
 
     Args:
         steps: in order; a step's draws are keyed by its place.
-        device: where batches are moved before the first step; None: they stay where they are.
-        dtype: of the images that come out: uint8 or floating.
+        device: device to which batches are moved before the first step; None: they are not moved.
+        dtype: dtype of the images that come out: uint8 or floating.
         memory_format: ``torch.contiguous_format`` or ``torch.channels_last``.
-        box_rule: which boxes stay after they were clipped; None: those with both sides of a pixel or more.
+        box_rule: decides which boxes remain after they were clipped; None: those with sides of a pixel or more.
 
     Raises:
         TypeError: if a step is not a module.
@@ -82,12 +142,12 @@ class Collate(nn.Module):
 
     @property
     def epoch(self) -> int | None:
-        """The epoch whose batches are made: of the loader that calls in this thread, else as set; None: not known."""
+        """Epoch of the next batches: of the loader that calls in this thread, else as set; None: not known."""
         of_loader = epoch_of_loader()
         return self._epoch.get() if of_loader is None else of_loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next batches are of, for steps that depend on it; an mmload Loader needs no such call.
+        """Sets the epoch of the next batches, for steps that depend on it; an mmload Loader needs no such call.
 
         With a ``DataLoader``, call it before each epoch, the first included; its worker processes see it, persistent
         ones too.
@@ -124,7 +184,7 @@ class Collate(nn.Module):
                 raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
             return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
         if rows := variable_size_rows(batch):
-            rest, images, masks = apart(rows)
+            rest, images, masks = split_rows(rows)
             return self.render_sizes(rest, images, masks, generator=generator)
         stacked = stacked_rows(batch)
         if self.device is not None:
@@ -139,23 +199,23 @@ class Collate(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Batch:
-        """Renders images of a size each, on a CPU.
+        """Renders variable-size images on a CPU.
 
         Args:
             batch: everything but the images and masks.
             images: uint8 [C, h, w], one a sample.
-            masks: of the images' sizes; None: there are none.
-            generator: where seeds come from if the batch has none; None: torch's default generator.
+            masks: masks with the sizes of the images; None: there are none.
+            generator: generator of seeds if the batch has none; None: torch's default one.
 
         Returns:
-            The batch with images in the collate's dtype and memory format, where the collate's device is.
+            The batch with images in the collate's dtype and memory format, on the collate's device.
         """
         sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
         prepared = self.prepare(batch, (images[0].shape[0], 0, 0), sizes=sizes, masks=masks, generator=generator)
         out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
         prepared.render_lines(0, ImageLines.of_images(images), out)
-        made = prepared.finish(out)
-        return made if self.device is None else made.to(self.device)
+        finished = prepared.finish(out)
+        return finished if self.device is None else finished.to(self.device)
 
     def render(
         self,
@@ -166,14 +226,14 @@ class Collate(nn.Module):
         generator: torch.Generator | None = None,
         memory: MemoryPool | None = None,
     ) -> Batch:
-        """Renders a batch from images that lie somewhere else, such as a whole split on a device.
+        """Renders a batch from images that are somewhere else, such as a complete split on a device.
 
         Args:
-            batch: everything but the images, which are not looked at.
-            images: uint8 [N, C, H, W], where the batch is to be.
-            indices: int64 [B], which of the images each sample is; None: they are the samples.
-            generator: where seeds come from if the batch has none; None: torch's default generator.
-            memory: where the output is taken from on a CPU; None: the collate's own.
+            batch: everything but the images, which are ignored.
+            images: uint8 [N, C, H, W], on the device of the result.
+            indices: int64 [B], the image of each sample; None: image k is sample k.
+            generator: generator of seeds if the batch has none; None: torch's default one.
+            memory: pool of the output on a CPU; None: the collate's own.
 
         Returns:
             The batch with images in the collate's dtype and memory format.
@@ -208,17 +268,17 @@ class Collate(nn.Module):
         """Draws and describes a batch whose images are yet to be read.
 
         Args:
-            batch: everything but the images, which are not looked at.
-            shape: (C, H, W) of the images as stored; (C, 0, 0) where ``sizes`` are given.
-            device: where the images will be; None: where the seeds are, else the CPU.
-            source: the images' dtype.
-            generator: where seeds come from if the batch has none; None: torch's default generator.
-            sizes: int64 [B, 2], height and width of each image; None: all have the same.
-            masks: in place of the batch's where ``sizes`` are given; None: there are none.
-            framed: whether images that no step makes one size are put on a canvas of the largest.
+            batch: everything but the images, which are ignored.
+            shape: (C, H, W) of the images as stored; (C, 0, 0) if ``sizes`` are given.
+            device: device of the images; None: that of the seeds, else the CPU.
+            source: dtype of the images.
+            generator: generator of seeds if the batch has none; None: torch's default one.
+            sizes: int64 [B, 2], height and width of each image; None: images are fixed-size.
+            masks: masks in place of the batch's if ``sizes`` are given; None: there are none.
+            framed: whether images to which no step gives one size are put on a canvas of the largest.
 
         Returns:
-            The description, to be rendered row by row or at once, and then finished.
+            The prepared batch, to be rendered row by row or at once, and then finished.
         """
         if device is None:
             device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
@@ -232,9 +292,9 @@ class Collate(nn.Module):
         """Refuses steps after the first pass that cannot be done to what it gives, before it is rendered.
 
         Args:
-            batch: before it.
+            batch: the batch before the first pass.
             first: the first pass.
-            following: the place of the first step after it.
+            following: place of the first step after it.
 
         Raises:
             ValueError, TypeError: as the step does.
@@ -244,7 +304,7 @@ class Collate(nn.Module):
         epoch, has_ids, has_boxes = self.epoch, batch.ids is not None, batch.boxes is not None
         start = first.plan.shape[1:], first.dtype, following, epoch, has_ids, has_boxes
         if start not in self._possible:
-            rehearse(self.steps, following, first, self.dtype, epoch=epoch, has_ids=has_ids, has_boxes=has_boxes)
+            check_passes(self.steps, following, first, self.dtype, epoch=epoch, has_ids=has_ids, has_boxes=has_boxes)
             if len(self._possible) >= _MOST_STARTS:
                 self._possible.clear()
             self._possible.add(start)

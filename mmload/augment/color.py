@@ -1,19 +1,29 @@
-"""Steps that change colors linearly: Normalize and RandomGrayscale, named and set as in torchvision v2."""
+"""Steps that change colors: Normalize, RandomGrayscale and ColorJitter, named and set as in torchvision v2."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import LARGEST, chance, elements, numbers, shown
+from mmload.augment.arguments import LARGEST, chance, elements, number, numbers, shown, span
 from mmload.augment.draws import Draws
-from mmload.augment.step import Step
+from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted
-from mmload.render.device_constants import constant
+from mmload.render.cached_tensors import constant
+from mmload.render.level_program import (
+    BRIGHTNESS,
+    CONTRAST,
+    HUE,
+    MOST_NUMBERS,
+    NONE,
+    SATURATION,
+    OperationSlot,
+    Program,
+)
 from mmload.render.plan import Plan
 
 
@@ -28,7 +38,8 @@ class Normalize(Step):
         std: one number per channel.
 
     Raises:
-        ValueError: if the lengths differ, a std is not positive, or (when run) the images have other channels.
+        ValueError: if the lengths differ, a std is not positive, or (when run) the images have other channels, or are
+            integers and a mean is above 1.
     """
 
     mean: Tensor
@@ -44,6 +55,7 @@ class Normalize(Step):
             raise ValueError(f"mean has {counted(len(means), 'channel')} and std {len(stds)}, expected as many")
         self.register_buffer("mean", torch.tensor(means))
         self.register_buffer("std", torch.tensor(stds))
+        self._levels = (means, stds) if max(means) > 1 else None  # which integer images cannot have
 
     @classmethod
     def imagenet(cls) -> Self:
@@ -56,14 +68,20 @@ class Normalize(Step):
         return cls((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
     def fits(self, plan: Plan) -> bool:
-        """One channel map after another is a channel map."""
+        # One channel map after another is a channel map.
         return plan.fits_color()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """The map on the values as they are stored; no draw."""
+        """Adds the color map of the values as they are stored; nothing is drawn."""
         channels = plan.source[0]
         if channels != len(self.mean):
             raise ValueError(f"Normalize has {counted(len(self.mean), 'channel')} and the images {channels}")
+        if self._levels is not None and plan.peak > 1:
+            values = ("(" + ", ".join(f"{value / plan.peak:.3f}" for value in each) + ")" for each in self._levels)
+            raise ValueError(
+                f"Normalize has mean {tuple(self._levels[0])}, and means are of pixels from 0 to 1: divide by "
+                f"{plan.peak:g}, Normalize({', '.join(values)})"
+            )
         peak = plan.peak if plan.shift is None else 1.0
         if self.mean.device.type == "cpu":  # wherever the images are: a collate that moves batches may stay here itself
             return plan.scaled(*_color_map(tuple(self.mean.tolist()), tuple(self.std.tolist()), peak, plan.device))
@@ -79,7 +97,7 @@ class Normalize(Step):
 
     @classmethod
     def of(cls, split: Any) -> Self:
-        """The dataset's own mean and std: of anything with ``mean`` and ``std`` lists, such as a manifest's split.
+        """Makes the step with a dataset's mean and std: of anything with ``mean`` and ``std`` lists, such as a split.
 
         Raises:
             ValueError: if the split has none, because its images are not uint8.
@@ -89,10 +107,6 @@ class Normalize(Step):
         if not elements(mean) or not elements(std):
             raise ValueError(f"mean is {shown(mean)} and std {shown(std)}: this split has no statistics")
         return cls(mean, std)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"mean={self.mean.tolist()}, std={self.std.tolist()}"
 
 
 class RandomGrayscale(Step):
@@ -109,11 +123,10 @@ class RandomGrayscale(Step):
         self.p = chance(p)
 
     def fits(self, plan: Plan) -> bool:
-        """The luma is that of the image's own colors."""
+        # The luma is that of the image's own colors.
         return plan.fits_levels()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """One draw per sample."""
         self.refuse_channels(plan.source[0])
         return plan.grayed(draws.chance(self.p))
 
@@ -126,16 +139,105 @@ class RandomGrayscale(Step):
         if channels not in (1, 3):
             raise ValueError(f"RandomGrayscale takes images of 1 or 3 channels, these have {channels}")
 
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}"
-
 
 @lru_cache(maxsize=64)
 def _color_map(
     mean: tuple[float, ...], std: tuple[float, ...], peak: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Shift and scale, float32 [C] each, shared by all who ask for the same."""
+    """Returns shift and scale, float32 [C] each, shared by all who ask for the same."""
     means, stds = (constant(values, torch.float32, device) for values in (mean, std))
     with torch.inference_mode(False):
         return means * peak, 1 / (stds * peak)
+
+
+_CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
+
+
+class Factors(NamedTuple):
+    """What was drawn for a batch.
+
+    Attributes:
+        values: float32 [B, 4], a factor for brightness, contrast, saturation and a rotation for hue.
+        order: int64 [B, 4], which of these comes first, second, ...
+    """
+
+    values: Tensor
+    order: Tensor
+
+
+class ColorJitter(LevelStep):
+    """Random brightness, contrast, saturation and hue, in random order, drawn per sample.
+
+    Args:
+        brightness: factor, from max(0, 1 - x) to 1 + x, or (least, greatest); None or 0: none.
+        contrast: the same, around the mean luma.
+        saturation: the same, around each pixel's luma.
+        hue: rotation of the color circle, from -x to x in full rotations, or (least, greatest), within 0.5 of 0.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.
+    """
+
+    def __init__(
+        self,
+        brightness: float | Sequence[float] | None = None,
+        contrast: float | Sequence[float] | None = None,
+        saturation: float | Sequence[float] | None = None,
+        hue: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.brightness = _factor("brightness", brightness)
+        self.contrast = _factor("contrast", contrast)
+        self.saturation = _factor("saturation", saturation)
+        self.hue = _rotation(hue)
+
+    @property
+    def ranges(self) -> tuple[tuple[float, float] | None, ...]:
+        """Least and greatest brightness, contrast, saturation and hue; None for each that does not change."""
+        return self.brightness, self.contrast, self.saturation, self.hue
+
+    def draw(self, draws: Draws) -> Factors:
+        """Draws an order and four factors per sample."""
+        order = draws.uniform(4).argsort(1)
+        uniform = draws.uniform(4)
+        ends = tuple(end for ends in self.ranges for end in ends or (0.0, 0.0))
+        least, greatest = constant(ends, torch.float64, uniform.device).view(-1, 2).unbind(1)
+        return Factors((least + (greatest - least) * uniform).to(torch.float32), order)
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        return self.operations(self.draw(draws))
+
+    def operations(self, factors: Factors) -> Program:
+        """Returns the four adjustments with drawn factors; those without a range are left out."""
+        codes = tuple(code if ends is not None else NONE for code, ends in zip(_CODES, self.ranges, strict=True))
+        device = factors.order.device
+        numbers = torch.zeros((*factors.order.shape, MOST_NUMBERS), device=device)
+        chosen = factors.values.gather(1, factors.order)
+        numbers[:, :, 0], numbers[:, :, 1] = chosen, 1.0 - chosen.to(torch.float64)
+        slot = OperationSlot(operations=frozenset(codes) - {NONE})
+        table = constant(tuple(float(code) for code in codes), torch.int64, device)
+        return Program(codes=table[factors.order], numbers=numbers, slots=(slot,) * len(codes))
+
+
+def _factor(name: str, value: float | Sequence[float] | None) -> tuple[float, float] | None:
+    """Checks factors and returns a range around 1; None if it would change nothing."""
+    if value is None:
+        return None
+    if elements(value) is None:
+        reach = number(name, value, least=0.0, expected="a number from 0, or (least, greatest)")
+        ends = max(0.0, 1.0 - reach), 1.0 + reach
+    else:
+        ends = span(name, value, bounds="finite numbers from 0")
+    return None if ends == (1.0, 1.0) else ends
+
+
+def _rotation(value: float | Sequence[float] | None) -> tuple[float, float] | None:
+    """Checks rotations and returns a range around 0; None if it would change nothing."""
+    if value is None:
+        return None
+    if elements(value) is None:
+        reach = number("hue", value, least=0.0, greatest=0.5, expected="a rotation from 0 to 0.5, or (least, greatest)")
+        ends = -reach, reach
+    else:
+        ends = span("hue", value, least=-0.5, greatest=0.5, bounds="rotations within 0.5 of 0")
+    return None if ends == (0.0, 0.0) else ends

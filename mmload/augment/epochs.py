@@ -19,7 +19,7 @@ _of_loader: ContextVar[int | None] = ContextVar("epoch of the batch that a loade
 
 @contextmanager
 def batch_of_epoch(epoch: int) -> Iterator[None]:
-    """While it runs, every collate that this thread calls makes a batch of ``epoch``."""
+    """Sets the epoch of the batches that collates make in this thread while it runs."""
     before = _of_loader.set(epoch)
     try:
         yield
@@ -28,7 +28,7 @@ def batch_of_epoch(epoch: int) -> Iterator[None]:
 
 
 def epoch_of_loader() -> int | None:
-    """The epoch of the batch that a loader is making in this thread; None: none is."""
+    """Returns the epoch of the batch that a loader is making in this thread; None: none is."""
     return _of_loader.get()
 
 
@@ -49,7 +49,7 @@ class SharedEpoch:
         self._number.fill_(epoch)
 
     def get(self) -> int | None:
-        """The number; None: it was never set."""
+        """Returns the number; None: it was never set."""
         return None if self._number is None else int(self._number)
 
     def __getstate__(self) -> tuple[Tensor | None]:
@@ -61,6 +61,6 @@ class SharedEpoch:
 
 
 def _shared(number: Tensor) -> Tensor:
-    """The tensor in shared memory, unless it is there already."""
+    """Moves the tensor to shared memory, unless it is there already."""
     shared: Tensor = number.share_memory_()  # type: ignore[no-untyped-call]  # torch has none
     return shared

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,7 +15,10 @@ from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import ATTEMPTS, first, rectangles
 from mmload.augment.step import Step
 from mmload.errors import counted
-from mmload.render.plan import Hole, Plan
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Hole
+from mmload.runtime.hashing import Words, unit_of_word
+from mmload.runtime.numba_compile import variant
 
 
 class RandomErasing(Step):
@@ -49,11 +53,11 @@ class RandomErasing(Step):
         self.value = _value(value)
 
     def fits(self, plan: Plan) -> bool:
-        """Only holes and a mixing of samples follow a hole in a pass."""
+        # Only holes and a mixing of samples follow a hole in a pass.
         return plan.fits_hole()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """One rectangle per sample: the first of ten drawn that is smaller than the image, else none."""
+        """Draws one rectangle per sample: the first of ten that is smaller than the image, else none."""
         channels = plan.source[0]
         if self.value is not None and len(self.value) not in (1, channels):
             raise ValueError(
@@ -74,30 +78,63 @@ class RandomErasing(Step):
         return plan.with_hole(hole)
 
     def _sides(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Rows and columns of the holes: int64 [B], 0 where none is smaller than the image."""
+        """Draws rows and columns of the holes: int64 [B], 0 where none is smaller than the image."""
         height, width = plan.height, plan.width
         if plan.device.type != "cpu":
             rows, cols = rectangles(draws, height * width, self.scale, self.ratio)
             fitting = (rows < height) & (cols < width)
             found = fitting.any(1)
             return torch.where(found, first(rows, fitting), 0), torch.where(found, first(cols, fitting), 0)
-        from mmload.augment.rectangle_loops import first_rectangles  # compiled only by those who have such steps
-
         low, high = (math.log(one) for one in self.ratio)
         words = draws.bits(2 * ATTEMPTS).numpy().view(np.uint64)
-        sides = first_rectangles(words, height * width, *self.scale, low, high, height, width)
+        sides = variant(_first_rectangles, _FIRST_RECTANGLES, nogil=False)(
+            words, height * width, *self.scale, low, high, height, width
+        )
         rows, cols = torch.from_numpy(sides)
         return rows, cols
 
     def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}, scale={self.scale}, ratio={self.ratio}, value={self.value or 'random'}"
+        return f"p={self.p}, scale={self.scale}, ratio={self.ratio}, value={self.value or 'random'!r}"
 
 
 def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
-    """One number or one per channel; None stands for noise."""
+    """Checks one number or one per channel; None stands for noise."""
     if not isinstance(value, str):
         return per_channel("value", value)
     if value != "random":
         raise refusal("value", value, "a number, one per channel, or 'random'")
     return None
+
+
+_FIRST_RECTANGLES = "int64[:, ::1](uint64[:, ::1], float64, float64, float64, float64, float64, int64, int64)"
+
+
+def _first_rectangles(
+    words: Words, area: float, least: float, greatest: float, low: float, high: float, rows: int, cols: int
+) -> npt.NDArray[np.int64]:
+    """Returns the first rectangle per sample that fits, of those that :func:`~mmload.augment.resize.rectangles` draws.
+
+    Args:
+        words: uint64 [B, 2 n], shares of the area first, ratios then.
+        area: of the image.
+        least: share of it.
+        greatest: share of it.
+        low: logarithm of the least ratio.
+        high: of the greatest.
+        rows: what the first side must be below.
+        cols: what the second must be below.
+
+    Returns:
+        int64 [2, B]: both sides; 0 where none of a sample's rectangles fits.
+    """
+    tries = words.shape[1] // 2
+    out = np.zeros((2, len(words)), np.int64)
+    for k in range(len(words)):
+        for one in range(tries):
+            target = area * (least + (greatest - least) * unit_of_word(words[k, one]))
+            aspect = math.exp(low + (high - low) * unit_of_word(words[k, tries + one]))
+            first, second = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+            if first < rows and second < cols:
+                out[0, k], out[1, k] = first, second
+                break
+    return out

@@ -1,4 +1,4 @@
-"""What mmload knows about modules of other packages: which draw, which mix a batch, and which move pixels.
+"""Modules of other packages: which can be steps as they are, and PerSample, which runs the others sample by sample.
 
 The random transforms of torchvision and kornia draw once for a whole batch, from generators that threads share, and as
 a step they get neither boxes nor masks. A collate refuses them. docs/augment.md says what mmload cannot know.
@@ -6,26 +6,41 @@ a step they get neither boxes nor masks. A collate refuses them. docs/augment.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-COUNTERPARTS = frozenset(
-    (
-        *("AugMix", "AutoAugment", "CenterCrop", "ColorJitter", "CutMix", "GaussianBlur", "MixUp", "Normalize"),
-        *("RandAugment", "RandomAdjustSharpness", "RandomAffine", "RandomApply", "RandomAutocontrast"),
-        *("RandomChoice", "RandomCrop", "RandomEqualize", "RandomErasing", "RandomGrayscale"),
-        *("RandomHorizontalFlip", "RandomInvert", "RandomOrder", "RandomPerspective"),
-        *("RandomPhotometricDistort", "RandomPosterize", "RandomResizedCrop", "RandomRotation"),
-        *("RandomSolarize", "RandomVerticalFlip", "Resize", "TrivialAugmentWide"),
-    )
-)
-"""Torchvision's transforms that :mod:`mmload.augment` has under the same name."""
+from mmload.augment.arguments import shown
+from mmload.augment.boxes import BoxRule
+from mmload.augment.draws import Draws
+from mmload.augment.step import AfterStep, Step
+from mmload.batch import Batch
 
 _STILL = frozenset(("ConvertImageDtype", "Grayscale", "Identity", "LinearTransformation", "RGB", "ToDtype"))
 """Torchvision's that draw nothing and treat every sample of a batch alike."""
 
 _ACTIVATIONS = "torch.nn.modules.activation"
+
+
+def drop_ins() -> frozenset[str]:
+    """Returns the names of mmload's steps that do what torchvision's transforms of these names do."""
+    return frozenset(
+        kind.__name__
+        for kind in _subclasses(Step)
+        if kind.is_drop_in and kind.__module__.startswith(f"{__package__}.") and not kind.__name__.startswith("_")
+    )
+
+
+def _subclasses(kind: type[Step]) -> Iterator[type[Step]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
 
 
 def refuse_foreign(step: nn.Module) -> None:
@@ -42,7 +57,7 @@ def refuse_foreign(step: nn.Module) -> None:
 
 
 def moves(step: nn.Module) -> bool:
-    """Whether a module may put pixels elsewhere: all but activations, torchvision's colors, and what says so."""
+    """Returns whether a module may move pixels: all but activations, torchvision's colors, and modules that deny it."""
     if getattr(step, "keeps_geometry", False):
         return False
     if isinstance(step, nn.Sequential):
@@ -53,7 +68,7 @@ def moves(step: nn.Module) -> bool:
 
 
 def nested(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and all in it, those in the plain lists of torchvision's v2.Compose and its kin included."""
+    """Yields a module and all in it, those in the plain lists of torchvision's v2.Compose and its kin included."""
     for part in module.modules():
         yield part
         inner = getattr(part, "transforms", None)
@@ -62,14 +77,14 @@ def nested(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def takes_boxes(module: nn.Module) -> bool:
-    """Whether it is torchvision's v2, whose transforms take boxes and masks along."""
+    """Returns whether a module is of torchvision's v2, whose transforms move boxes and masks, too."""
     if isinstance(module, nn.Sequential):
         return all(takes_boxes(part) for part in module)
     return is_from(module, "torchvision.transforms.v2")
 
 
 def is_from(module: nn.Module, package: str) -> bool:
-    """Whether a module's class, or one it is made of, is defined in a package."""
+    """Returns whether a module's class, or a base of it, is defined in a package."""
     return any(f"{name}.".startswith(f"{package}.") for name in _packages(module))
 
 
@@ -82,12 +97,12 @@ def _origin(module: nn.Module) -> str:
 
 
 def _fault(part: nn.Module) -> str | None:
-    """Why a module cannot be a step, or part of one; None: nothing is known against it."""
+    """Returns why a module cannot be a step, or part of one; None: nothing is known against it."""
     name = type(part).__name__
     if is_from(part, "mmload.augment"):
         return "draws by the samples' seeds only as a step of its own: give it to the collate, not to another module"
     if is_from(part, "torchvision.transforms") and name not in _STILL:
-        if name in COUNTERPARTS:
+        if name in drop_ins():
             return f"would draw once for a whole batch: import {name} from mmload.augment"
         return f"would treat a whole batch as one image, without boxes and masks: use PerSample({name}(...))"
     if is_from(part, "kornia.augmentation"):
@@ -99,3 +114,186 @@ def _fault(part: nn.Module) -> str | None:
     if isinstance(part, nn.modules.batchnorm._BatchNorm):
         return "makes samples depend on the batch they are in: put it into the model"
     return None
+
+
+_one_at_a_time = threading.RLock()
+
+
+def has_per_sample(collate: object) -> bool:
+    """Returns whether there is a :class:`PerSample` somewhere in a collate."""
+    return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())
+
+
+class _ChangedSample(NamedTuple):
+    """One sample after the module: its image, its boxes, the indices of these among the boxes before, and its mask."""
+
+    image: Tensor
+    boxes: Tensor | None = None
+    remaining: Tensor | None = None
+    mask: Tensor | None = None
+
+
+class PerSample(AfterStep):
+    """A transform of another package, run sample by sample: slow, with equal pixels for any batch and threads.
+
+    Torchvision's v2 transforms get the image, its boxes and its mask (``tv_tensors``; ``labels`` number
+    the boxes), so these follow; boxes that come out changed and smaller than the collate's ``box_rule.min_size`` are
+    dropped. Other modules get the image [C, H, W] alone. Images are uint8 before Normalize. The global generators of
+    torch, Python and numpy are seeded by the sample, and restored afterwards.
+
+    Args:
+        module: takes an image [C, H, W] and returns one, of the same size for every sample.
+
+    Raises:
+        TypeError: if ``module`` is not a module.
+        ValueError: (when run) if samples come out in different sizes or dtypes, boxes or masks cannot follow, or boxes
+            are moved and the collate's ``box_rule.min_visible`` asks for shares that the module does not give.
+    """
+
+    takes_uint8 = True
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module is {shown(module)}, which is not an nn.Module; transforms of torchvision's v2 are")
+        self.module = module
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises unless boxes and masks follow: they follow torchvision's v2 alone, with a given fill of masks."""
+        name = type(self.module).__name__
+        if (boxes or masks) and not takes_boxes(self.module):
+            raise ValueError(
+                f"PerSample({name}) would leave boxes and masks behind: use a transform of torchvision's v2"
+            )
+        if not masks:
+            return
+        from torchvision.tv_tensors import Mask
+
+        for part in nested(self.module):
+            fill = getattr(part, "_fill", None)
+            only_crops = getattr(part, "padding", 0) is None and not getattr(part, "pad_if_needed", True)
+            if isinstance(fill, dict) and Mask not in fill and not only_crops:
+                raise ValueError(
+                    f"{type(part).__name__} would fill masks with a class: give it fill={{tv_tensors.Mask: 255, "
+                    "'others': 0}, as 255 is void"
+                )
+
+    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        """Returns the images, each changed by the module, and the targets unchanged."""
+        changed = self.changed(Batch(images=images, batch_size=[len(images)]), draws, BoxRule())
+        return changed.images, targets
+
+    def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
+        """Changes every sample by the module; the images of an empty batch keep their size."""
+        keys = draws.bits(1)[:, 0].tolist()
+        with _one_at_a_time, _borrowed_generators(batch.images.device):
+            samples = [self._run(batch, k, key) for k, key in enumerate(keys)]
+        return self._collected(batch, samples, box_rule) if samples else batch
+
+    def _run(self, batch: Batch, k: int, key: int) -> _ChangedSample:
+        """Runs the module on sample ``k``, with all generators seeded by ``key``."""
+        _seed(key, batch.images.device)
+        if not takes_boxes(self.module):
+            image = self.module(batch.images[k])
+            return _ChangedSample(
+                image[0] if isinstance(image, Tensor) and image.dim() == 4 and len(image) == 1 else image
+            )
+        from torchvision import tv_tensors
+
+        sample: dict[str, Any] = {"images": tv_tensors.Image(batch.images[k])}
+        size = batch.images.shape[2], batch.images.shape[3]
+        if batch.boxes is not None:
+            count = batch.boxes.shape[1] if batch.counts is None else int(batch.counts[k])
+            sample["boxes"] = tv_tensors.BoundingBoxes(batch.boxes[k, :count], format="XYXY", canvas_size=size)
+            sample["labels"] = torch.arange(count, device=batch.boxes.device)
+        if batch.masks is not None:
+            sample["masks"] = tv_tensors.Mask(batch.masks[k])
+        changed = self.module(sample)
+        boxes = changed.get("boxes")
+        if boxes is not None and getattr(boxes.format, "value", None) != "XYXY":
+            raise ValueError(f"{type(self.module).__name__} gave boxes as {boxes.format}, expected XYXY")
+        parts = [changed["images"], boxes, changed.get("labels"), changed.get("masks")]
+        return _ChangedSample(*(part.as_subclass(Tensor) if isinstance(part, Tensor) else part for part in parts))
+
+    def _collected(self, batch: Batch, samples: Sequence[_ChangedSample], box_rule: BoxRule) -> Batch:
+        """Joins the samples to a batch, with the remaining boxes at the front."""
+        fields = {"images": self._stacked("an image", [sample.image for sample in samples])}
+        if batch.masks is not None:
+            fields["masks"] = self._stacked("a mask", [sample.mask for sample in samples])
+            if fields["masks"].shape[-2:] != fields["images"].shape[-2:]:
+                raise ValueError(f"{self._name} made masks {tuple(fields['masks'].shape)} beside other images")
+        if batch.boxes is None:
+            collected: Batch = batch.replace(**fields)
+            return collected
+        boxes, counts = torch.zeros_like(batch.boxes), torch.zeros_like(batch.boxes[:, 0, 0], dtype=torch.int64)
+        sources = torch.full(batch.boxes.shape[:2], -1, device=boxes.device)
+        for k, sample in enumerate(samples):
+            if sample.boxes is None or sample.remaining is None or len(sample.boxes) != len(sample.remaining):
+                raise ValueError(f"{self._name} gave other boxes than labels: it must drop them together")
+            stays = self._stays(sample.boxes, batch.boxes[k, sample.remaining], box_rule)
+            counts[k] = int(stays.sum())
+            boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.remaining[stays]
+        real = sources >= 0
+        if batch.labels is not None:
+            fields["labels"] = torch.where(real, batch.labels.gather(1, sources.clamp(min=0)), -1)
+        if batch.difficult is not None:
+            fields["difficult"] = batch.difficult.gather(1, sources.clamp(min=0)) & real
+        repacked: Batch = batch.replace(**fields, boxes=boxes, counts=counts)
+        return repacked
+
+    def _stays(self, boxes: Tensor, before: Tensor, rule: BoxRule) -> Tensor:
+        """Returns which boxes remain: all but those that were changed and are too small; bool [n]."""
+        same = (boxes == before).all(1)
+        if rule.min_visible and not same.all():
+            raise ValueError(
+                f"min_visible is {rule.min_visible:g}, and PerSample({self._name}) moves boxes without reporting what "
+                "share of each remains: give the collate's box_rule a min_size alone"
+            )
+        return same | ((boxes[:, 2:] - boxes[:, :2]).amin(1) >= rule.least)
+
+    @property
+    def _name(self) -> str:
+        return type(self.module).__name__
+
+    def _stacked(self, what: str, parts: Sequence[object]) -> Tensor:
+        """Stacks equal parts."""
+        tensors = [part for part in parts if isinstance(part, Tensor)]
+        if len(tensors) < len(parts):
+            odd = next(part for part in parts if not isinstance(part, Tensor))
+            raise TypeError(f"{self._name} gave {type(odd).__name__} for {what}, expected a tensor")
+        kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
+        if len(kinds) > 1:
+            (first, kind), (second, other) = sorted(kinds, key=str)[:2]
+            raise ValueError(
+                f"{self._name} made {first} {kind} of one sample and {second} {other} of another: a batch has one size "
+                "and one dtype; let a crop or a resize end it, in a v2.Compose"
+            )
+        return torch.stack(tensors)
+
+
+def _seed(key: int, device: torch.device) -> None:
+    """Seeds the global generators."""
+    torch.default_generator.manual_seed(key)
+    if device.type == "cuda":
+        torch.cuda.default_generators[_index(device)].manual_seed(key)
+    random.seed(key)
+    np.random.seed(key % (1 << 32))
+
+
+@contextmanager
+def _borrowed_generators(device: torch.device) -> Iterator[None]:
+    """Restores the global generators at the end."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mmload.augment.arguments import borders, chance, choice, flag, integer, pair, per_channel
 from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.sides import Side, exactly, greatest, least, missing, size_with_least
+from mmload.augment.sizes import Side, exactly, greatest, least, missing, size_with_least
 from mmload.augment.step import Step
-from mmload.render.framing import PADDING_MODES, Padding
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import PADDING_MODES, Padding
 
 
 class RandomCrop(Step):
@@ -54,13 +54,13 @@ class RandomCrop(Step):
         )
 
     def fits(self, plan: Plan) -> bool:
-        """Padding must be around the whole image; a crop inside it always fits."""
+        # Padding must be around the whole image; a crop inside it always fits.
         if not self._pads(plan):
             return plan.fits_window()
         return plan.fits_padding() or (plan.fits_canvas() and self.padding_mode == "constant")
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """One window of ``size`` per sample, every place as likely as any other."""
+        """Draws one window of ``size`` per sample, every place equally likely."""
         height, width = self.size
         high, wide = plan.frame
         left, top, right, bottom = self._padding_for(plan)
@@ -76,7 +76,7 @@ class RandomCrop(Step):
         return plan.cropped(tops, lefts, height, width, around)
 
     def _around(self, left: int, top: int, right: int, bottom: int) -> Padding | None:
-        """The padding; as wide on both sides, since a flip before it swaps them."""
+        """Returns the padding, equally wide on both sides, since an earlier flip swaps them."""
         if not any((left, top, right, bottom)):
             return None
         margin = max(top, bottom), max(left, right)
@@ -86,17 +86,13 @@ class RandomCrop(Step):
         return any(greatest(border) for border in self._padding_for(plan))
 
     def _padding_for(self, plan: Plan) -> tuple[Side, Side, Side, Side]:
-        """Left, top, right, bottom; ``pad_if_needed`` adds what is missing to both sides, as torchvision does."""
+        """Returns left, top, right and bottom; ``pad_if_needed`` pads both sides by what is missing, as torchvision."""
         left, top, right, bottom = self.padding
         if not self.pad_if_needed:
             return self.padding
         high, wide = plan.frame
         rows, cols = missing(self.size[0], high + top + bottom), missing(self.size[1], wide + left + right)
         return left + cols, top + rows, right + cols, bottom + rows
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"{self.size}, padding={self.padding}, padding_mode={self.padding_mode!r}"
 
 
 class CenterCrop(Step):
@@ -113,24 +109,20 @@ class CenterCrop(Step):
         self.size = pair(size)
 
     def fits(self, plan: Plan) -> bool:
-        """Padding must be around the whole image; a crop inside it always fits."""
+        # Padding must be around the whole image; a crop inside it always fits.
         return plan.fits_padding() or plan.fits_canvas() if any(self._margin(plan)) else plan.fits_window()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """The middle of every sample; halves are rounded as torchvision rounds them."""
+        """Crops the middle of every sample; halves are rounded as torchvision rounds them. Nothing is drawn."""
         top, left = (_center(*sides) for sides in zip(plan.frame, self.size, strict=True))
         margin = self._margin(plan)
         around = Padding(margin=margin) if any(margin) else None
-        return plan.cropped(plan.of_batch(top), plan.of_batch(left), *self.size, around)
+        return plan.cropped(plan.per_sample(top), plan.per_sample(left), *self.size, around)
 
     def _margin(self, plan: Plan) -> tuple[int, int]:
-        """How many rows and columns are missing, at most."""
+        """Returns upper bounds on the missing rows and columns."""
         rows, cols = (greatest(missing(size, side)) for side, size in zip(plan.frame, self.size, strict=True))
         return rows, cols
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return str(self.size)
 
 
 class _RandomFlip(Step):
@@ -143,19 +135,14 @@ class _RandomFlip(Step):
         self.p = chance(p)
 
     def fits(self, plan: Plan) -> bool:
-        """A flip fits before holes."""
+        # A flip fits before holes.
         return plan.fits_flip()
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}"
 
 
 class RandomHorizontalFlip(_RandomFlip):
     """Mirrored left to right with probability ``p``, drawn per sample."""
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """One draw per sample."""
         return plan.flipped(x=draws.chance(self.p))
 
 
@@ -163,7 +150,6 @@ class RandomVerticalFlip(_RandomFlip):
     """Upside down with probability ``p``, drawn per sample."""
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """One draw per sample."""
         return plan.flipped(y=draws.chance(self.p))
 
 
@@ -187,22 +173,18 @@ class AlternatingHorizontalFlip(Step):
         self.seed = integer("seed", seed)
 
     def fits(self, plan: Plan) -> bool:
-        """A flip fits before holes."""
+        # A flip fits before holes.
         return plan.fits_flip()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """No draw: the last bit of hash + epoch."""
+        """Flips by the last bit of hash + epoch; nothing is drawn."""
         name = type(self).__name__
         epoch, ids = draws.epoch(name), draws.ids(name)
         return plan.flipped(x=((sample_seeds(self.seed, 0, ids) + epoch % 2) & 1).to(torch.bool))
 
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"seed={self.seed}"
-
 
 def _center(length: Side, size: int) -> Side:
-    """Where the middle ``size`` of ``length`` starts: padding goes one more to the end, a crop rounds half to even."""
+    """Returns the start of the middle ``size`` of ``length``: odd padding is larger at the end, crops round to even."""
     if isinstance(length, Tensor):
         inside = (exactly(length - size) / 2.0).round().to(torch.int64)
         return torch.where(length < size, -torch.div(size - length, 2, rounding_mode="floor"), inside)

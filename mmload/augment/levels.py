@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mmload.augment.arguments import LARGEST, chance, elements, integer, number, refusal, span
 from mmload.augment.draws import Draws
-from mmload.augment.level_step import LevelStep
+from mmload.augment.step import LevelStep
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program, chain
 from mmload.render.plan import Plan
@@ -24,16 +24,13 @@ class _WithProbability(LevelStep):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """One draw per sample."""
-        return Program.of(self.operation, plan.count, plan.device, *self.numbers(), on=draws.chance(self.p))
+        return Program.single_operation(
+            self.operation, plan.count, plan.device, *self.numbers(), apply_mask=draws.chance(self.p)
+        )
 
     def numbers(self) -> tuple[float, ...]:
-        """The operation's, the same for all samples."""
+        """Returns the numbers of the operation, the same for all samples."""
         return ()
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return ", ".join([*(f"{value:g}" for value in self.numbers()), f"p={self.p}"])
 
 
 class RandomInvert(_WithProbability):
@@ -75,7 +72,6 @@ class RandomPosterize(_WithProbability):
         self.bits = integer("bits", bits, least=0, greatest=8, expected="an integer from 0 to 8")
 
     def numbers(self) -> tuple[float, ...]:
-        """The bits."""
         return (float(self.bits),)
 
 
@@ -98,11 +94,6 @@ class RandomSolarize(_WithProbability):
         self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, expected="a level from 0 to 255")
 
     def refuse_images(self, plan: Plan) -> None:
-        """Refuses images whose white is below the threshold.
-
-        Raises:
-            ValueError: if it is.
-        """
         super().refuse_images(plan)
         if self.threshold > plan.peak:
             raise ValueError(
@@ -111,7 +102,6 @@ class RandomSolarize(_WithProbability):
             )
 
     def numbers(self) -> tuple[float, ...]:
-        """The threshold."""
         return (self.threshold,)
 
 
@@ -135,12 +125,7 @@ class RandomAdjustSharpness(_WithProbability):
         )
 
     def numbers(self) -> tuple[float, ...]:
-        """The factor and its rest."""
         return self.sharpness_factor, 1.0 - self.sharpness_factor
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"{self.sharpness_factor:g}, p={self.p}"
 
 
 class GaussianBlur(LevelStep):
@@ -163,11 +148,6 @@ class GaussianBlur(LevelStep):
         self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, bounds="standard deviations above 0, in pixels")
 
     def refuse_images(self, plan: Plan) -> None:
-        """Refuses images that cannot be mirrored as far as the kernel reaches.
-
-        Raises:
-            ValueError: if a side is too short.
-        """
         wide, high = self.kernel_size
         if plan.width <= wide // 2 or plan.height <= high // 2:
             raise ValueError(
@@ -176,20 +156,18 @@ class GaussianBlur(LevelStep):
             )
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """One standard deviation per sample."""
+        """Draws one standard deviation per sample."""
         wide, high = self.kernel_size
         least, greatest = self.sigma
         sigma = least + (greatest - least) * draws.uniform(1)[:, 0]
         reach = max(wide, high) // 2
-        return Program.of(levels.BLUR, plan.count, plan.device, float(wide), float(high), sigma, reach=reach)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"kernel_size={self.kernel_size}, sigma={self.sigma}"
+        return Program.single_operation(
+            levels.BLUR, plan.count, plan.device, float(wide), float(high), sigma, blur_radius=reach
+        )
 
 
 def _kernel(size: object) -> tuple[int, int]:
-    """(width, height) of a kernel, in torchvision's order."""
+    """Checks the size of a kernel and returns (width, height), torchvision's order."""
     expected = f"an odd integer from 1 to {_LARGEST_KERNEL}, or two"
     given = elements(size)
     sides = (size,) if given is None else given
@@ -235,7 +213,7 @@ class RandomPhotometricDistort(LevelStep):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Five probabilities, four factors and three keys whose order is that of the channels, per sample."""
+        """Draws per sample five probabilities, four factors and a key per channel; channels are ordered by keys."""
         on, values, keys = draws.uniform(5) < self.p, draws.uniform(4), draws.uniform(plan.source[0])
         first = draws.chance(0.5)
         factors = [
@@ -252,12 +230,8 @@ class RandomPhotometricDistort(LevelStep):
         ]
         if plan.source[0] == 3:
             parts.append((levels.PERMUTE, list(order.unbind(1)), on[:, 4]))
-        made = [Program.of(code, plan.count, plan.device, *numbers, on=mask) for code, numbers, mask in parts]
+        made = [
+            Program.single_operation(code, plan.count, plan.device, *numbers, apply_mask=mask)
+            for code, numbers, mask in parts
+        ]
         return chain(made)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return (
-            f"brightness={self.brightness}, contrast={self.contrast}, saturation={self.saturation}, hue={self.hue}, "
-            f"p={self.p}"
-        )

@@ -7,27 +7,26 @@ neither can mix boxes. Features and extra fields stay the sample's own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import chance, elements, integer, number, numbers, refusal, shown
-from mmload.augment.draws import Draws
+from mmload.augment.draws import Draws, beta
 from mmload.augment.step import Step, plan_for, seeds_for
 from mmload.batch import Batch
-from mmload.render.plan import Mixing, Plan
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
-from mmload.render.torch_mixing import pasted_pixels
-from mmload.runtime.hashing import unit
+from mmload.render.torch_rendering import pasted_pixels
+from mmload.runtime.numba_compile import variant
 
-_TRIES = 12
-"""Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
-
+Floats = npt.NDArray[np.float32]
 
 _MOST_CLASSES = 1_000_000
 """Upper bound that catches typing errors: one-hot targets of a batch of 256 then take 1 GB."""
@@ -56,11 +55,10 @@ class MixStep(Step):
         return plan.fits_mixing() and not uint8_holes
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """The plan followed by what is drawn."""
         return plan.mixed(self.mixing(plan, draws))
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
-        """What is drawn for each sample, or once for the batch."""
+        """Draws for each sample, or once for the batch."""
         drawn = self.drawn(plan, draws.of_first() if self.per == "batch" else draws)
         if self.per == "sample":
             return drawn
@@ -68,7 +66,7 @@ class MixStep(Step):
         return Mixing(share=share, boxes=None if drawn.boxes is None else drawn.boxes.expand(plan.count, 4))
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """What is drawn, for as many samples as ``draws`` has."""
+        """Draws for as many samples as ``draws`` has."""
         raise NotImplementedError
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
@@ -76,13 +74,15 @@ class MixStep(Step):
         raise NotImplementedError
 
     def mixed(self, batch: Batch, plan: Plan) -> Batch:
-        """The batch with soft targets float32 [B, K], and with masks pasted as the pixels are."""
+        """Makes targets soft, float32 [B, K], and pastes masks as the pixels are."""
         mixing = plan.mixing
         if mixing is None:
             return batch
         changed: dict[str, Any] = {}
         if batch.targets is not None:
-            changed["targets"] = mixed_targets(batch.targets, mixing.kept(plan.height, plan.width), self.num_classes)
+            changed["targets"] = mixed_targets(
+                batch.targets, mixing.target_share(plan.height, plan.width), self.num_classes
+            )
         if batch.masks is not None and mixing.boxes is not None:
             inside = pasted_pixels(mixing.boxes, plan.height, plan.width)
             changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
@@ -97,7 +97,7 @@ class MixStep(Step):
         seeds: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """The step alone on a batch.
+        """Runs the step alone on a batch.
 
         Args:
             images: [B, C, H, W], floating, or uint8 where the step does not blend.
@@ -115,7 +115,7 @@ class MixStep(Step):
         if images.dtype == torch.uint8 and self.makes_floats:
             raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
         plan = self.describe(plan_for(images), Draws(seeds, 0))
-        kept = None if plan.mixing is None else plan.mixing.kept(plan.height, plan.width)
+        kept = None if plan.mixing is None else plan.mixing.target_share(plan.height, plan.width)
         mixed = targets if kept is None else mixed_targets(targets, kept, self.num_classes)
         out = torch.empty(plan.shape, dtype=images.dtype, device=images.device)
         Rendering(plan, images.dtype).render_batch(images, out)
@@ -131,11 +131,6 @@ class _Mix(MixStep):
         self.num_classes = num_classes if num_classes is None else _classes(num_classes)
         self.p = chance(p)
         self.per = _per(per)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        per = "" if self.per == "sample" else f", per={self.per!r}"
-        return f"alpha={self.alpha}, num_classes={self.num_classes}, p={self.p}{per}"
 
 
 class MixUp(_Mix):
@@ -157,13 +152,13 @@ class MixUp(_Mix):
     makes_floats = True
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """A blend of boxes or of class masks means nothing."""
+        """Raises a ValueError if batches have boxes or masks, of which a blend would be meaningless."""
         if boxes or masks:
             what = "boxes" if boxes else "masks"
             raise ValueError(f"MixUp would blend images and leave their {what}: leave it out, or load other fields")
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """The shares."""
+        """Draws the shares."""
         applied = draws.chance(self.p)
         return Mixing(share=torch.where(applied, beta(draws, self.alpha), 1.0).to(torch.float32))
 
@@ -186,16 +181,16 @@ class CutMix(_Mix):
     """
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Masks are pasted with the pixels; what is left of a box under another image nobody knows."""
+        """Raises a ValueError if batches have boxes: it is unknown how much a pasted image hides. Masks are pasted."""
         if boxes:
             raise ValueError("CutMix would paste over boxes and leave them: leave it out, or load other fields")
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """The rectangles."""
+        """Draws the rectangles."""
         return Mixing(boxes=self.boxes(draws, plan.height, plan.width))
 
     def boxes(self, draws: Draws, height: int, width: int) -> Tensor:
-        """What is pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
+        """Draws the rectangles that are pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
         applied = draws.chance(self.p)
         half = 0.5 * (1.0 - beta(draws, self.alpha)).sqrt()
         x, y = draws.integers((0, width - 1), (0, height - 1))
@@ -247,7 +242,7 @@ class MixChoice(MixStep):
             step.refuse_fields(boxes=boxes, masks=masks)
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
-        """One draw per sample or batch, and the steps' own."""
+        """Draws once per sample or batch, and what the steps draw."""
         chosen = (draws.of_first() if self.per == "batch" else draws).weighted(self.p).expand(plan.count)
         parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self._steps)]
         found = Mixing()
@@ -265,13 +260,9 @@ class MixChoice(MixStep):
     def _steps(self) -> list[MixStep]:
         return [step for step in self.transforms if isinstance(step, MixStep)]
 
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}" + ("" if self.per == "sample" else f", per={self.per!r}")
-
 
 def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """How likely each of ``count`` steps is, from their weights in any unit; None: all the same.
+    """Returns the probabilities of ``count`` steps from weights in any unit; None: all the same.
 
     Raises:
         ValueError: if there is not one number from 0 for each, or none is above 0.
@@ -304,7 +295,7 @@ def refuse_targets(targets: Tensor | None, classes: int | None) -> None:
 
 
 def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) -> Tensor | None:
-    """Share * own + (1 - share) * the one before: float32 [B, K].
+    """Blends targets: share * own + (1 - share) * the one before, float32 [B, K].
 
     Raises:
         ValueError: if targets cannot be blended, as :func:`refuse_targets` has it.
@@ -323,49 +314,13 @@ def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) ->
 
 
 def _blended_indices(indices: Tensor, share: Tensor, classes: int) -> Tensor | None:
-    """The same of class indices on a CPU; None if they are none, or out of range."""
-    from mmload.augment.mix_loops import blend_indices  # compiled only by those who mix
-
+    """Blends class indices on a CPU; None if they are none, or out of range."""
     blended = torch.empty((len(indices), classes))
     words = None if indices.dtype.is_floating_point else indices.to(torch.int64).contiguous().numpy()
-    right = words is not None and blend_indices(words, share.contiguous().numpy(), blended.numpy())
+    right = words is not None and variant(_blend_indices, _BLEND_INDICES, nogil=False)(
+        words, share.contiguous().numpy(), blended.numpy()
+    )
     return blended if right else None
-
-
-def beta(draws: Draws, alpha: float) -> Tensor:
-    """Beta(alpha, alpha) per sample: float64 [B], as the share of two gamma draws, compared in logarithms."""
-    return torch.sigmoid(_log_gamma(draws, alpha) - _log_gamma(draws, alpha))
-
-
-def dirichlet(draws: Draws, alpha: float, count: int) -> Tensor:
-    """Dirichlet with ``count`` parameters alpha per sample: float64 [B, count], which sum to 1."""
-    return torch.stack([_log_gamma(draws, alpha) for _ in range(count)], 1).softmax(1)
-
-
-def _log_gamma(draws: Draws, alpha: float) -> Tensor:
-    """The logarithm of Gamma(alpha) per sample: float64 [B]."""
-    bits = draws.bits(3 * _TRIES + 1)
-    if bits.device.type != "cpu":
-        return log_gammas_by_torch(bits, alpha)
-    from mmload.augment.mix_loops import log_gammas  # compiled only by those who draw from it
-
-    return torch.from_numpy(log_gammas(bits.numpy().view(np.uint64), alpha))
-
-
-def log_gammas_by_torch(bits: Tensor, alpha: float) -> Tensor:
-    """The logarithms of Gamma(alpha), float64 [B], of int64 words [B, 3 n + 1].
-
-    Marsaglia and Tsang 2000 for alpha + 1, then times U^(1 / alpha), which holds for small alpha as well.
-    """
-    radii, angles, uniform, last = torch.split(unit(bits), [_TRIES, _TRIES, _TRIES, 1], 1)
-    d = alpha + 1.0 - 1.0 / 3.0
-    normal = (-2.0 * torch.log1p(-radii)).sqrt() * (2.0 * torch.pi * angles).cos()
-    cube = (1.0 + normal / (9.0 * d) ** 0.5) ** 3
-    log_cube = cube.clamp(min=1e-300).log()
-    accepted = (cube > 0) & (torch.log1p(-uniform) < 0.5 * normal**2 + d - d * cube + d * log_cube)
-    first = accepted.to(torch.uint8).argmax(1, keepdim=True)
-    logarithm: Tensor = log_cube.gather(1, first)[:, 0] + torch.log1p(-last[:, 0]) / alpha
-    return logarithm + math.log(d)
 
 
 def _per(per: object) -> str:
@@ -376,3 +331,24 @@ def _per(per: object) -> str:
 
 def _classes(number: object) -> int:
     return integer("num_classes", number, least=1, greatest=_MOST_CLASSES, expected=_CLASSES)
+
+
+_BLEND_INDICES = "boolean(int64[::1], float32[::1], float32[:, ::1])"
+
+
+def _blend_indices(indices: npt.NDArray[np.int64], shares: Floats, out: Floats) -> bool:
+    """Blends each one-hot vector with the one before it, the first with the last; false if an index is out of range.
+
+    Args:
+        indices: int64 [B], of classes.
+        shares: float32 [B], what each keeps of itself.
+        out: float32 [B, K].
+    """
+    out[:] = 0.0
+    for k in range(len(indices)):
+        if not 0 <= indices[k] < out.shape[1]:
+            return False
+    for k in range(len(indices)):
+        out[k, indices[k]] = shares[k]
+        out[k, indices[k - 1]] += np.float32(1) - shares[k]
+    return True

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from mmload.augment.arguments import choice, flag, integer, number, per_channel
 from mmload.augment.autoaugment_policies import POLICIES
-from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.level_step import LevelStep
-from mmload.augment.mix import dirichlet
-from mmload.augment.warp_matrices import affine_matrix
+from mmload.augment.draws import Draws, dirichlet, whole_numbers
+from mmload.augment.step import LevelStep
+from mmload.augment.warps import affine_matrix
 from mmload.render import level_program as levels
-from mmload.render.device_constants import constant
-from mmload.render.level_program import MOST_NUMBERS, Program, Slot, chain
+from mmload.render.cached_tensors import constant
+from mmload.render.level_program import MOST_NUMBERS, OperationSlot, Program, chain
 from mmload.render.plan import Plan
 
 _MOST_BINS = 1_000
@@ -68,7 +67,7 @@ _BLENDS = ("Brightness", "Color", "Contrast", "Sharpness")
 
 
 def _space(shear: float, pixels: float | None, angle: float, blend: float, bits: tuple[int, int]) -> list[Change]:
-    """The changes that all spaces have; ``pixels``: of a translation, None: a share of the side."""
+    """Returns the changes that all spaces have; ``pixels``: of a translation, None: a share of the side."""
     move = 150.0 / 331.0 if pixels is None else pixels
     sizes = (shear, shear, move, move, angle)
     warps = [
@@ -95,20 +94,10 @@ class _Policy(LevelStep):
         self.fill = None if fill is None else per_channel("fill", fill)
 
     def refuse_images(self, plan: Plan) -> None:
-        """Refuses images that have neither one nor three channels, or that the fill does not fit.
-
-        Raises:
-            ValueError: if they are such.
-        """
         super().refuse_images(plan)
         self.refuse_warp(self.fill, plan)
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Refuses boxes and masks, which the warps of a policy would leave behind.
-
-        Raises:
-            ValueError: if there are any.
-        """
         if boxes or masks:
             raise ValueError(
                 f"{type(self).__name__} warps images and leaves boxes and masks behind, as torchvision's: use "
@@ -116,14 +105,14 @@ class _Policy(LevelStep):
             )
 
     def operations(self, space: Sequence[Change], draws: Draws, plan: Plan, bins: Tensor, of: int) -> Program:
-        """One change per sample, drawn with its sign; ``bins``: int64 [B], which of so many magnitudes."""
+        """Draws one change per sample and its sign; ``bins``: int64 [B], the bin of the magnitude, of ``of``."""
         uniform = draws.uniform(2)
         return self.changes(space, whole_numbers(uniform[:, 0], len(space)), uniform[:, 1] < 0.5, plan, bins, of)
 
     def changes(
         self, space: Sequence[Change], chosen: Tensor, negative: Tensor, plan: Plan, bins: Tensor, of: int
     ) -> Program:
-        """One change per sample.
+        """Returns one change per sample.
 
         Args:
             space: what there is to choose from.
@@ -139,7 +128,7 @@ class _Policy(LevelStep):
         return Program(
             codes=codes[chosen].unsqueeze(1),
             numbers=numbers[chosen, bins, negative.to(torch.int64)].unsqueeze(1),
-            slots=(Slot(operations=operations, fill=self.fill),),
+            slots=(OperationSlot(operations=operations, fill=self.fill),),
         )
 
 
@@ -147,9 +136,9 @@ class _Policy(LevelStep):
 def _tables(
     space: tuple[Change, ...], warp: int, bins: int, height: int, width: int, peak: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Of each change the operation, int64 [N], and its numbers in each bin and of each sign, float32 [N, bins, 2, 8].
+    """Returns the operation of each change, int64 [N], and its numbers per bin and sign, float32 [N, bins, 2, 8].
 
-    Made once for a size of images: to compute the matrices of each batch's changes took a tenth of the time.
+    They are cached per size of images: to compute the matrices of each batch's changes took a tenth of the time.
     """
     with torch.inference_mode(False):
         numbers = torch.zeros((len(space), bins, 2, MOST_NUMBERS))
@@ -163,7 +152,7 @@ def _tables(
 
 
 def _magnitudes(change: Change, bins: int, height: int, width: int) -> Tensor:
-    """The magnitude in each bin as torchvision computes it, float64 [bins]."""
+    """Returns the magnitude in each bin as torchvision computes it, float64 [bins]."""
     if change.name == "Posterize":
         shares = torch.arange(bins) / ((bins - 1) / (change.least - change.most))
         return (change.least - shares).round().to(torch.float64)
@@ -172,7 +161,7 @@ def _magnitudes(change: Change, bins: int, height: int, width: int) -> Tensor:
 
 
 def _numbers(name: str, magnitude: Tensor, height: int, width: int, peak: float) -> Tensor:
-    """The numbers of an operation with these magnitudes: float64 [bins, N]."""
+    """Returns the numbers of an operation with these magnitudes: float64 [bins, N]."""
     if name in _BLENDS:
         return torch.stack((1.0 + magnitude, -magnitude), 1)
     if name == "Solarize":
@@ -225,17 +214,13 @@ class RandAugment(_Policy):
         self.magnitude = integer("magnitude", magnitude, least=0, greatest=last, expected=expected)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """A change and a sign per operation and sample."""
+        """Draws a change and a sign per operation and sample."""
         bins = torch.full((plan.count,), self.magnitude, device=plan.device)
         if not self.num_ops:
-            return Program.of(levels.NONE, plan.count, plan.device)
+            return Program.single_operation(levels.NONE, plan.count, plan.device)
         return chain(
             self.operations(RAND_AUGMENT, draws, plan, bins, self.num_magnitude_bins) for _ in range(self.num_ops)
         )
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"num_ops={self.num_ops}, magnitude={self.magnitude}, num_magnitude_bins={self.num_magnitude_bins}"
 
 
 class TrivialAugmentWide(_Policy):
@@ -260,13 +245,9 @@ class TrivialAugmentWide(_Policy):
         self.num_magnitude_bins = _bins(num_magnitude_bins)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """A magnitude, a change and a sign per sample."""
+        """Draws a magnitude, a change and a sign per sample."""
         bins = whole_numbers(draws.uniform(1)[:, 0], self.num_magnitude_bins)
         return self.operations(TRIVIAL_AUGMENT_WIDE, draws, plan, bins, self.num_magnitude_bins)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"num_magnitude_bins={self.num_magnitude_bins}"
 
 
 class AutoAugment(_Policy):
@@ -291,7 +272,7 @@ class AutoAugment(_Policy):
         self.policy = choice("policy", getattr(policy, "value", policy), tuple(POLICIES))
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """A pair, and for each of its changes whether it is made and its sign, per sample."""
+        """Draws a pair per sample, and for each of its changes whether it is made and its sign."""
         pairs = POLICIES[self.policy]
         pair = whole_numbers(draws.uniform(1)[:, 0], len(pairs))
         names = [change.name for change in AUTO_AUGMENT]
@@ -303,12 +284,8 @@ class AutoAugment(_Policy):
             bins = _table([bin_ or 0 for _, _, bin_ in column], plan)[pair].to(torch.int64)
             uniform = draws.uniform(2)
             part = self.changes(AUTO_AUGMENT, which, uniform[:, 1] < 0.5, plan, bins, 10)
-            parts.append(part.only(uniform[:, 0] < share))
+            parts.append(part.masked(uniform[:, 0] < share))
         return chain(parts)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"policy={self.policy!r}"
 
 
 class AugMix(_Policy):
@@ -345,27 +322,20 @@ class AugMix(_Policy):
         self.all_ops = flag("all_ops", all_ops)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """The shares, and for each chain its depth and its changes with magnitudes and signs, per sample."""
+        """Draws per sample the shares, and for each chain its depth and its changes with magnitudes and signs."""
         space = AUGMIX if self.all_ops else [change for change in AUGMIX if change.name not in _BLENDS]
         kept = dirichlet(draws, self.alpha, 2)
         shares = dirichlet(draws, self.alpha, self.mixture_width) * kept[:, 1:]
-        parts = [Program.of(levels.MIX_BEGIN, plan.count, plan.device, kept[:, 0])]
+        parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, plan.device, kept[:, 0])]
         for row in range(self.mixture_width):
             most = self.chain_depth if self.chain_depth > 0 else 3
             depth = None if self.chain_depth > 0 else 1 + whole_numbers(draws.uniform(1)[:, 0], 3)
             for place in range(most):
                 bins = whole_numbers(draws.uniform(1)[:, 0], self.severity)
                 part = self.operations(space, draws, plan, bins, 10)
-                parts.append(part if depth is None else part.only(depth > place))
-            parts.append(Program.of(levels.MIX_ADD, plan.count, plan.device, shares[:, row]))
-        return chain([*parts, Program.of(levels.MIX_END, plan.count, plan.device)])
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return (
-            f"severity={self.severity}, mixture_width={self.mixture_width}, chain_depth={self.chain_depth}, "
-            f"alpha={self.alpha}, all_ops={self.all_ops}"
-        )
+                parts.append(part if depth is None else part.masked(depth > place))
+            parts.append(Program.single_operation(levels.MIX_ADD, plan.count, plan.device, shares[:, row]))
+        return chain([*parts, Program.single_operation(levels.MIX_END, plan.count, plan.device)])
 
 
 _OPERATIONS = f"an integer from 0 to {_MOST_OPERATIONS}"
@@ -376,7 +346,7 @@ def _bins(bins: object) -> int:
 
 
 def _table(values: Sequence[float], plan: Plan) -> Tensor:
-    """Float64 on the plan's device."""
+    """Returns a float64 constant on the plan's device."""
     return constant(tuple(float(value) for value in values), torch.float64, plan.device)
 
 

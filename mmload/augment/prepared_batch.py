@@ -1,33 +1,144 @@
-"""A batch between its draws and its pixels: described, rendered from wherever its images lie, and finished.
+"""A batch between its draws and its pixels: described, rendered from wherever its images are, and finished.
 
-It takes a :class:`~mmload.augment.collate.Collate` and a :class:`~mmload.batch.Batch` without images. A first pass
-renders the steps that compose; what could not be composed, and boxes and masks, follow. It never reads files.
+Steps are divided into passes over the pixels. A first pass renders the steps that compose; the others, and boxes and
+masks, follow. Nothing here reads files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.boxes import BoxRule, Trail, boxes_in, followed, judged
+from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fields
 from mmload.augment.checks import refuse_changed, refuse_values
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
-from mmload.augment.passes import one_pass, rendered
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
-from mmload.render.device_copies import copied_to
-from mmload.render.image_lines import ImageLines, Numbers
+from mmload.render.image_lines import ImageLines, Places
 from mmload.render.plan import Plan
-from mmload.render.rendering import Rendering
+from mmload.render.rendering import Rendering, copied_to
 from mmload.render.torch_sampling import OwnMasks
 
 
+def one_pass(
+    steps: nn.ModuleList,
+    at: int,
+    plan: Plan,
+    source: torch.dtype,
+    dtype: torch.dtype,
+    draws_of: Callable[[int], Draws],
+    framed: bool = False,
+) -> tuple[Rendering, int]:
+    """Describes one pass; returns it and the place of the first step after it.
+
+    Args:
+        steps: a collate's.
+        at: the place of the pass's first step.
+        plan: of the images before it, that changes nothing.
+        source: their dtype.
+        dtype: the collate's.
+        draws_of: gives the draws of the step at a place.
+        framed: whether images that are variable-size at the first step that needs one size, or at the end, get a
+            canvas.
+    """
+    while at < len(steps):
+        step = steps[at]
+        if not isinstance(step, Step) or not step.fits(plan):
+            break
+        if plan.is_variable_size and not step.takes_sizes:
+            if not framed:
+                break
+            plan = plan.framed()
+            continue
+        plan = step.describe(plan, draws_of(at))
+        at += 1
+    if framed and plan.is_variable_size and not (at < len(steps) and _takes_sizes(steps[at])):
+        plan = plan.framed()
+    if plan.sizes is not None and plan.is_variable_size:
+        raise ValueError(_variable_size_message(steps, at))
+    return Rendering(plan, _dtype_before(steps, at, plan, source, dtype)), at
+
+
+def _takes_sizes(step: nn.Module) -> bool:
+    """Returns whether a step takes variable-size images, so that it only did not fit into its pass."""
+    return isinstance(step, Step) and step.takes_sizes
+
+
+def _variable_size_message(steps: nn.ModuleList, at: int) -> str:
+    """Returns the message where no step before ``at`` gives variable-size images one size."""
+    made = "RandomResizedCrop, Resize((height, width)), Letterbox, or a crop"
+    if at == len(steps):
+        return f"the images are variable-size, and a batch has one size: put {made} among the steps"
+    name = type(steps[at]).__name__
+    if any(type(step).__name__ == "Resize" for step in list(steps)[:at]):
+        return f"{name} needs fixed-size images, and Resize by one number gives variable-size: put a crop before it"
+    if _takes_sizes(steps[at]):
+        before = ", ".join(type(step).__name__ for step in list(steps)[:at])
+        return f"{name} cannot stand after {before} if images are variable-size: put it before them"
+    return f"{name} needs fixed-size images, and these are variable-size: put {made} before it"
+
+
+def check_passes(
+    steps: nn.ModuleList,
+    at: int,
+    images: Rendering,
+    dtype: torch.dtype,
+    *,
+    epoch: int | None,
+    has_ids: bool,
+    has_boxes: bool,
+) -> None:
+    """Describes all passes from ``at`` for one sample, which refuses what cannot be done before a pixel is rendered.
+
+    It ends at the first step that is no :class:`~mmload.augment.step.Step`: what such a module makes is not known.
+
+    Args:
+        steps: a collate's.
+        at: the place of the first step.
+        images: the pass that gives its input.
+        dtype: the collate's.
+        epoch: the batch's; None: it is not known.
+        has_ids: whether samples have ids.
+        has_boxes: whether samples have boxes.
+
+    Raises:
+        ValueError, TypeError: as the step that cannot be done.
+    """
+    nothing = torch.zeros(1, dtype=torch.int64)
+    no_boxes = torch.zeros(1, 0, 4), torch.zeros(1, 0, dtype=torch.bool)
+
+    def draws_of(place: int) -> Draws:
+        ids = nothing if has_ids else None
+        return Draws(nothing, place, epoch=epoch, ids=ids, boxes=(lambda plan: no_boxes) if has_boxes else None)
+
+    while at < len(steps) and isinstance(steps[at], Step):
+        _, channels, height, width = images.plan.shape
+        plan = Plan.unchanged(1, (channels, height, width), white(images.dtype), nothing.device)
+        images, at = one_pass(steps, at, plan, images.dtype, dtype, draws_of)
+
+
+def _dtype_before(steps: nn.ModuleList, at: int, plan: Plan, source: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype of a pass that ends before step ``at``: uint8 until a step needs floats."""
+    if plan.shift is not None or plan.blends or source != torch.uint8 or at == len(steps):
+        return dtype
+    step = steps[at]
+    keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)
+    return source if keeps else dtype
+
+
+def rendered(rendering: Rendering, images: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """Renders a batch into new memory."""
+    out = torch.empty(rendering.plan.shape, dtype=rendering.dtype, device=images.device, memory_format=memory_format)
+    rendering.render_batch(images, out)
+    return out
+
+
 class Steps(Protocol):
-    """What a batch takes from its Collate."""
+    """Attributes of a Collate that its batches need."""
 
     steps: nn.ModuleList
     dtype: torch.dtype
@@ -36,14 +147,14 @@ class Steps(Protocol):
 
     @property
     def epoch(self) -> int | None:
-        """The epoch whose batches are made; None: not known."""
+        """Epoch of the next batches; None: not known."""
 
     def refuse_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
         """Refuses steps from place ``following`` on that cannot be done to what the first pass gives."""
 
 
 class PreparedBatch:
-    """A batch whose draws are made and whose pixels are yet to be rendered.
+    """Batch whose draws are made and whose pixels are yet to be rendered.
 
     Attributes:
         shape: [B, C, h, w] of the memory to render into.
@@ -70,8 +181,8 @@ class PreparedBatch:
         self._epoch = collate.epoch
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
-        start = Plan.of(len(seeds), shape, white(source), seeds.device)
-        start = start if sizes is None else Plan.of_sizes(sizes, shape[0])
+        start = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
+        start = start if sizes is None else Plan.unchanged_sizes(sizes, shape[0])
         self._rendering, self._next = self._described(0, start, source)
         collate.refuse_later_passes(batch, self._rendering, self._next)
         self.shape = self._rendering.plan.shape
@@ -84,40 +195,35 @@ class PreparedBatch:
         Threads may share a batch, unless its samples are mixed: these are rendered in order, by one thread.
 
         Args:
-            first: the first of them.
+            first: the first of the samples.
             images: contiguous uint8 [N, C, H, W].
-            indices: int64 [b], which of the images each sample is.
+            indices: int64 [b], the image of each sample.
             out: [b, C, h, w].
         """
         self._rendering.on_cpu.render_rows(first, images, indices, out)
 
     @property
-    def needed(self) -> Numbers:
-        """Of images of a size each, the lines that are needed: int64 [B, 2], the first and the one after the last."""
+    def needed(self) -> Places:
+        """Lines that are needed of variable-size images: :data:`~mmload.render.image_lines.NEEDED` [B]."""
         return self._rendering.on_cpu.needed
 
-    @property
-    def shrinks(self) -> Numbers:
-        """How many times smaller images of a size each may be decoded, int64 [B]: 1 where only the whole will do."""
-        return self._rendering.on_cpu.shrinks
-
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Renders samples from ``first`` on whose images have a size each, on a CPU; threads as in :meth:`render_rows`.
+        """Renders samples from ``first`` on from wherever their lines are, on a CPU; threads as in :meth:`render_rows`.
 
         Args:
             first: the first of them.
-            lines: of the samples' images, at least those that are :attr:`needed`.
+            lines: of the samples' images; of variable size, at least those that are :attr:`needed`.
             out: [b, C, h, w].
         """
         self._rendering.on_cpu.render_lines(first, lines, out)
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
-        """Renders all samples: see :meth:`mmload.render.rendering.Rendering.render_batch`."""
+        """Renders all samples, as :meth:`mmload.render.rendering.Rendering.render_batch` does."""
         refuse_values(images, indices, self._collate.steps)
         self._rendering.render_batch(images, out, indices)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Renders images of a size each on a device, and takes all that is drawn there: what is finished is there.
+        """Renders variable-size images on a device, to which it also copies the draws and the batch.
 
         A batch that was drawn on the CPU has its draws whatever renders it. Nothing is read back from the device.
 
@@ -135,7 +241,7 @@ class PreparedBatch:
         return self._rendering.render_images(images, device)
 
     def finish(self, out: Tensor) -> Batch:
-        """Runs what could not be composed on the rendered images and gives the finished batch."""
+        """Runs the steps that could not be composed on the rendered images and returns the finished batch."""
         if not self._is_followed:
             self._follow(self._rendering.plan)
         images, at = out, self._next
@@ -151,7 +257,7 @@ class PreparedBatch:
                 self._batch = self._batch.replace(image_sizes=None)
             if isinstance(step, AfterStep):
                 if sees_fields(step):
-                    self._judge()
+                    self._drop_boxes()
                 rendered = self._batch.replace(images=images)
                 self._batch = step.changed(rendered, self._draws(at), self._collate.box_rule)
                 images = self._batch.images
@@ -159,40 +265,40 @@ class PreparedBatch:
                 images = step(images)
             images = refuse_changed(step, images, before, self._collate.dtype, self._batch)
             at += 1
-        self._judge()
+        self._drop_boxes()
         images = self._converted(images).contiguous(memory_format=self.memory_format)
         finished: Batch = self._batch.replace(images=images)
         return finished
 
     def _follow(self, plan: Plan) -> None:
         """Takes boxes, masks and targets through a pass."""
-        self._batch, self._trail = followed(self._batch, plan, self._trail, self._own_masks)
+        self._batch, self._trail = move_fields(self._batch, plan, self._trail, self._own_masks)
         self._own_masks = None
         if self._mixer is not None:
             self._batch, self._mixer = self._mixer.mixed(self._batch, plan), None
 
-    def _judge(self) -> None:
-        """Drops boxes, after the last pass or before a step that sees them."""
-        self._batch, self._trail = judged(self._batch, self._trail, self._collate.box_rule), None
+    def _drop_boxes(self) -> None:
+        """Drops boxes, after the last pass or before a step that gets them."""
+        self._batch, self._trail = drop_boxes(self._batch, self._trail, self._collate.box_rule), None
 
     def _rendered(self, at: int, images: Tensor) -> tuple[Tensor, int]:
-        """A further pass, from step ``at`` as far as steps compose; the images and the step after it."""
+        """Renders a further pass from step ``at``; returns the images and the place of the first step after it."""
         shape = images.shape[1], images.shape[2], images.shape[3]
-        nothing = Plan.of(len(images), shape, white(images.dtype), images.device)
+        nothing = Plan.unchanged(len(images), shape, white(images.dtype), images.device)
         rendering, following = self._described(at, nothing, images.dtype)
         self._follow(rendering.plan)
         return rendered(rendering, images, self.memory_format), following
 
     def _converted(self, images: Tensor) -> Tensor:
-        """The images in the collate's dtype, scaled to [0, 1] if they were integers."""
+        """Converts images to the collate's dtype, scaled to [0, 1] if they were integers."""
         if images.dtype == self._collate.dtype:
             return images
         shape = images.shape[1], images.shape[2], images.shape[3]
-        plan = Plan.of(len(images), shape, white(images.dtype), images.device)
+        plan = Plan.unchanged(len(images), shape, white(images.dtype), images.device)
         return rendered(Rendering(plan, self._collate.dtype), images, self.memory_format)
 
     def _described(self, at: int, nothing: Plan, source: torch.dtype) -> tuple[Rendering, int]:
-        """The description of the steps from ``at`` that compose, and the first step that does not."""
+        """Describes the pass from step ``at``; returns it and the place of the first step after it."""
         rendering, following = one_pass(
             self._collate.steps, at, nothing, source, self._collate.dtype, self._draws, self._framed
         )
@@ -201,7 +307,7 @@ class PreparedBatch:
         return rendering, following
 
     def _draws(self, at: int) -> Draws:
-        """The draws of step ``at``."""
+        """Returns the draws of step ``at``."""
         boxes = None if self._batch.boxes is None else self._boxes_in
         return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids, boxes=boxes)
 

@@ -1,6 +1,6 @@
 """RandomApply, RandomChoice and RandomOrder, named and set as in ``torchvision.transforms.v2``, drawn per sample.
 
-They hold steps that change levels and keep the size: any of :class:`~mmload.augment.level_step.LevelStep`, flips and
+They hold steps that change levels and keep the size: any of :class:`~mmload.augment.step.LevelStep`, flips and
 grayscale included, and each other. A choice may instead hold MixUp and CutMix.
 """
 
@@ -15,10 +15,10 @@ from mmload.augment.arguments import chance, refusal, shown
 from mmload.augment.color import RandomGrayscale
 from mmload.augment.draws import Draws
 from mmload.augment.geometry import RandomHorizontalFlip, RandomVerticalFlip
-from mmload.augment.level_step import LevelStep
 from mmload.augment.mix import MixChoice, MixStep, weights
+from mmload.augment.step import LevelStep
 from mmload.render import level_program as levels
-from mmload.render.level_program import Program, chain, one_of, padded_to
+from mmload.render.level_program import Program, chain, one_of, pad_program
 from mmload.render.plan import Plan
 
 _SIMPLE: dict[type[nn.Module], int] = {
@@ -47,7 +47,6 @@ class _OfSteps(LevelStep):
         self.transforms = nn.ModuleList(steps)
 
     def refuse_images(self, plan: Plan) -> None:
-        """Refuses images that one of the steps cannot be done to."""
         for step in self.transforms:
             if isinstance(step, LevelStep):
                 step.refuse_images(plan)
@@ -55,13 +54,12 @@ class _OfSteps(LevelStep):
                 step.refuse_channels(plan.source[0])
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if one of the steps would leave boxes or masks behind."""
         for step in self.transforms:
             if isinstance(step, LevelStep):
                 step.refuse_fields(boxes=boxes, masks=masks)
 
     def programs(self, plan: Plan, draws: Draws) -> list[Program]:
-        """That of each step."""
+        """Returns the program of each step."""
         return [_program_of(step, plan, draws.branch(place)) for place, step in enumerate(self.transforms)]
 
 
@@ -69,7 +67,7 @@ def _program_of(step: nn.Module, plan: Plan, draws: Draws) -> Program:
     if isinstance(step, LevelStep):
         return step.program(plan, draws)
     operation = next(code for kind, code in _SIMPLE.items() if isinstance(step, kind))
-    return Program.of(operation, plan.count, plan.device, on=draws.chance(float(step.p)))  # type: ignore[arg-type]
+    return Program.single_operation(operation, plan.count, plan.device, apply_mask=draws.chance(float(step.p)))  # type: ignore[arg-type]
 
 
 class RandomApply(_OfSteps):
@@ -89,12 +87,8 @@ class RandomApply(_OfSteps):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """One draw per sample, and the steps' own."""
-        return chain(self.programs(plan, draws)).only(draws.chance(self.p))
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}"
+        """Draws once per sample, and what the steps draw."""
+        return chain(self.programs(plan, draws)).masked(draws.chance(self.p))
 
 
 class RandomChoice(_OfSteps):
@@ -114,7 +108,7 @@ class RandomChoice(_OfSteps):
     """
 
     def __new__(cls, transforms: Any = (), p: Any = None, per: Any = "sample") -> Any:
-        """A choice of steps that change levels, or of steps that mix samples."""
+        """Makes a choice of steps that change levels, or of steps that mix samples."""
         steps = transforms if isinstance(transforms, nn.ModuleList | Sequence) else ()
         if any(isinstance(step, MixStep) for step in steps):
             return MixChoice(transforms, p, per)
@@ -124,15 +118,11 @@ class RandomChoice(_OfSteps):
         super().__init__(transforms)
         if not isinstance(per, str) or per != "sample":
             raise refusal("per", per, "'sample', or 'batch' for a choice of MixUp and CutMix")
-        self.p = weights(p, len(self.transforms))
+        self.p, self.per = weights(p, len(self.transforms)), per
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """One draw per sample, and the steps' own."""
+        """Draws once per sample, and what the steps draw."""
         return one_of(self.programs(plan, draws), draws.weighted(self.p))
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"p={self.p}"
 
 
 class RandomOrder(_OfSteps):
@@ -147,9 +137,9 @@ class RandomOrder(_OfSteps):
     """
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """One key per step and sample, and the steps' own."""
+        """Draws one key per step and sample, and what the steps draw."""
         order = draws.uniform(len(self.transforms)).argsort(1)
         programs = self.programs(plan, draws)
         longest = max(len(program.slots) for program in programs)
-        padded = [padded_to(program, longest) for program in programs]
+        padded = [pad_program(program, longest) for program in programs]
         return chain(one_of(padded, order[:, place]) for place in range(len(padded)))

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from mmload.augment.arguments import LONGEST_SIDE, choice, elements, flag, integer, pair, ratios, refusal, shares
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.epoch_sizes import Size, SizeOfEpoch
-from mmload.augment.sides import Side, column, exactly, least, size_with_least
-from mmload.augment.step import Step
-from mmload.render.framing import Placement, Resampling
+from mmload.augment.sizes import Side, Size, SizeOfEpoch, column, exactly, least, size_with_least
+from mmload.augment.step import Step, arguments_of
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import Placement, Resampling
 
 ATTEMPTS = 10
 """How often torchvision draws an area and a ratio before it falls back."""
@@ -30,7 +29,7 @@ class RandomResizedCrop(Step):
 
     Args:
         size: (height, width), or one number for both; or a callable that gives either for an epoch, such as
-            :class:`~mmload.augment.epoch_sizes.ProgressiveSize`.
+            :class:`~mmload.augment.sizes.ProgressiveSize`.
         scale: least and greatest share of the image's area.
         ratio: least and greatest width / height; drawn uniformly in its logarithm.
         interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
@@ -54,28 +53,29 @@ class RandomResizedCrop(Step):
         self.size: tuple[int, int] | SizeOfEpoch = size if callable(size) else pair(size)
         self.scale = shares(scale)
         self.ratio = ratios(ratio)
-        self.mode = mode_of(interpolation)
+        self.interpolation = mode_of(interpolation)
         self.antialias = antialias is not None and flag("antialias", antialias)
 
     def fits(self, plan: Plan) -> bool:
-        """Only one resize fits into a pass."""
-        return plan.fits_resize(self.mode)
+        # Only one resize fits into a pass.
+        return plan.fits_resize(self.interpolation)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """One window per sample: the first of ten drawn that lies inside, else the center."""
+        """Draws one window per sample: the first of ten that lies inside, else the center."""
         if not isinstance(self.size, tuple):
             return self.at_epoch(draws.epoch("RandomResizedCrop's size")).describe(plan, draws)
-        return plan.resized(self._windows(plan, draws), resampling_to(self.size, self.mode, self.antialias))
+        return plan.resized(self._windows(plan, draws), resampling_to(self.size, self.interpolation, self.antialias))
 
     def at_epoch(self, epoch: int) -> RandomResizedCrop:
-        """The step with the size of an epoch; itself where that is always the same."""
         if isinstance(self.size, tuple):
             return self
         with _told_of(epoch):
-            return RandomResizedCrop(_plain(self.size(epoch)), self.scale, self.ratio, self.mode, self.antialias)
+            return RandomResizedCrop(
+                _plain(self.size(epoch)), self.scale, self.ratio, self.interpolation, self.antialias
+            )
 
     def _windows(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Top, left, rows, cols: int64 [B]."""
+        """Draws top, left, rows and cols: int64 [B]."""
         high, wide = plan.frame
         cols, rows = rectangles(draws, column(high * wide), self.scale, self.ratio)
         fitting = (rows > 0) & (rows <= column(high)) & (cols > 0) & (cols <= column(wide))
@@ -89,7 +89,7 @@ class RandomResizedCrop(Step):
         return top, left, h, w
 
     def _fallback(self, height: Side, width: Side) -> tuple[Side, Side]:
-        """The largest centered window within the ratios, as torchvision falls back to."""
+        """Returns the size of the largest centered window within the ratios, torchvision's fallback."""
         narrowest, widest = self.ratio
         rows, cols = height, width
         if isinstance(height, int) and isinstance(width, int):
@@ -107,10 +107,6 @@ class RandomResizedCrop(Step):
             raise ValueError(f"ratio {self.ratio} leaves no pixel of {images}: allow squarer crops")
         return rows, cols
 
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"{self.size}, scale={self.scale}, ratio={self.ratio}, interpolation={self.mode!r}"
-
 
 class Resize(Step):
     """The whole image in another size; masks by ``nearest``, or ``nearest-exact`` if that is the interpolation.
@@ -118,7 +114,7 @@ class Resize(Step):
     Args:
         size: (height, width) exactly; or one number for the shorter side, the other keeping the aspect ratio; or None:
             ``max_size`` alone decides; or a callable that gives any of them for an epoch, such as
-            :class:`~mmload.augment.epoch_sizes.ProgressiveSize`.
+            :class:`~mmload.augment.sizes.ProgressiveSize`.
         interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
         max_size: the longer side is not made longer than this; only where ``size`` is one number or None.
         antialias: whether shrinking averages over all source pixels.
@@ -145,11 +141,11 @@ class Resize(Step):
         self.short = None if sides is None or not single else sides[0]
         self.size: tuple[int, int] | SizeOfEpoch | None = size if callable(size) else None if single else sides
         self.max_size = None if max_size is None else self._longest(max_size)
-        self.mode = mode_of(interpolation)
+        self.interpolation = mode_of(interpolation)
         self.antialias = antialias is not None and flag("antialias", antialias)
 
     def _longest(self, max_size: object) -> int:
-        """The greatest longer side, which must leave room for the size."""
+        """Checks the upper bound of the longer side, which must leave room for the size, and returns it."""
         longest = integer("max_size", max_size, least=1, greatest=LONGEST_SIDE, expected="a positive integer")
         if isinstance(self.size, tuple):
             raise ValueError(f"max_size is {longest} beside size {self.size}, which already decides both sides")
@@ -158,38 +154,37 @@ class Resize(Step):
         return longest
 
     def fits(self, plan: Plan) -> bool:
-        """Only one resize fits into a pass."""
-        return plan.fits_resize(self.mode)
+        # Only one resize fits into a pass.
+        return plan.fits_resize(self.interpolation)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """The same size for every sample; nothing where it is the size already."""
+        """Adds the resize to one size for every sample, if they do not have it already; nothing is drawn."""
         if callable(self.size):
             return self.at_epoch(draws.epoch("Resize's size")).describe(plan, draws)
-        if plan.is_ragged and self.size is None:
+        if plan.is_variable_size and self.size is None:
             if plan.sizes is None:
-                raise ValueError("size is one number where images have a size each, expected (height, width)")
+                raise ValueError("size is one number and the images are variable-size, expected (height, width)")
             return self._keeping_each_aspect(plan)
         size = self.size or self._keeping_aspect(plan.height, plan.width)
-        if size == (plan.height, plan.width) and not plan.is_ragged:
+        if size == (plan.height, plan.width) and not plan.is_variable_size:
             return plan
         if min(size) == 0:
             raise ValueError(
                 f"max_size {self.max_size} leaves {size[0]} x {size[1]} pixels of images of {plan.height} x "
                 f"{plan.width}: make it larger, or give size as (height, width)"
             )
-        how = resampling_to(size, self.mode, self.antialias)
-        return plan.resized(None, replace(how, exact_masks=self.mode == "nearest-exact"))
+        how = resampling_to(size, self.interpolation, self.antialias)
+        return plan.resized(None, replace(how, exact_masks=self.interpolation == "nearest-exact"))
 
     def at_epoch(self, epoch: int) -> Resize:
-        """The step with the size of an epoch; itself where that is always the same."""
         if not callable(self.size):
             return self
         with _told_of(epoch):
-            return Resize(_plain(self.size(epoch)), self.mode, self.max_size, self.antialias)
+            return Resize(_plain(self.size(epoch)), self.interpolation, self.max_size, self.antialias)
 
     def _keeping_each_aspect(self, plan: Plan) -> Plan:
-        """Images of a size each, to a size each; a crop has to follow."""
-        height, width = (plan.of_batch(side) for side in plan.frame)
+        """Adds the resize of variable-size images to a size per sample; a crop has to follow."""
+        height, width = (plan.per_sample(side) for side in plan.frame)
         shorter, longer = torch.minimum(height, width), torch.maximum(height, width)
         if self.short is None:
             new_long = longer if self.max_size is None else torch.full_like(longer, self.max_size)
@@ -209,11 +204,11 @@ class Resize(Step):
         rows, cols = torch.where(upright, new_long, new_short), torch.where(upright, new_short, new_long)
         zero = torch.zeros_like(rows)
         placed = Placement(rows=rows, cols=cols, top=zero, left=zero, fill=(0.0,), mask_fill=255)
-        how = resampling_to((0, 0), self.mode, self.antialias)
-        return plan.resized(None, replace(how, placement=placed, exact_masks=self.mode == "nearest-exact"))
+        how = resampling_to((0, 0), self.interpolation, self.antialias)
+        return plan.resized(None, replace(how, placement=placed, exact_masks=self.interpolation == "nearest-exact"))
 
     def _keeping_aspect(self, height: int, width: int) -> tuple[int, int]:
-        """Sizes as torchvision computes them, cut to whole pixels."""
+        """Returns the size as torchvision computes it, rounded down to pixels."""
         shorter, longer = sorted((height, width))
         if self.short is None:
             new_long = self.max_size or longer
@@ -225,8 +220,8 @@ class Resize(Step):
         return (new_long, new_short) if width <= height else (new_short, new_long)
 
     def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"{self.size or self.short}, max_size={self.max_size}, interpolation={self.mode!r}"
+        shown = arguments_of(self) | {"size": self.size or self.short}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
 @contextmanager
@@ -239,21 +234,21 @@ def _told_of(epoch: int) -> Iterator[None]:
 
 
 def _plain(size: Any) -> Any:
-    """What a callable gave for an epoch, which must not be another one."""
+    """Checks the size that a callable gave for an epoch: it must not be another callable."""
     if callable(size):
         raise refusal("size", size, "an integer or (height, width)")
     return size
 
 
 def _cut(product: Tensor, divisor: Tensor) -> Tensor:
-    """A quotient cut to a whole number, as ``int(product / divisor)`` of Python's numbers."""
+    """Rounds a quotient down, as ``int(product / divisor)`` of Python's numbers."""
     return (product.to(torch.float64) / divisor).to(torch.int64)
 
 
 def rectangles(
     draws: Draws, area: Side, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """Ten proposals per sample: sides int64 [B, 10] whose product is a share ``scale`` of ``area``, one or [B, 1].
+    """Draws ten rectangles per sample: sides int64 [B, 10] of a share ``scale`` of ``area``, one or [B, 1].
 
     The first side over the second is ``ratio``, uniform in its logarithm, as in torchvision.
     """
@@ -265,7 +260,7 @@ def rectangles(
 
 
 def first(values: Tensor, chosen: Tensor) -> Tensor:
-    """The first of ``values`` [B, N] in each row where ``chosen`` is true; the first at all where none is."""
+    """Returns the first of ``values`` [B, N] in each row where ``chosen`` is true; the first of all if none is."""
     return values.gather(1, chosen.to(torch.uint8).argmax(1, keepdim=True))[:, 0]
 
 
@@ -274,13 +269,13 @@ def _rounded(square: Tensor) -> Tensor:
 
 
 def resampling_to(size: tuple[int, int], mode: str, antialias: bool) -> Resampling:
-    """The resize to (height, width)."""
+    """Returns the resize to (height, width)."""
     smooth = mode in ("bilinear", "bicubic")
     return Resampling(height=size[0], width=size[1], mode=mode, antialias=antialias and smooth)
 
 
 def mode_of(interpolation: Any) -> str:
-    """The name of an interpolation; torchvision's enum has it as its value.
+    """Checks an interpolation, a name or torchvision's enum, and returns its name.
 
     Raises:
         ValueError: if it is none of :data:`MODES`.

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import refusal, shown
-from mmload.augment.collate import Collate
-from mmload.augment.rows import stacked_rows
+from mmload.augment.collate import Collate, stacked_rows
 from mmload.augment.views import Views, collates_of
-from mmload.batch import Batch, Made, fields_of
+from mmload.batch import Batch, BatchOrViews, fields_of
 from mmload.errors import UsageError, choices
 
 Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
@@ -55,7 +54,7 @@ class Returns:
         ValueError, TypeError: if the form is none of these, or cannot be made of what the collate gives.
     """
 
-    def __init__(self, form: Form, collate: Callable[[Any], Made] | None = None) -> None:
+    def __init__(self, form: Form, collate: Callable[[Any], BatchOrViews] | None = None) -> None:
         if not (isinstance(form, tuple | list | str | Mapping) or callable(form)) or isinstance(form, Returns):
             raise TypeError(f"returns is {shown(form)}, expected {_EXPECTED}")
         if isinstance(form, str) and form not in ("torchvision", *ARRAYS):
@@ -78,11 +77,11 @@ class Returns:
         return _BOXES if self.form == "torchvision" else ()
 
     def __call__(self, batch: Batch | Sequence[Batch]) -> Any:
-        """The batch of rows in this form, as a ``collate_fn`` gives it."""
+        """Returns the batch of rows in this form, as a ``collate_fn``."""
         return self.given(stacked_rows(batch) if self.collate is None else self.collate(batch))
 
-    def given(self, made: Made) -> Any:
-        """What a collate gives, in this form.
+    def given(self, made: BatchOrViews) -> Any:
+        """Converts the result of a collate to this form.
 
         Raises:
             TypeError: if it is no Batch, and no tuple of one per view.
@@ -120,7 +119,7 @@ class Returns:
                 raise UsageError(f"returns={shown(self.form)} needs the field {name!r}: {why}")
 
     def refuse_device(self, device: torch.device | None) -> None:
-        """ValueError if batches on this device cannot be given in this form."""
+        """Raises a ValueError if batches on this device do not exist in this form."""
         if self.form == "numpy" and device is not None and device.type != "cpu":
             raise ValueError(f'returns is "numpy", but batches are on {device}; use returns="dlpack" there')
 
@@ -139,7 +138,7 @@ class Returns:
             raise ValueError('returns is "torchvision", but its models take one view; use a Collate, or a function')
 
     def _filled(self, fields: Mapping[str, Any]) -> Any:
-        """The form with the fields in place of their names."""
+        """Returns the form with the fields in place of their names."""
         form = self.form
         if form == "numpy":
             return {name: _each(_numpy, value) for name, value in fields.items()}
@@ -155,7 +154,7 @@ class Returns:
 
 
 def _of_views(name: str, values: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
-    """One field of all views: once where they share it, which steps that mix samples end for targets."""
+    """Returns one field of all views: once if they share it, which they do not after steps that mix targets."""
     shared = name not in _OF_EACH_VIEW and all(value is values[0] for value in values)
     return values[0] if shared else tuple(values)
 
@@ -168,5 +167,5 @@ def _numpy(value: Tensor) -> npt.NDArray[Any]:
 
 
 def _each(change: Callable[[Tensor], Any], value: Tensor | tuple[Tensor, ...]) -> Any:
-    """A changed tensor, or a tuple of the changed ones."""
+    """Changes a tensor, or each tensor of a tuple."""
     return tuple(map(change, value)) if isinstance(value, tuple) else change(value)

@@ -1,19 +1,23 @@
-"""The two kinds of steps of a collate: those that join the description of a pass, and those that run after it.
+"""The kinds of steps of a collate: those that join the description of a pass, and those that run after it.
 
-Both work alone on a batch and inside ``nn.Sequential``.
+All work alone on a batch and inside ``nn.Sequential``.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.draws import Draws, fresh_seeds
 from mmload.batch import Batch
+from mmload.errors import counted
+from mmload.render.level_program import Program
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import check_levels
 from mmload.render.rendering import Rendering
 
 if TYPE_CHECKING:
@@ -21,38 +25,47 @@ if TYPE_CHECKING:
 
 
 class Step(nn.Module):
-    """A step that can be described: geometry, linear color, holes.
+    """Step that can be described: geometry, linear color, holes.
 
-    A subclass says whether it still fits into a description (``fits``) and adds itself to it (``describe``).
+    A subclass decides whether it still fits into a description (``fits``) and adds itself to it (``describe``). Its
+    class is the one declaration of a step: the name and the arguments are torchvision's, and each argument is an
+    attribute of the same name. ``repr``, torchvision's equivalent, the check of foreign modules and the table of
+    docs/augment.md follow from that.
 
     Attributes:
         needs_boxes: whether it cannot be done without boxes.
-        takes_sizes: whether it can be done to images of a size each.
+        takes_sizes: whether it can be done to variable-size images.
+        is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
     """
 
     needs_boxes = False
     takes_sizes = False
+    is_drop_in = True
 
     def fits(self, plan: Plan) -> bool:
-        """Whether the step can be carried out in the same pass as what ``plan`` describes so far."""
+        """Returns whether the step can be rendered in the same pass as the steps that ``plan`` describes so far."""
         raise NotImplementedError
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """The plan followed by this step; draws depend on seeds and shapes, never on pixels."""
+        """Adds this step to a plan; draws depend on seeds and shapes, never on pixels."""
         raise NotImplementedError
 
     def at_epoch(self, epoch: int) -> Step:
-        """The step with the settings of an epoch; itself where none follows the epoch."""
+        """Returns the step with the settings of an epoch; itself if no setting depends on the epoch."""
         return self
+
+    def extra_repr(self) -> str:
+        shown = ((name, value) for name, value in arguments_of(self).items() if not isinstance(value, nn.Module))
+        return ", ".join(f"{name}={value!r}" for name, value in shown)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
     def forward(self, images: Tensor, seeds: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """The step alone on a batch.
+        """Runs the step alone on a batch.
 
         Args:
             images: [B, C, H, W], uint8 or floating.
             seeds: int64 [B], one per sample; None: fresh ones.
-            generator: where fresh seeds come from; None: torch's default generator.
+            generator: generator of fresh seeds; None: torch's default one.
 
         Returns:
             [B, C, h, w] in the dtype of ``images``; uint8 becomes float32 where the step scales values.
@@ -69,20 +82,20 @@ class Step(nn.Module):
 
 
 class AfterStep(nn.Module):
-    """A step that needs pixels, or several samples at once: it runs on the rendered batch.
+    """Step that needs pixels, or several samples at once: it runs on the rendered batch.
 
     Attributes:
-        takes_uint8: whether it works on uint8 images as they are before Normalize; else they are converted first.
+        takes_uint8: whether it works on uint8 images before Normalize; else they are converted first.
     """
 
     takes_uint8 = False
 
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """The images [B, C, H, W] and targets after this step; draws in the same order for every batch."""
+        """Changes images [B, C, H, W] and targets; it must draw in the same order for every batch."""
         raise NotImplementedError
 
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
-        """The batch after this step; to be overridden where more than images and targets change.
+        """Changes a batch; to be overridden if more than images and targets change.
 
         Args:
             batch: with all its fields.
@@ -122,7 +135,7 @@ class AfterStep(nn.Module):
         seeds: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """The step alone on a batch.
+        """Runs the step alone on a batch.
 
         Args:
             images: [B, C, H, W], floating, or uint8 where the step takes it.
@@ -143,13 +156,20 @@ class AfterStep(nn.Module):
         return changed if targets is None else (changed, mixed)
 
 
+def arguments_of(step: nn.Module) -> dict[str, Any]:
+    """Returns the arguments that a step was made with: its attributes that have the names of the parameters."""
+    names = (name for name in inspect.signature(type(step)).parameters if hasattr(step, name))
+    values = {name: getattr(step, name) for name in names}
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
 def sees_fields(step: nn.Module) -> bool:
-    """Whether a step is given the whole batch, boxes and masks included, and not images and targets alone."""
+    """Returns whether a step gets the whole batch, boxes and masks included, and not images and targets alone."""
     return isinstance(step, AfterStep) and type(step).changed is not AfterStep.changed
 
 
 def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    """The seeds of a batch that a step renders alone, both checked."""
+    """Checks a batch that a step renders alone and its seeds, and returns the seeds."""
     if images.dim() != 4:
         raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
     refuse_dtype(images.dtype)
@@ -182,11 +202,67 @@ def refuse_shape(shape: Sequence[int]) -> None:
 
 
 def plan_for(images: Tensor) -> Plan:
-    """The plan that changes nothing of a batch [B, C, H, W]."""
+    """Returns the plan that changes nothing of a batch [B, C, H, W]."""
     count, *shape = images.shape
-    return Plan.of(count, (shape[0], shape[1], shape[2]), white(images.dtype), images.device)
+    return Plan.unchanged(count, (shape[0], shape[1], shape[2]), white(images.dtype), images.device)
 
 
 def white(dtype: torch.dtype) -> float:
-    """The value of white: 255 for uint8, 1 for floating dtypes."""
+    """Returns the value of white: 255 for uint8, 1 for floating dtypes."""
     return 255.0 if dtype == torch.uint8 else 1.0
+
+
+_MOST_PIXELS = 2**31 - 1
+"""Upper bound on the pixels of an image with a frame of one pixel: a warp counts them in 32 bits."""
+
+
+class LevelStep(Step):
+    """Step whose effect is a :class:`~mmload.render.level_program.Program`, which a subclass draws.
+
+    Attributes:
+        channels: numbers of channels that images may have; None: any.
+    """
+
+    channels: tuple[int, ...] | None = (1, 3)
+
+    def fits(self, plan: Plan) -> bool:
+        # Levels change before colors are mapped.
+        return plan.fits_levels() and not plan.is_variable_size
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        self.refuse_images(plan)
+        return plan.followed_by(self.program(plan, draws))
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """Draws the operations of each sample of a plan; it must draw as many numbers for every batch."""
+        raise NotImplementedError
+
+    def refuse_images(self, plan: Plan) -> None:
+        """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
+        channels = plan.source[0]
+        if self.channels is not None and channels not in self.channels:
+            allowed = " or ".join(str(number) for number in self.channels)
+            raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
+
+    def refuse_warp(self, fill: tuple[float, ...] | None, plan: Plan) -> None:
+        """Refuses images that cannot be warped with this fill.
+
+        Raises:
+            ValueError: if it has another number of channels, is no level of uint8 images, or is outside of [0, 1] for
+                floats; or if the images have more pixels than a warp can count.
+        """
+        channels = plan.source[0]
+        if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
+            raise ValueError(
+                f"images of {plan.height} x {plan.width} are too large for {type(self).__name__}: crop before"
+            )
+        if fill is not None and len(fill) not in (1, channels):
+            raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")
+        if fill is not None and plan.peak > 1:
+            check_levels("fill", fill)
+        elif fill is not None and not all(0 <= one <= 1 for one in fill):
+            got = ", ".join(f"{one:g}" for one in fill)
+            raise ValueError(f"fill is {got} and the images are floats from 0 to 1: give a fill from 0 to 1")
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import shown
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, split_rows, stacked_rows, variable_size_rows
 from mmload.augment.draws import view_seeds
 from mmload.augment.prepared_batch import PreparedBatch
-from mmload.augment.rows import apart, stacked_rows, variable_size_rows
 from mmload.batch import Batch
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
@@ -61,7 +60,7 @@ class Views(nn.Module):
         return self.collates[0].device
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next batches are of: see :meth:`Collate.set_epoch`."""
+        """Sets the epoch of the next batches in the collate of every view."""
         for view in self.collates:
             view.set_epoch(epoch)
 
@@ -77,7 +76,7 @@ class Views(nn.Module):
     def forward(
         self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
     ) -> tuple[Tensor, ...] | tuple[Batch, ...]:
-        """All views of a batch, each as :class:`Collate` gives it.
+        """Renders all views of a batch, each as :class:`Collate` does.
 
         Args:
             batch: what :class:`Collate` takes; its images are read once a view and not changed.
@@ -89,7 +88,7 @@ class Views(nn.Module):
             stacked = Batch(images=batch, batch_size=[len(batch)])
             return tuple(view.images for view in self.forward(stacked, generator))
         if rows := variable_size_rows(batch):
-            rest, images, masks = apart(rows)
+            rest, images, masks = split_rows(rows)
             views = zip(self.collates, self._seen(rest), strict=True)
             return tuple(view.render_sizes(seen, images, masks, generator=generator) for view, seen in views)
         stacked = stacked_rows(batch)
@@ -105,7 +104,7 @@ class Views(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> tuple[Batch, ...]:
-        """All views of images that lie somewhere else: see :meth:`Collate.render`."""
+        """Renders all views from images that lie somewhere else, as :meth:`Collate.render` does one."""
         return tuple(
             view.render(seen, images, indices, generator=generator, memory=memory)
             for view, seen, memory in zip(self.collates, self._seen(batch), self._memories, strict=True)
@@ -121,14 +120,14 @@ class Views(nn.Module):
         masks: OwnMasks | None = None,
         framed: bool = False,
     ) -> tuple[PreparedBatch, ...]:
-        """Every view of a batch whose images are yet to be read: see :meth:`Collate.prepare`."""
+        """Draws and describes every view of a batch whose images are yet to be read, as :meth:`Collate.prepare` one."""
         return tuple(
             view.prepare(seen, shape, source=source, sizes=sizes, masks=masks, framed=framed)
             for view, seen in zip(self.collates, self._seen(batch), strict=True)
         )
 
     def _seen(self, batch: Batch) -> list[Batch]:
-        """The batch with the seeds of each view."""
+        """Returns the batch with the seeds of each view."""
         if batch.seeds is None:
             return [batch] * len(self.views)
         others = range(1, len(self.views))
@@ -150,7 +149,7 @@ class TwoViews(Views):
 
 
 def collates_of(collate: object) -> tuple[Collate, ...]:
-    """The collate of each view, of a Collate itself; none of anything else."""
+    """Returns the collate of each view, or a Collate itself; none for anything else."""
     if isinstance(collate, Views):
         return collate.collates
     return (collate,) if isinstance(collate, Collate) else ()

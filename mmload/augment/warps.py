@@ -1,10 +1,12 @@
 """RandomRotation, RandomAffine and RandomPerspective, named and set as in ``torchvision.transforms.v2``.
 
-The size stays. Boxes become the boxes around their warped corners, clipped; masks take the nearest pixel.
+The size stays. Boxes become the boxes around their warped corners, clipped; masks take the nearest pixel. Matrices have
+torchvision's numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,10 +27,9 @@ from mmload.augment.arguments import (
     span,
 )
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.level_step import LevelStep
-from mmload.augment.warp_matrices import affine_matrix, perspective_coefficients
+from mmload.augment.step import LevelStep
 from mmload.render import level_program as levels
-from mmload.render.device_constants import constant
+from mmload.render.cached_tensors import constant
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 
@@ -50,23 +51,18 @@ class _Warp(LevelStep):
         )
 
     def refuse_images(self, plan: Plan) -> None:
-        """Refuses images that the fill does not fit.
-
-        Raises:
-            ValueError: if it has another number of channels, or is no level of uint8 images.
-        """
         super().refuse_images(plan)
         self.refuse_warp(self.fill, plan)
 
     def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Tensor, on: Tensor | None = None) -> Program:
-        """The operation of this interpolation with a matrix [B, N] each."""
+        """Returns the operation of this interpolation with a matrix per sample, [B, N]."""
         operation = nearest if self.interpolation == "nearest" else bilinear
-        return Program.of(
+        return Program.single_operation(
             operation,
             plan.count,
             plan.device,
             *matrix.to(torch.float32).unbind(1),
-            on=on,
+            apply_mask=on,
             fill=self.fill,
             mask_fill=self.mask_fill,
         )
@@ -103,17 +99,13 @@ class RandomRotation(_Warp):
         self.center = _center(center)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """One angle per sample."""
+        """Draws one angle per sample."""
         angle = _between(self.degrees, draws.uniform(1)[:, 0])
         nothing = torch.zeros_like(angle)
         matrix = affine_matrix(
             -angle, (nothing, nothing), nothing + 1, (nothing, nothing), _from_center(self.center, plan)
         )
         return self.warp(levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR, plan, matrix)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return f"degrees={self.degrees}, interpolation={self.interpolation!r}, fill={self.fill}"
 
 
 class RandomAffine(_Warp):
@@ -153,7 +145,7 @@ class RandomAffine(_Warp):
         self.center = _center(center)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Six numbers per sample; an angle, a move in whole pixels, a scale and two shears are made of them."""
+        """Draws six numbers per sample, for an angle, a move by integer pixels in x and y, a scale and two shears."""
         uniform = draws.uniform(6)
         angle = _between(self.degrees, uniform[:, 0])
         across, over = self.translate or (0.0, 0.0)
@@ -164,13 +156,6 @@ class RandomAffine(_Warp):
         shears = _between(shear[:2], uniform[:, 4]), _between(shear[2:], uniform[:, 5])
         matrix = affine_matrix(angle, (moves[0], moves[1]), scale, shears, _from_center(self.center, plan))
         return self.warp(levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR, plan, matrix)
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return (
-            f"degrees={self.degrees}, translate={self.translate}, scale={self.scale}, shear={self.shear}, "
-            f"interpolation={self.interpolation!r}, fill={self.fill}"
-        )
 
 
 class RandomPerspective(_Warp):
@@ -202,7 +187,7 @@ class RandomPerspective(_Warp):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Whether, and where four corners go, per sample."""
+        """Draws per sample whether it is changed, and where its four corners go."""
         on, uniform = draws.chance(self.p), draws.uniform(8)
         height, width = plan.height, plan.width
         wide = int(self.distortion_scale * (width // 2)) + 1
@@ -216,23 +201,11 @@ class RandomPerspective(_Warp):
         return self.warp(levels.PERSPECTIVE_NEAREST, levels.PERSPECTIVE_BILINEAR, plan, matrix, on)
 
     def refuse_images(self, plan: Plan) -> None:
-        """Refuses images of one line or column, which have no four corners.
-
-        Raises:
-            ValueError: if they are.
-        """
         super().refuse_images(plan)
         if min(plan.height, plan.width) < 2:
             raise ValueError(
                 f"RandomPerspective needs images of 2 x 2 pixels or more, not {plan.height} x {plan.width}"
             )
-
-    def extra_repr(self) -> str:
-        """The settings as ``repr`` shows them."""
-        return (
-            f"distortion_scale={self.distortion_scale}, p={self.p}, interpolation={self.interpolation!r}, "
-            f"fill={self.fill}"
-        )
 
 
 def _between(ends: Sequence[float], uniform: Tensor) -> Tensor:
@@ -240,7 +213,7 @@ def _between(ends: Sequence[float], uniform: Tensor) -> Tensor:
 
 
 def _angles(name: str, degrees: object) -> tuple[float, float]:
-    """(least, greatest) in degrees."""
+    """Checks angles and returns (least, greatest) in degrees."""
     if elements(degrees) is None:
         reach = number(name, degrees, least=0.0, greatest=1e6, expected="degrees from 0, or (least, greatest)")
         return 0.0 - reach, reach
@@ -248,7 +221,7 @@ def _angles(name: str, degrees: object) -> tuple[float, float]:
 
 
 def _shears(shear: object) -> tuple[float, float, float, float]:
-    """(least x, greatest x, least y, greatest y) in degrees."""
+    """Checks shears and returns (least x, greatest x, least y, greatest y) in degrees."""
     given = elements(shear)
     ends = (*_angles("shear", shear if given is None or len(given) != 4 else given[:2]), 0.0, 0.0)
     if given is not None and len(given) == 4:
@@ -277,6 +250,56 @@ def _center(center: object) -> tuple[float, float] | None:
 
 
 def _from_center(center: tuple[float, float] | None, plan: Plan) -> Tensor:
-    """A point from the image's center, float64 [2]."""
+    """Returns a point relative to the image's center, float64 [2]."""
     x, y = (0.0, 0.0) if center is None else (center[0] - 0.5 * plan.width, center[1] - 0.5 * plan.height)
     return constant((x, y), torch.float64, plan.device)
+
+
+def affine_matrix(
+    angle: Tensor, translate: tuple[Tensor, Tensor], scale: Tensor, shear: tuple[Tensor, Tensor], center: Tensor
+) -> Tensor:
+    """Returns matrices from output to input coordinates, as torchvision's ``_get_inverse_affine_matrix``.
+
+    Args:
+        angle: float64 [B], degrees.
+        translate: x and y, float64 [B] each, in pixels.
+        scale: float64 [B].
+        shear: x and y, float64 [B] each, in degrees.
+        center: float64 [2], x and y from the image's center, in pixels.
+
+    Returns:
+        float64 [B, 6], rows of a 2 x 3 matrix.
+    """
+    rotation, shear_x, shear_y = (value * (math.pi / 180) for value in (angle, *shear))
+    cos_y, tan_x, turned = shear_y.cos(), shear_x.tan(), rotation - shear_y
+    a = turned.cos() / cos_y
+    b = -(a * tan_x + rotation.sin())
+    c = turned.sin() / cos_y
+    d = rotation.cos() - c * tan_x
+    x, y = center.unbind(0)
+    moved_x, moved_y = x + translate[0], y + translate[1]
+    rows = []
+    for first, second, middle in ((d / scale, -b / scale, x), (-c / scale, a / scale, y)):
+        rows += [first, second, middle - first * moved_x - second * moved_y]
+    return torch.stack(rows, 1)
+
+
+def perspective_coefficients(start: Tensor, end: Tensor) -> Tensor:
+    """Returns coefficients from output to input coordinates, as torchvision's ``_get_perspective_coeffs``.
+
+    Args:
+        start: float64 [4, 2], x and y of the corners of the input.
+        end: float64 [B, 4, 2], where they are in the output.
+
+    Returns:
+        float64 [B, 8].
+    """
+    count = len(end)
+    x, y = end.unbind(2)
+    ones, zeros = torch.ones_like(x), torch.zeros_like(x)
+    u, v = (values.expand(count, 4) for values in start.unbind(1))
+    first = torch.stack((x, y, ones, zeros, zeros, zeros, -u * x, -u * y), 2)
+    second = torch.stack((zeros, zeros, zeros, x, y, ones, -v * x, -v * y), 2)
+    system, wanted = torch.cat((first, second), 1), torch.cat((u, v), 1)
+    coefficients: Tensor = torch.linalg.solve_ex(system, wanted).result  # does not wait for a device
+    return coefficients

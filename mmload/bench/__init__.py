@@ -6,9 +6,9 @@ Every contender performs the same task: the same images, the same crop, flip and
 shuffled, on the same device. The table lists any deviations.
 """
 
-from mmload.bench.options import Options
+from mmload.bench.options import BenchOptions
 from mmload.bench.record import Record, read_record, write_record
 from mmload.bench.report import table
 from mmload.bench.run import run, run_on_sample
 
-__all__ = ["Options", "Record", "read_record", "run", "run_on_sample", "table", "write_record"]
+__all__ = ["BenchOptions", "Record", "read_record", "run", "run_on_sample", "table", "write_record"]

@@ -7,6 +7,7 @@ Never prints, and removes all files that it creates.
 from __future__ import annotations
 
 import io
+import logging
 import shutil
 import tempfile
 import time
@@ -32,6 +33,7 @@ from mmload.bench.contenders.source import check_image
 from mmload.bench.contenders.tutorial import ImageNetData
 from mmload.bench.machine import machine
 from mmload.builder.pipeline import build
+from mmload.builder.ray_engine import RayEngine, start_local
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import SourceError, UsageError, counted
 from mmload.runtime.regular_files import open_regular
@@ -86,7 +88,7 @@ class BuildingRecord:
         return {"settings": self.settings, "machine": machine(), "results": results}
 
     def table(self) -> str:
-        """Lines of at most 80 columns: median and range of images per second, and mmload's speedup per round."""
+        """Returns lines of at most 80 columns: median and range of images per second, and mmload's speedup."""
         ours = next(way for way in self.ways if way.name == _OURS)
         lines = [f"{'':<38}{'images/s':>10}{'lowest..highest':>18}{'mmload is':>12}"]
         for way in self.ways:
@@ -109,7 +111,7 @@ def run(
     on_ray: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> BuildingRecord:
-    """Measure every way on links to the same photographs.
+    """Measures every way on links to the same photographs.
 
     Args:
         root: a folder with photographs, at any depth.
@@ -135,9 +137,7 @@ def run(
     settings = {"images": images, "size": size, "rounds": rounds, "threads": count, "cache": "warm"}
     with tempfile.TemporaryDirectory(prefix="mmload-bench-") as folder, ExitStack() as stack:
         if on_ray:
-            from mmload.bench import ray_building
-
-            stack.enter_context(ray_building.ended())
+            stack.enter_context(ended())
         train = linked(Path(root), images, Path(folder) / "photos" / "train")
         work = Work(train=train, out=Path(folder) / "out", size=size, threads=count)
         for turn in range(rounds + 1):
@@ -154,7 +154,7 @@ def run(
 
 
 def linked(root: Path, images: int, train: Path) -> Path:
-    """Create an ImageFolder of links to ``images`` photographs below ``root``, and keep their class folders.
+    """Creates an ImageFolder of links to ``images`` photographs below ``root``, and keeps their class folders.
 
     Raises:
         SourceError: if there are no photographs, or one is not a regular file.
@@ -172,7 +172,7 @@ def linked(root: Path, images: int, train: Path) -> Path:
 
 
 def bare(work: Work) -> int:
-    """One thread over every n-th image, counted as n, nothing stored: the others are slower by the cost of storing."""
+    """Decodes every n-th image on one thread, counted as n, and stores nothing: others add the cost of storing."""
     files = _files(work)[:: work.threads]
     with _one_thread():
         for file in files:
@@ -181,7 +181,7 @@ def bare(work: Work) -> int:
 
 
 def side_by_side(work: Work) -> int:
-    """The same in n threads over all images: the throughput when all cores are busy."""
+    """Decodes all images on n threads and stores nothing: the throughput when all cores are busy."""
     files = _files(work)
     with _one_thread(), single_op_pool(work.threads, "bare") as pool:
         for _ in pool.map(lambda file: _pixels(file, work.size), files):
@@ -190,7 +190,7 @@ def side_by_side(work: Work) -> int:
 
 
 def tutorial(work: Work) -> int:
-    """``from_dataset`` of tensordict's tutorial: copies a DataLoader's batches into a memory-mapped tensorclass."""
+    """Copies a DataLoader's batches into a memory-mapped tensorclass, as tensordict's tutorial does."""
     dataset = ImageFolder(str(work.train), v2.Compose([*_middle(work), v2.PILToTensor()]))
     work.out.mkdir()
     shape = (len(dataset), 3, work.size, work.size)
@@ -209,7 +209,7 @@ def tutorial(work: Work) -> int:
 
 
 def ffcv(work: Work) -> int:
-    """FFCV's writer of raw images."""
+    """Writes raw images with FFCV's writer."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
@@ -222,12 +222,12 @@ def ffcv(work: Work) -> int:
 
 
 def ours(work: Work) -> int:
-    """This package's build, including checksums, statistics and fsync."""
+    """Builds with this package, including checksums, statistics and fsync."""
     return build(_recipe(work), threads=work.threads, processes=1).built
 
 
 def small_shards(work: Work) -> int:
-    """The same in eight shards a thread, as the build on Ray, whose tasks are shards."""
+    """Builds with this package in eight shards per thread, like the build on Ray, whose tasks are shards."""
     return build(_in_shards(work), threads=work.threads, processes=1).built
 
 
@@ -247,18 +247,16 @@ def _in_shards(work: Work) -> BuildRecipe:
 
 
 def _on_ray(threads: int) -> list[Way]:
-    """The ways that need Ray, and the build on this machine that they are compared with."""
-    from mmload.bench import ray_building
-
+    """Returns the ways that need Ray, and the build on this machine that they are compared with."""
     return [
         Way(
             f"Ray Data read_images, {counted(threads, 'CPU')}",
-            lambda work: ray_building.ray_data(work.train, work.out, work.size, work.threads),
+            lambda work: ray_data(work.train, work.out, work.size, work.threads),
         ),
         Way(f"mmload build, {_SHARDS * threads} shards", small_shards),
         Way(
             f"mmload build --engine ray, {_SHARDS * threads} shards",
-            lambda work: ray_building.build_on_ray(_in_shards(work), work.threads),
+            lambda work: build_on_ray(_in_shards(work), work.threads),
         ),
     ]
 
@@ -275,7 +273,7 @@ def _ways(threads: int, on_ray: bool) -> list[Way]:
 
 
 def _middle(work: Work) -> list[Any]:
-    """The same resize and center crop for PIL images."""
+    """Returns the resize and center crop of a build for PIL images."""
     return [v2.Resize(work.size), v2.CenterCrop(work.size)]
 
 
@@ -284,7 +282,7 @@ def _files(work: Work) -> list[Path]:
 
 
 def _pixels(file: Path, size: int) -> Tensor:
-    """Decode, resize and crop a photograph with torchvision's own functions on tensors: the minimum of any build."""
+    """Decodes, resizes and crops a photograph with torchvision's functions on tensors: the minimum of any build."""
     with open(file, "rb", opener=open_regular) as opened:
         image = decode_image(torch.from_numpy(np.fromfile(opened, dtype=np.uint8)), ImageReadMode.RGB)
     middle: Tensor = F.center_crop(F.resize(image, [size], antialias=True), [size])
@@ -302,10 +300,49 @@ def _one_thread() -> Iterator[None]:
 
 
 def _rate(way: Way, work: Work) -> float:
-    """Images per second of one build from scratch."""
+    """Measures the images per second of one build from scratch."""
     if work.out.is_dir():
         shutil.rmtree(work.out)
     work.out.unlink(missing_ok=True)
     began = time.perf_counter()
     images = way.run(work)
     return images / (time.perf_counter() - began)
+
+
+@contextmanager
+def ended() -> Iterator[None]:
+    """Stops Ray at the end, if it was started in between."""
+    import ray
+
+    before = ray.is_initialized()
+    try:
+        yield
+    finally:
+        if not before:
+            ray.shutdown()
+
+
+def ray_data(train: Path, out: Path, size: int, threads: int) -> int:
+    """Writes Parquet with Ray Data's ``read_images``, which decodes and resizes without keeping the aspect."""
+    data = _ray(threads).data
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    data.read_images(str(train), size=(size, size), mode="RGB").write_parquet(str(out))
+    return sum(1 for _ in train.rglob("*.*"))
+
+
+def build_on_ray(recipe: BuildRecipe, threads: int) -> int:
+    """Builds with mmload, one task of one CPU per shard."""
+    _ray(threads)
+    return build(recipe, engine=RayEngine()).built
+
+
+def _ray(threads: int) -> Any:
+    """Returns Ray, connected."""
+    import ray
+    import ray.data
+
+    if not ray.is_initialized():
+        start_local(ray, threads)
+    return ray

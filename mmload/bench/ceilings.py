@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mmload.bench.cold import evict, resident_bytes
-from mmload.bench.contenders import Contender, Entry
+from mmload.bench.contenders import Contender, ContenderEntry
+from mmload.bench.machine import evict, resident_bytes
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, counted
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.memory_pool import past_caches
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import single_op_pool
-from mmload.store.field_files import BYTES
+from mmload.store.shard_table import BYTES
 
 FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"
 
@@ -34,8 +34,8 @@ _DISK_BLOCK = 2 * 2**20
 _DISK_REQUESTS = 8  # concurrent requests: more than most disks need to be busy
 
 
-def ceiling_entries(task: Task) -> dict[str, Entry]:
-    """The ceilings of a task, keyed by their short names."""
+def ceiling_entries(task: Task) -> dict[str, ContenderEntry]:
+    """Returns the ceilings of a task, keyed by their short names."""
     threads = counted(task.threads, "thread")
     filled = "uncached fill of output" if _past_caches(task) else "fill_ of the output"
     made: dict[str, tuple[str, type[Contender]]] = {
@@ -47,14 +47,14 @@ def ceiling_entries(task: Task) -> dict[str, Entry]:
         made[PINNED] = ("pinned copy of the rows to cuda", Pinned)
     limits = {FILL, PINNED} | ({COPY} if task.augment == "none" else set())  # without --cold the disk is no limit
     return {
-        short: Entry(name=name, group="ceiling", need=0 if short in limits else 2, make=make)
+        short: ContenderEntry(name=name, group="ceiling", need=0 if short in limits else 2, make=make)
         for short, (name, make) in made.items()
     }
 
 
-def cached_entry() -> Entry:
-    """One batch, repeated: the rate of training if loading took no time."""
-    return Entry(name="one cached batch: no loading at all", group="cached", make=Cached)
+def cached_entry() -> ContenderEntry:
+    """Returns the entry that repeats one batch: the rate of training if loading took no time."""
+    return ContenderEntry(name="one cached batch: no loading at all", group="cached", make=Cached)
 
 
 class Fill:
@@ -65,11 +65,10 @@ class Fill:
         self._work = _Threads(task, buffers, _filled if _past_caches(task) else lambda buffer: buffer.fill_(1))
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The filled buffers, with placeholder labels."""
+        """Yields the filled buffers, with placeholder labels."""
         return self._work.epoch()
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.Contender`."""
         self._work.close()
 
 
@@ -82,11 +81,10 @@ class Copy:
         self._work = _Threads(task, partial(torch.empty, rows, dtype=torch.uint8), lambda buffer: buffer.copy_(source))
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The copies, with placeholder labels."""
+        """Yields the copies, with placeholder labels."""
         return self._work.epoch()
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.Contender`."""
         self._work.close()
 
 
@@ -101,14 +99,13 @@ class Pinned:
         self._labels = torch.zeros(rows[0], dtype=torch.int64, device=task.device)
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches on the device; the bench synchronizes the device at the end."""
+        """Yields the batches on the device; the bench synchronizes the device at the end."""
         for number in range(self._batches):
             place = self._device[number % 2]
             place.copy_(self._host[number % 2], non_blocking=True)
             yield place, self._labels
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.Contender`."""
         self._host, self._device = [], []
 
 
@@ -140,7 +137,7 @@ class Disk:
         self._block = block
 
     def prepare(self) -> None:
-        """Evict the files before the clock starts."""
+        """Evicts the files before the clock starts."""
         if not hasattr(os, "posix_fadvise"):
             raise MmloadError("this system has no posix_fadvise to evict files with")
         for path, length in self._lengths.items():
@@ -150,7 +147,7 @@ class Disk:
                 raise MmloadError(f"{bytes_text(left)} of {path.name} stay in the page cache: a read is not cold")
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each block, as many elements as rows were read."""
+        """Yields, for each block, as many elements as rows were read."""
         under_way = [self._pool.submit(self._read, *block) for block in self._blocks]
         try:
             for future in under_way:
@@ -173,7 +170,6 @@ class Disk:
         return size
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.Contender`."""
         self._pool.shutdown()
 
 
@@ -187,12 +183,12 @@ class Cached:
         self._batch = images.to(task.device), labels.to(task.device)
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same batch, once for each batch of an epoch."""
+        """Yields the same batch, once for each batch of an epoch."""
         for _ in range(self._batches):
             yield self._batch
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.Contender`."""
+        pass
 
 
 class _Threads:
@@ -220,7 +216,7 @@ class _Threads:
 
 
 def _past_caches(task: Task) -> bool:
-    """Whether mmload writes the output with streaming stores, which bypass the caches and are faster than ``fill_``."""
+    """Returns whether mmload writes the output with streaming stores, which are faster than ``fill_``."""
     count, *sample = task.filled
     plain = task.device == "cpu" and task.dtype == torch.float32 and 4 * prod(task.filled) % 64 == 0
     return plain and past_caches(count, 4 * prod(sample))
@@ -238,7 +234,7 @@ def _batches(task: Task) -> int:
 
 
 def _row_shape(task: Task) -> tuple[int, ...]:
-    """The shape of a batch of stored rows."""
+    """Returns the shape of a batch of stored rows."""
     return (task.batch_size, *task.rows.fields["images"].shape)
 
 

@@ -11,15 +11,21 @@ import os
 import pickle
 import signal
 import tempfile
+import time
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from mmload.bench import usage
 from mmload.bench.contender_server import ContenderServer
+from mmload.bench.contenders import ContenderEntry
+from mmload.bench.machine import process_tree
+from mmload.bench.task import Task
 from mmload.errors import MmloadError
-from mmload.runtime.processes import depend_on_parent
+from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 
 _TRACEBACK = "Traceback (most recent call last):"
 _SOCKET = len("/pymp-12345678/listener-12345678")  # the names that multiprocessing uses
@@ -27,7 +33,7 @@ _LONGEST = 103  # bytes of a socket's path on macOS; Linux allows 107
 
 
 def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
-    """The main function of the process.
+    """Runs a contender's process: answers commands until the bench ends.
 
     Args:
         pipe: receives commands as (name, arguments), None at the end; sends ("done", value) or ("failed", reason).
@@ -47,7 +53,7 @@ def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
 
 
 def _keep_below(folder: Path) -> None:
-    """Create temporary files in the bench's own folder: a worker process that is killed would leave some behind.
+    """Creates temporary files in the bench's own folder: a killed worker process would leave some behind.
 
     Not if the path would be too long for the sockets that DataLoader's workers create there.
     """
@@ -66,7 +72,7 @@ def _answer(server: ContenderServer, name: str, arguments: dict[str, Any]) -> tu
 
 
 def reason(error: BaseException) -> str:
-    """The error in one line. Of a text with a traceback, as DataLoader's workers send, only the last line."""
+    """Returns an error in one line; of a text with a traceback, as DataLoader's workers send, only the last line."""
     text = str(error)
     _, found, shown = text.rpartition(_TRACEBACK)
     lines = [line.strip() for line in shown.splitlines() if line.strip() and not (found and line.startswith(" "))]
@@ -75,7 +81,7 @@ def reason(error: BaseException) -> str:
 
 
 def _detach(log: str) -> None:
-    """Own session, own output, no Ctrl-C; this process and all its descendants end when the bench ends."""
+    """Gives the process its own session and output, without Ctrl-C; it and its descendants end when the bench ends."""
     depend_on_parent(lambda: kill_tree(os.getpid()))
     if hasattr(os, "setsid"):
         os.setsid()
@@ -86,9 +92,136 @@ def _detach(log: str) -> None:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL a process and all its descendants, itself last."""
-    for process in reversed(usage.tree(root)):
+    """Sends SIGKILL to a process and all its descendants, itself last."""
+    for process in reversed(process_tree(root)):
         try:
             os.kill(process, getattr(signal, "SIGKILL", signal.SIGTERM))
         except (ProcessLookupError, PermissionError):
             continue
+
+
+_LOOK = 0.05  # polling interval of a busy process, in seconds
+
+
+class ContenderFault(Exception):
+    """A contender cannot continue; the message is the reason."""
+
+
+class Worker:
+    """One contender's process.
+
+    Args:
+        entry: the contender that it creates.
+        task: the task that the contender performs.
+        scratch: a folder for conversions.
+        log: the file that receives the output of the process.
+    """
+
+    def __init__(self, entry: ContenderEntry, task: Task, scratch: Path, log: Path) -> None:
+        self.entry = entry
+        self._log = log
+        self._payload = (entry, task, scratch)
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while the process is alive."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Starts the process; it imports its modules while the bench waits for others.
+
+        Raises:
+            ContenderFault: if the entry cannot be pickled.
+        """
+        try:
+            payload = pickle.dumps(self._payload)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ContenderFault(f"it cannot be sent to a process ({error})") from error
+        arguments = payload, multiprocessing.get_start_method(), str(self._log)
+        daemon = False  # DataLoader's workers are child processes of it
+        self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
+
+    def ask(self, name: str, limit: float, tick: Callable[[int], None] | None = None, **arguments: Any) -> Any:
+        """Sends a command and waits for its response.
+
+        Args:
+            name: a method of :class:`~mmload.bench.contender_process.ContenderServer`.
+            limit: timeout in seconds; the process is killed when it expires.
+            tick: called periodically with the process id while waiting.
+            arguments: the arguments of the command.
+
+        Raises:
+            ContenderFault: if the command failed, crashed or timed out.
+        """
+        if self._pipe is None or self._process is None:
+            raise ContenderFault("it was not started")
+        deadline = time.monotonic() + limit
+        try:
+            self._pipe.send((name, arguments))
+            while not self._pipe.poll(_LOOK):
+                if tick is not None and self._process.pid is not None:
+                    tick(self._process.pid)
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise ContenderFault(f"no answer within {limit:,.0f} s ({name}); it was ended")
+            kind, value = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise ContenderFault(self._death()) from error
+        if kind == "failed":
+            raise ContenderFault(value)
+        return value
+
+    def leave(self) -> None:
+        """Asks the process to close its contender and to exit; :meth:`wait` waits for that."""
+        if self._pipe is not None:
+            with suppress(OSError):
+                self._pipe.send(("close", {}))
+                self._pipe.send(None)
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the process to exit, and kills it after ``seconds``."""
+        if self._process is not None:
+            self._process.join(max(0.0, seconds))
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills the process and all its descendants now."""
+        process, pipe = self._process, self._pipe
+        if process is None or process.pid is None:
+            return
+        kill_tree(process.pid)
+        process.kill()
+        _kill_group(process.pid)
+        process.join()
+        self._process = self._pipe = None
+        if pipe is not None:
+            pipe.close()
+
+    def _death(self) -> str:
+        """Returns how the process died, with the last line of its log."""
+        if self._process is None:
+            return "it was ended"
+        cause = cause_of_death(self._process)
+        self.kill()
+        said = last_line(self._log)
+        return f"its process died ({cause})" + (f": {said}" if said else "")
+
+
+def last_line(log: Path) -> str:
+    """Returns the last non-empty line of a file, truncated to 200 characters."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
+
+def _kill_group(session: int) -> None:
+    """Kills the remaining processes: descendants without a parent are still in its session's group."""
+    if hasattr(os, "killpg"):
+        try:
+            os.killpg(session, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,50 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mmload.bench import usage
-from mmload.bench.batch_checks import Output, check_batch, output_of
-from mmload.bench.contenders import Contender, Entry
+from mmload.bench.contenders import Contender, ContenderEntry
+from mmload.bench.machine import processor_seconds
 from mmload.bench.task import Task
-from mmload.bench.train import Trainer, TrainSample
+from mmload.bench.train import BesideSample, Trainer, TrainSample, endless, running
 from mmload.errors import MmloadError
+
+Output = tuple[list[tuple[int, ...]], str, str]
+"""The shape of one image, in each view, its dtype's name, and the kind of device."""
+
+
+def output_of(task: Task) -> Output:
+    """Returns the output that a task requires."""
+    return [tuple(shape[1:]) for shape in task.shapes], str(task.dtype), task.device
+
+
+def check_batch(wanted: Output, images: Tensor | Sequence[Tensor], labels: Tensor) -> None:
+    """Checks a batch, or its views, against the output that the task requires.
+
+    Raises:
+        MmloadError: if the output differs; the message describes the actual output.
+    """
+    views = [images] if isinstance(images, Tensor) else list(images)
+    device = wanted[2]
+    kinds = {(str(view.dtype), view.device.type) for view in views}
+    got = [tuple(view.shape[1:]) for view in views], *sorted(kinds)[0]
+    if got != wanted or len(kinds) > 1:
+        raise MmloadError(f"it gives images {_described(got)}, the task is {_described(wanted)}")
+    counts = {view.shape[0] for view in views}
+    if counts != {len(labels)} or labels.device.type != device:
+        raise MmloadError(
+            f"it gives labels {list(labels.shape)} on {labels.device.type} for {max(counts)} images on {device}"
+        )
+
+
+def _described(output: Output) -> str:
+    shapes, dtype, device = output
+    shown = list(shapes[0]) if len(shapes) == 1 else [list(shape) for shape in shapes]
+    return f"{shown} {dtype.removeprefix('torch.')} on {device}"
+
 
 CEILINGS = ("ceiling", "cached")
 """Groups of entries that measure the machine: their batches are not checked against the task."""
+
+_NEIGHBOR_ALONE = 1.0  # seconds, at most a quarter of the turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,24 +97,24 @@ class _Epoch(NamedTuple):
 class ContenderServer:
     """The commands of a contender's process: each public method is one command."""
 
-    def __init__(self, entry: Entry, task: Task, scratch: Path) -> None:
+    def __init__(self, entry: ContenderEntry, task: Task, scratch: Path) -> None:
         self._entry, self._task, self._scratch = entry, task, scratch
         self._contender: Contender | None = None
         self._trainer: Trainer | None = None
 
     def make(self) -> None:
-        """Create the contender; it may convert the dataset first."""
+        """Creates the contender; it may convert the dataset first."""
         self._contender = self._entry.make(self._task, self._scratch)
 
     def close(self) -> None:
-        """Close the contender and release all references to the rows in this process."""
+        """Closes the contender and releases all references to the rows in this process."""
         if self._contender is not None:
             self._contender.close()
             self._contender = None
             gc.collect()  # maps in reference cycles would keep their pages
 
     def epoch(self, *, least: float, most: float, check: bool = False) -> LoadSample:
-        """Run epochs and measure them.
+        """Runs epochs and measures them.
 
         Args:
             least: seconds; complete epochs are repeated until then, as one fast epoch is too short to measure.
@@ -92,7 +127,7 @@ class ContenderServer:
             prepare()
             least = 0.0
         wanted = output_of(self._task) if check and self._entry.group not in CEILINGS else None
-        cpu = usage.own_seconds()
+        cpu = processor_seconds()
         self._wait_for_device()
         began = time.perf_counter()
         turn = self._one_epoch(contender, wanted, began, most)
@@ -102,7 +137,7 @@ class ContenderServer:
             images, epochs = images + turn.images, epochs + turn.whole
         if not images:
             raise MmloadError("an epoch gave no batch")
-        used = usage.own_seconds() - cpu
+        used = processor_seconds() - cpu
         return LoadSample(images=images, seconds=turn.seconds, first=first, cpu=used, epochs=epochs, whole=turn.whole)
 
     def _one_epoch(self, contender: Contender, wanted: Output | None, began: float, most: float) -> _Epoch:
@@ -123,12 +158,37 @@ class ContenderServer:
             seconds = time.perf_counter() - began  # closing an epoch that was cut short is not measured
         return _Epoch(images, first, seconds, whole)
 
+    def beside(self, *, neighbor: str, most: float) -> BesideSample:
+        """Measures the contender beside a thread that does something else in the same process.
+
+        The thread is measured alone first. The batches of epoch after epoch are then taken as fast as they come; the
+        first one is not measured.
+
+        Args:
+            neighbor: the thread's name, a key of :data:`~mmload.bench.train.NEIGHBORS`.
+            most: seconds after which no further batch is requested.
+
+        Raises:
+            MmloadError: if an epoch has no batch.
+        """
+        last = time.perf_counter() + most
+        with closing(endless(self._ready())) as batches, running(neighbor) as other:
+            alone = other.speed(min(_NEIGHBOR_ALONE, most / 4))
+            next(batches)
+            self._wait_for_device()
+            began, pieces, images = time.perf_counter(), other.pieces, 0
+            while not images or time.perf_counter() < last:
+                images += len(next(batches)[1])
+            self._wait_for_device()
+            seconds, pieces = time.perf_counter() - began, other.pieces - pieces
+        return BesideSample(neighbor=neighbor, images=images, seconds=seconds, pieces=pieces, alone=alone)
+
     def try_steps(self, *, model: str) -> float:
-        """Seconds of two training steps. See :class:`~mmload.bench.train.Trainer`."""
+        """Returns the seconds of two training steps, as :meth:`~mmload.bench.train.Trainer.try_steps` does."""
         return self._trained(model).try_steps(self._ready())
 
     def train(self, *, model: str, most: float) -> TrainSample:
-        """Train the model with the contender's batches. See :class:`~mmload.bench.train.Trainer`."""
+        """Trains the model with the contender's batches for about ``most`` seconds."""
         return self._trained(model).run(self._ready(), most)
 
     def _trained(self, model: str) -> Trainer:
@@ -149,5 +209,5 @@ class ContenderServer:
 
 
 def _closable(batches: Iterator[tuple[Tensor, Tensor]]) -> Any:
-    """A generator over the batches: closing it ends them, whatever the type of the iterator."""
+    """Returns a generator over the batches: closing it ends them, whatever the type of the iterator."""
     yield from batches

@@ -1,7 +1,7 @@
 """Measures contenders in interleaved rounds, so that drift of the machine affects all of them equally.
 
-Takes entries and a :class:`Plan`, and returns a :class:`Measurement` for each. A contender that fails, crashes or
-hangs is left out, and the others continue. Never prints.
+Takes entries and a plan, and returns a :class:`Measurement` for each. A contender that fails, crashes or hangs is left
+out, and the others continue. Never prints.
 """
 
 from __future__ import annotations
@@ -11,46 +11,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
-from mmload.bench import usage
-from mmload.bench.budget import Budget, no_room, start_order
 from mmload.bench.ceilings import CACHED
-from mmload.bench.cold import Coldness, files_below, make_cold
+from mmload.bench.contender_process import ContenderFault, Worker
 from mmload.bench.contender_server import CEILINGS, LoadSample
-from mmload.bench.contender_worker import Fault, Worker
-from mmload.bench.contenders import Entry
+from mmload.bench.contenders import ContenderEntry
+from mmload.bench.machine import Coldness, files_below, make_cold, tree_memory
+from mmload.bench.plan import Budget, MeasurementPlan, no_room, start_order
 from mmload.bench.task import Task
-from mmload.bench.train import TrainSample
+from mmload.bench.train import NEIGHBORS, BesideSample, TrainSample
 from mmload.runtime.thread_pools import available_cores
 
 _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
+_BESIDE_LONG_ENOUGH = 4.0  # seconds after which a turn beside another thread does not need another batch
 _TRAINED_LONG_ENOUGH = 20.0  # seconds after which a turn of training does not need another step
 _TO_MAKE_AGAIN = 60.0  # timeout in seconds for creating a contender again, with its files evicted
 _LEAVE = 5.0  # seconds that all processes together have to exit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The measurement plan.
-
-    Attributes:
-        epochs: measured turns of each contender, after one warm-up turn.
-        budget: total seconds, including starting and ending the processes; to stay within it, turns are cut short, and
-            rounds and contenders left out.
-        cold: evict all files before each measured epoch. The contender is created again for it while no other exists,
-            because memory-mapped pages cannot be evicted.
-        train: a torchvision model to train with each contender's batches, at least two steps; None: no training.
-            Contenders for which the budget does not allow two steps are not trained.
-        patience: seconds that a contender may overrun its time without a response before it is killed.
-    """
-
-    epochs: int = 3
-    budget: float = 300.0
-    cold: bool = False
-    train: str | None = None
-    patience: float = 30.0
 
 
 @dataclass(kw_only=True)
@@ -63,16 +42,18 @@ class Measurement:
         warmed: whether the warm-up epoch was complete; None before it.
         samples: the measured turns.
         memory: peak bytes of its process tree, sampled during the warm-up epoch; None if unknown.
+        beside: the measured turns beside another thread.
         training: the measured turns of training.
         untrained: lower bound of the seconds of its training, if the budget did not allow it; else 0.
         coldness: the result of evicting the files before each sample.
     """
 
-    entry: Entry
+    entry: ContenderEntry
     failure: str = ""
     warmed: bool | None = None
     samples: list[LoadSample] = field(default_factory=list)
     memory: int | None = None
+    beside: list[BesideSample] = field(default_factory=list)
     training: list[TrainSample] = field(default_factory=list)
     untrained: float = 0.0
     coldness: list[Coldness] = field(default_factory=list)
@@ -105,23 +86,28 @@ class Measurement:
         return median(sample.rate for sample in self.training) if self.training else None
 
     @property
+    def step_seconds(self) -> float | None:
+        """Seconds per training step, with its wait for data; the median."""
+        return median(sample.seconds / sample.steps for sample in self.training) if self.training else None
+
+    @property
     def waited(self) -> float | None:
         """The share of training time spent waiting for data, the median."""
         return median(sample.share for sample in self.training) if self.training else None
 
     def note_memory(self, process: int) -> None:
-        """Sample the current memory of the process tree, and keep the maximum."""
-        self.memory = max(filter(None, (self.memory, usage.memory(process))), default=None)
+        """Samples the current memory of the process tree, and keeps the maximum."""
+        self.memory = max(filter(None, (self.memory, tree_memory(process))), default=None)
 
 
 def measure(
     task: Task,
-    entries: Sequence[Entry],
-    plan: Plan,
+    entries: Sequence[ContenderEntry],
+    plan: MeasurementPlan,
     progress: Callable[[str], None] | None = None,
     budget: Budget | None = None,
 ) -> list[Measurement]:
-    """Measure all entries, each in its own process.
+    """Measures all entries, each in its own process.
 
     Args:
         task: what the entries have to deliver.
@@ -150,8 +136,8 @@ class _Rounds:
     def __init__(
         self,
         task: Task,
-        entries: Sequence[Entry],
-        plan: Plan,
+        entries: Sequence[ContenderEntry],
+        plan: MeasurementPlan,
         work: Path,
         progress: Callable[[str], None],
         budget: Budget,
@@ -171,14 +157,18 @@ class _Rounds:
                 self._workers[number] = Worker(entry, task, scratch, work / f"{number}.log")
 
     def run(self) -> None:
-        """Run all phases; training last, so that a model's memory affects no other measurement."""
+        """Runs all phases; training last, so that a model's memory affects no other measurement."""
         self._make()
         loading = [n for n in self._workers if self.measurements[n].entry.group != CACHED]
         training = [n for n in self._workers if self.measurements[n].entry.group != "ceiling"]
         if self._plan.cold:
             roots = [self._task.dataset / self._task.split, self._work / "scratch"]
             self._files = files_below(roots + ([self._task.source] if self._task.source else []))
+        contending = (
+            [n for n in loading if self.measurements[n].entry.group not in CEILINGS] if self._plan.beside else []
+        )
         later = self._plan.epochs * len(training) if self._plan.train else 0
+        later += self._plan.epochs * len(NEIGHBORS) * len(contending)
         turns = later + (self._plan.epochs + 1) * len(loading)
         self._least = self._budget.least_turn(turns)
         self._round(loading, "warm-up", self._warm_up, self._plan.epochs * len(loading) + later)
@@ -189,18 +179,28 @@ class _Rounds:
         passed = self._passed_limits()
         if self._budget.left > 0:
             self._round(passed, "once more, as it was passed", self._epoch, later)
+        self._beside_rounds(contending, len(training) if self._plan.train else 0)
         if self._plan.train:
             self._train_rounds(training)
         self._close()
 
     def _passed_limits(self) -> list[int]:
-        """The limits that are slower than the fastest contender: the machine was busier while they were measured."""
+        """Returns the limits that are slower than the fastest contender: something disturbed their measurement."""
         fastest = max((result.rate for result in self.measurements if result.entry.group not in CEILINGS), default=0.0)
         limits = [n for n in self._workers if self.measurements[n].entry.group == "ceiling"]
         return [n for n in limits if not self.measurements[n].entry.need and self.measurements[n].rate < fastest]
 
+    def _beside_rounds(self, numbers: list[int], trained: int) -> None:
+        """Runs rounds beside each neighbor within the budget; ``trained`` entries are to be trained later."""
+        rounds = [(turn, name) for turn in range(1, self._plan.epochs + 1) for name in NEIGHBORS]
+        for done, (turn, name) in enumerate(rounds, 1):
+            if numbers and self._budget.left > 0:
+                left = (len(rounds) - done) * len(numbers) + self._plan.epochs * trained
+                what = f"beside a {name} thread, {turn} of {self._plan.epochs}"
+                self._round(numbers, what, partial(self._beside, name), left)
+
     def _train_rounds(self, numbers: list[int]) -> None:
-        """Run rounds of training within the budget; the fastest of each group, which the verdict needs, come first."""
+        """Runs rounds of training within the budget; the fastest of each group come first: the verdict needs them."""
         there = [n for n in numbers if n in self._workers]
         best: dict[str, int] = {}
         for number in sorted(there, key=lambda n: self.measurements[n].rate):
@@ -213,7 +213,7 @@ class _Rounds:
                 self._round(numbers, f"training, {turn} of {self._plan.epochs}", self._train, left)
 
     def _close(self) -> None:
-        """Let all processes exit concurrently, and kill those that take too long."""
+        """Lets all processes exit concurrently, and kills those that take too long."""
         self._progress("closing")
         for worker in self._workers.values():
             worker.leave()
@@ -222,7 +222,7 @@ class _Rounds:
             worker.wait(last - time.monotonic())
 
     def _try_steps(self, number: int) -> float:
-        """Lower bound of a training turn in seconds, from steps that are not measured otherwise."""
+        """Returns a lower bound of a training turn in seconds, from steps that are not measured otherwise."""
         began = time.monotonic()
         self._progress("the first steps of training")
         limit = max(self._least, self._budget.left) + self._plan.patience
@@ -232,12 +232,12 @@ class _Rounds:
         return time.monotonic() - began if seconds is None else seconds
 
     def end(self) -> None:
-        """Kill the remaining processes, for example after an interrupt."""
+        """Kills the remaining processes, for example after an interrupt."""
         for worker in self._workers.values():
             worker.kill()
 
     def _make(self) -> None:
-        """Start and create what the budget allows, needed entries first: imports overlap, conversions are serial."""
+        """Starts and creates what the budget allows, needed entries first: imports overlap, conversions are serial."""
         waiting = start_order([result.entry for result in self.measurements])
         starting: list[int] = []
         made = 0
@@ -265,7 +265,7 @@ class _Rounds:
     def _round(
         self, numbers: list[int], name: str, turn: Callable[[Worker, Measurement, float], None], left: int
     ) -> None:
-        """Run one turn of each entry; ``left`` turns of other entries follow in later rounds."""
+        """Runs one turn of each entry; ``left`` turns of other entries follow in later rounds."""
         for place, number in enumerate(numbers):
             if number not in self._workers:
                 continue
@@ -281,17 +281,13 @@ class _Rounds:
                 self._beyond.append(max(0.0, self._turns[-1] - most))
 
     def _is_over(self, result: Measurement) -> bool:
-        """Whether the remaining time is reserved for entries that the verdict needs, and this is not one of them.
-
-        Raises:
-            Fault: if so, and nothing was measured yet.
-        """
+        """Returns whether needed entries take all the time left; raises ContenderFault if never measured."""
         needed = [self.measurements[n] for n in self._workers if not self.measurements[n].entry.need]
         turns = sum(1 if each.warmed is not None else 2 for each in needed if not each.samples)
         if not result.entry.need or self._budget.left > turns * mean(self._turns or [0.0]):
             return False
         if not result.samples:
-            raise Fault(no_room(self._plan.budget))
+            raise ContenderFault(no_room(self._plan.budget))
         return True
 
     def _warm_up(self, worker: Worker, result: Measurement, most: float) -> None:
@@ -315,6 +311,13 @@ class _Rounds:
         result.samples.append(worker.ask("epoch", limit, least=0.0, most=most))
         worker.ask("close", self._plan.patience)
 
+    def _beside(self, neighbor: str, worker: Worker, result: Measurement, most: float) -> None:
+        if self._budget.left <= 0:
+            return
+        most = min(most, _BESIDE_LONG_ENOUGH)
+        limit = most + 2 * self._plan.patience  # a batch may take seconds there
+        result.beside.append(worker.ask("beside", limit, neighbor=neighbor, most=most))
+
     def _train(self, worker: Worker, result: Measurement, most: float) -> None:
         if self._two_steps > max(1.0, self._budget.left):
             result.untrained = 0.0 if result.training else self._two_steps
@@ -325,9 +328,9 @@ class _Rounds:
 
     @contextmanager
     def _fault_of(self, number: int) -> Iterator[None]:
-        """Record a failure inside the block for the contender, and kill its process."""
+        """Records a failure inside the block for the contender, and kills its process."""
         try:
             yield
-        except Fault as fault:
+        except ContenderFault as fault:
             self.measurements[number].failure = str(fault)
             self._workers.pop(number).kill()

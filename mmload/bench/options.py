@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmload.bench.measure import Plan
+from mmload.bench.plan import MeasurementPlan
 from mmload.bench.task import AUGMENTS, Task
 from mmload.bench.training_recipes import check_name, task_of_recipe
 from mmload.errors import UsageError
@@ -21,7 +21,7 @@ MOST = {"--images": 10_000_000, "--epochs": 1000, "--rounds": 1000, "--size": 16
 
 
 def check_count(name: str, value: int | None, most: int | None = None) -> None:
-    """Check a count; None selects the default.
+    """Checks a count; None selects the default.
 
     Args:
         name: the name of the option.
@@ -39,13 +39,13 @@ def check_count(name: str, value: int | None, most: int | None = None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class BenchOptions:
     """The settings of a bench; None selects the default.
 
     Attributes:
         split: which split; None: the first.
         augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.task.Task`.
-        recipe: a function of :mod:`mmload.recipes` or MODULE:FUNCTION, in place of ``augment``; None: ``augment``.
+        recipe: a function of :mod:`mmload.presets` or MODULE:FUNCTION, in place of ``augment``; None: ``augment``.
         crop: pixels of a side of the output square; None: as the recipe has it, else 7/8 of the stored side (224 of
             256), all of it with padding.
         padding: pixels around the image before a random crop.
@@ -56,8 +56,12 @@ class Options:
         threads: threads of multi-threaded contenders; None: the cores available.
         device: "cpu" or "cuda"; None: cuda if available.
         cold: evict all files before each measured epoch.
-        train: a torchvision model to train with each contender's batches.
-        time_budget: total seconds, including the start of the contenders' processes; None: 300, quick 60.
+        beside: measure each contender beside a thread of pure Python and one of small torch operations, too; None:
+            unless quick or cold.
+        train: a model to train with each contender's batches, of torchvision or
+            :data:`~mmload.bench.train.SMALL`.
+        time_budget: total seconds, including the start of the contenders' processes; None: 300, beside other threads
+            600, quick 60.
         quick: fewer images, one epoch, a smaller budget.
 
     Raises:
@@ -76,6 +80,7 @@ class Options:
     threads: int | None = None
     device: str | None = None
     cold: bool = False
+    beside: bool | None = None
     train: str | None = None
     time_budget: float | None = None
     quick: bool = False
@@ -94,11 +99,13 @@ class Options:
             raise UsageError(f"--workers is {given}; give integers from 0 to {MOST_THREADS}, as in 0,2,4")
         if self.time_budget is not None and not 0 < self.time_budget < float("inf"):
             raise UsageError(f"--time-budget is {self.time_budget:g}; use seconds above 0")
+        if self.beside and self.cold:
+            raise UsageError("--beside is measured with a warm page cache, and --cold evicts it; leave one of them out")
         if self.device is not None and self.device not in DEVICES:
             raise UsageError(f"--device is {self.device!r}; use one of {', '.join(DEVICES)}")
 
     def _check_recipe(self) -> None:
-        """Check that a training recipe exists, and that nothing else says what is made or trained."""
+        """Checks that a training recipe exists, and that no other option contradicts it."""
         if self.recipe is None:
             return
         check_name(self.recipe)
@@ -110,7 +117,7 @@ class Options:
                 )
 
     def _check_geometry(self) -> None:
-        """Check that padding and crop are compatible with the augmentation."""
+        """Checks that padding and crop are compatible with the augmentation."""
         if self.padding < 0:
             raise UsageError(f"--padding is {self.padding}; use a number from 0")
         taken = {"--padding": (self.padding, ("crop",)), "--crop": (self.crop, AUGMENTS[:2])}
@@ -120,21 +127,23 @@ class Options:
                     f"{name} is {asked}, and --augment {self.augment} does not take it; leave one of them out"
                 )
 
-    def plan(self) -> Plan:
-        """The measurement plan."""
-        return Plan(
+    def plan(self) -> MeasurementPlan:
+        """Returns the measurement plan."""
+        beside = not (self.quick or self.cold) if self.beside is None else self.beside
+        return MeasurementPlan(
             epochs=self.epochs or (1 if self.quick else 3),
-            budget=self.time_budget or (60.0 if self.quick else 300.0),
+            budget=self.time_budget or (60.0 if self.quick else 600.0 if beside else 300.0),
             cold=self.cold,
+            beside=beside,
             train=self.train,
         )
 
     def epoch_images(self) -> int:
-        """Lower bound of the images per epoch."""
+        """Returns a lower bound of the images per epoch."""
         return self.images or (500 if self.quick else 2000)
 
     def task(self, dataset: Path, source: Path | None) -> Task:
-        """The task of the contenders for this dataset.
+        """Returns the task of the contenders for this dataset.
 
         Raises:
             UsageError: if the split is empty or unknown, or the crop does not fit.
@@ -143,7 +152,7 @@ class Options:
         opened = open_dataset(dataset)
         split = self.split or next(iter(opened))
         spec = opened[split].fields.get("images")
-        side = 1 if spec is None else _usual_side(opened[split]) if spec.own_sizes else min(spec.shape[1:])
+        side = 1 if spec is None else _usual_side(opened[split]) if spec.variable_size else min(spec.shape[1:])
         if not len(opened[split]):
             raise UsageError(f"split {split!r} of {dataset} has no rows; there is nothing to measure")
         made: dict[str, Any] = {
@@ -152,7 +161,9 @@ class Options:
             "padding": self.padding,
         }
         if self.recipe is not None and spec is not None:
-            stored = (spec.shape[0], side, side) if spec.own_sizes else (spec.shape[0], spec.shape[1], spec.shape[2])
+            stored = (
+                (spec.shape[0], side, side) if spec.variable_size else (spec.shape[0], spec.shape[1], spec.shape[2])
+            )
             made |= task_of_recipe(self.recipe, self.crop, stored)
         return Task(
             dataset=dataset,
@@ -163,11 +174,11 @@ class Options:
             images=self.epoch_images(),
             threads=self.threads or available_cores(),
             workers=tuple(dict.fromkeys(self.workers)),
-            device=self.chosen_device(whole=spec is not None and spec.own_sizes),
+            device=self.chosen_device(whole=spec is not None and spec.variable_size),
         )
 
     def chosen_device(self, whole: bool = False) -> str:
-        """The requested device, else the available one.
+        """Returns the requested device, else the available one.
 
         Args:
             whole: of whole photographs, which are measured on the CPU.
@@ -188,6 +199,6 @@ class Options:
 
 
 def _usual_side(split: Split) -> int:
-    """The short side of most whole photographs of a split."""
-    sides = split.reader.sized("images").index.sizes.min(1)
+    """Returns the short side of most variable-size photographs of a split."""
+    sides = split.reader.field("images").index.sizes.min(1)
     return int(sorted(sides.tolist())[len(sides) // 2]) if len(sides) else 1

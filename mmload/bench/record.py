@@ -6,8 +6,9 @@ It is created from measurements or read from a file. Never measures and never pr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ from mmload.bench.ceilings import COPY, DISK, FILL, PINNED
 from mmload.bench.contender_server import CEILINGS
 from mmload.bench.measure import Measurement
 from mmload.bench.task import Task
+from mmload.bench.train import BesideSample
 from mmload.errors import MmloadError, UsageError
 from mmload.runtime.regular_files import read_regular_text
 
 FORMAT = "mmload bench"
 VERSION = 1
+
+PASSED = 1.005
+"""Shares of a ceiling above this, which do not round to 100%, prove that its measurement was disturbed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +42,15 @@ class Row:
         of_ceiling: its rate as a share of that ceiling's rate.
         cpu_seconds_per_1000: processor seconds of its process tree per 1,000 images.
         peak_bytes: peak memory of its process tree.
+        beside: images per second of each turn beside a thread that does something else in the same process, by the
+            thread's name in :data:`~mmload.bench.train.NEIGHBORS`.
+        neighbors_keep: the share of its speed alone that this thread keeps, in the same turns.
         trained_per_second: images per second in training, the median.
+        step_seconds: seconds per training step, with its wait for data; the median.
         waited: the share of training time spent waiting for data, the median.
         cold: whether the eviction from the page cache was verified before every epoch; None: the cache was to be warm.
         samples: the raw data of each measured turn: images, seconds, first batch, processor seconds, epochs.
+        beside_turns: the raw data of each turn beside another thread.
         training: the raw data of each turn of training.
 
     Raises:
@@ -57,18 +67,28 @@ class Row:
     of_ceiling: float | None = None
     cpu_seconds_per_1000: float | None = None
     peak_bytes: int | None = None
+    beside: dict[str, list[float]] = field(default_factory=dict)
+    neighbors_keep: dict[str, list[float]] = field(default_factory=dict)
     trained_per_second: float | None = None
+    step_seconds: float | None = None
     waited: float | None = None
     cold: bool | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
+    beside_turns: list[dict[str, Any]] = field(default_factory=list)
     training: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        numbers = (self.images_per_second, self.of_ceiling, self.cpu_seconds_per_1000, self.peak_bytes, self.waited)
+        numbers = (
+            *(self.images_per_second, self.of_ceiling, self.cpu_seconds_per_1000, self.peak_bytes),
+            *(self.trained_per_second, self.step_seconds, self.waited),
+        )
+        if not isinstance(self.beside, dict) or not isinstance(self.neighbors_keep, dict):
+            raise TypeError(f"the row {self.name!r} has no objects where they should be")
+        turns = [*self.beside.values(), *self.neighbors_keep.values()]
         texts = (self.name, self.group, self.differs, self.failure, self.ceiling)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"the row {self.name!r} has no texts where they should be")
-        given = [*self.epochs, *(number for number in (*numbers, self.trained_per_second) if number is not None)]
+        given = [*self.epochs, *(number for number in numbers if number is not None), *chain.from_iterable(turns)]
         if not all(isinstance(number, int | float) for number in given) or (self.rate and not self.epochs):
             raise TypeError(f"the row {self.name!r} has no numbers where they should be")
 
@@ -76,6 +96,11 @@ class Row:
     def rate(self) -> float:
         """Images per second; 0 if it was not measured."""
         return self.images_per_second or 0.0
+
+    @property
+    def passes_limit(self) -> bool:
+        """True if it is faster than its ceiling: something disturbed the measurement of the ceiling."""
+        return self.of_ceiling is not None and self.of_ceiling > PASSED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +139,13 @@ class Record:
         return [row for row in self.rows if row.group not in CEILINGS]
 
     def as_json(self) -> dict[str, Any]:
-        """The record as JSON-compatible data."""
+        """Returns the record as JSON-compatible data."""
         body = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "rows"}
         return {"format": FORMAT, "version": VERSION, **body, "results": [asdict(row) for row in self.rows]}
 
 
 def best(rows: Sequence[Row], group: str) -> Row | None:
-    """The fastest row of a group; None if none was measured."""
+    """Returns the fastest row of a group; None if none was measured."""
     return max((row for row in rows if row.group == group and row.rate), key=lambda row: row.rate, default=None)
 
 
@@ -129,7 +154,7 @@ _MOST = 2**24
 
 
 def read_record(path: str | Path) -> Record:
-    """Read a record from its file.
+    """Reads a record from its file.
 
     Raises:
         UsageError: if the file does not exist, or has another format.
@@ -155,7 +180,7 @@ def read_record(path: str | Path) -> Record:
 
 
 def write_record(record: Record, path: str | Path) -> None:
-    """Write a record to a file.
+    """Writes a record to a file.
 
     Raises:
         MmloadError: if it cannot be written.
@@ -164,7 +189,7 @@ def write_record(record: Record, path: str | Path) -> None:
 
 
 def write_json(body: Mapping[str, Any], path: Path) -> None:
-    """Write plain data to a JSON file.
+    """Writes plain data to a JSON file.
 
     Raises:
         MmloadError: if it cannot be written.
@@ -180,7 +205,7 @@ def _names() -> list[str]:
 
 
 def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:
-    """Convert measurements to rows.
+    """Converts measurements to rows.
 
     Args:
         task: the task that was measured.
@@ -207,16 +232,28 @@ def _row(task: Task, result: Measurement, tops: Mapping[str, float], names: Mapp
         of_ceiling=result.rate / tops[short] if short and result.samples else None,
         cpu_seconds_per_1000=result.cpu,
         peak_bytes=result.memory,
+        beside=_by_neighbor(result, lambda sample: sample.rate),
+        neighbors_keep=_by_neighbor(result, lambda sample: sample.keeps),
         trained_per_second=result.train_rate,
+        step_seconds=result.step_seconds,
         waited=result.waited,
         cold=all(each.proven for each in result.coldness) if cold and result.coldness else None,
         samples=[asdict(sample) for sample in result.samples],
+        beside_turns=[asdict(sample) for sample in result.beside],
         training=[asdict(sample) for sample in result.training],
     )
 
 
+def _by_neighbor(result: Measurement, value: Callable[[BesideSample], float]) -> dict[str, list[float]]:
+    """Returns a value of each turn beside a neighbor, by the neighbor's name."""
+    values: dict[str, list[float]] = {}
+    for sample in result.beside:
+        values.setdefault(sample.neighbor, []).append(value(sample))
+    return values
+
+
 def limit_of(task: Task, result: Measurement, tops: Mapping[str, float], cold: bool) -> str:
-    """The lowest of the ceilings that apply to all images of a contender; "" if there is none."""
+    """Returns the lowest of the ceilings that apply to all images of a contender; "" if there is none."""
     passes = [FILL]
     if task.device == "cuda" and result.entry.ceiling != "device":
         passes.append(PINNED)

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from mmload.bench import contenders
-from mmload.bench.budget import Budget, overrun
 from mmload.bench.ceilings import cached_entry, ceiling_entries
-from mmload.bench.contenders import Entry
+from mmload.bench.contender_server import CEILINGS
+from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import machine, versions
-from mmload.bench.measure import Measurement, Plan, measure
-from mmload.bench.options import Options
+from mmload.bench.measure import Measurement, measure
+from mmload.bench.options import BenchOptions
+from mmload.bench.plan import Budget, MeasurementPlan, overrun
 from mmload.bench.record import Record, Row, rows_of
 from mmload.bench.sample import build_sample
 from mmload.bench.task import Task
 from mmload.bench.train import check_model
 from mmload.bench.verdict import verdict
 from mmload.errors import counted
-from mmload.records import OWN
+from mmload.records import VARIABLE
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.thread_pools import available_cores
 
@@ -32,13 +33,13 @@ Progress = Callable[[str], None]
 def run(
     dataset: str | Path,
     source: str | Path | None,
-    options: Options,
+    options: BenchOptions,
     *,
-    entries: Callable[[Task], Sequence[Entry]] = contenders.entries,
+    entries: Callable[[Task], Sequence[ContenderEntry]] = contenders.entries,
     progress: Progress | None = None,
     began: float | None = None,
 ) -> Record:
-    """Measure every contender and every ceiling.
+    """Measures every contender and every ceiling.
 
     Args:
         dataset: the store.
@@ -74,14 +75,14 @@ def run(
 
 def run_on_sample(
     source: str | Path,
-    options: Options,
+    options: BenchOptions,
     *,
     side: int | None = None,
-    entries: Callable[[Task], Sequence[Entry]] = contenders.entries,
+    entries: Callable[[Task], Sequence[ContenderEntry]] = contenders.entries,
     progress: Progress | None = None,
     began: float | None = None,
 ) -> Record:
-    """Build a sample of a source in a temporary folder and measure it: estimates the gain of a build.
+    """Builds a sample of a source in a temporary folder and measures it: estimates the gain of a build.
 
     Args:
         source: an ImageFolder, or the folder with CIFAR's batches.
@@ -116,14 +117,14 @@ def run_on_sample(
     return replace(record, settings=settings, verdict=f"{record.verdict} {sample.estimate.sentence()}")
 
 
-def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
-    """The task of every contender, and how it was measured, without any path of this machine."""
+def settings_of(task: Task, plan: MeasurementPlan) -> dict[str, Any]:
+    """Returns the task of every contender, and how it was measured, without any path of this machine."""
     none = task.augment == "none"
     return {
         "split": task.split,
         "rows": len(task.rows),
         "layout": task.layout,
-        "stored": [None if size == OWN else size for size in task.rows.fields["images"].shape],
+        "stored": [None if size == VARIABLE else size for size in task.rows.fields["images"].shape],
         "row_bytes": round(task.row_bytes),
         "augment": task.augment,
         "recipe": task.training_recipe or None,
@@ -137,6 +138,7 @@ def settings_of(task: Task, plan: Plan) -> dict[str, Any]:
         "workers": list(task.workers),
         "device": task.device,
         "output": _output_of(task),
+        "beside": plan.beside,
         "train": plan.train,
         "time_budget": plan.budget,
     }
@@ -148,8 +150,8 @@ def _output_of(task: Task) -> str:
     return "uint8 as stored, shuffled" if task.augment == "none" else "float32 contiguous, flip + normalize, shuffled"
 
 
-def cache_of(measurements: Sequence[Measurement], plan: Plan) -> str:
-    """The state of the page cache: "warm", "cold" if every eviction was verified, else "not proven cold"."""
+def cache_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> str:
+    """Returns the state of the page cache: "warm", "cold" if every eviction was verified, else "not proven cold"."""
     if not plan.cold:
         return "warm"
     coldness = [each for result in measurements for each in result.coldness]
@@ -157,23 +159,24 @@ def cache_of(measurements: Sequence[Measurement], plan: Plan) -> str:
 
 
 def above_limit(rows: Sequence[Row]) -> str:
-    """A note on rows that are faster than their limit; "" if there are none."""
-    above = [row for row in rows if (row.of_ceiling or 0) > 1]
+    """Returns a note on rows that are faster than their limit; "" if there are none."""
+    above = [row for row in rows if row.passes_limit]
     if not above:
         return ""
     fastest = max(above, key=lambda row: row.of_ceiling or 0)
     return (
-        f"{fastest.name} makes {fastest.of_ceiling:.0%} of its limit: the machine was busier while the limit was "
-        "measured; run the bench again on an idle machine"
+        f"{fastest.name} is faster than its limit, {fastest.ceiling}: other programs disturbed the measurement of the "
+        "limit, so the table gives no share of it; run the bench again on an idle machine"
     )
 
 
-def notes_of(measurements: Sequence[Measurement], plan: Plan) -> list[str]:
-    """The notes that are needed to interpret the numbers."""
+def notes_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> list[str]:
+    """Returns the notes that are needed to interpret the numbers."""
     notes = (
         _note_of_cold(measurements),
         _note_of_cut(measurements, plan.budget),
         "" if plan.cold else _note_of_warming(measurements),
+        _note_of_beside(measurements, plan),
         _note_of_training(measurements, plan.budget),
     )
     return [note for note in notes if note]
@@ -204,6 +207,17 @@ def _note_of_cut(measurements: Sequence[Measurement], budget: float) -> str:
 def _note_of_warming(measurements: Sequence[Measurement]) -> str:
     fresh = sum(bool(result.samples) and result.warmed is False for result in measurements)
     return f"{counted(fresh, 'row')} did not finish the warm-up epoch: some files may have been cold" if fresh else ""
+
+
+def _note_of_beside(measurements: Sequence[Measurement], plan: MeasurementPlan) -> str:
+    contenders = [result for result in measurements if result.samples and result.entry.group not in CEILINGS]
+    left = [result for result in contenders if plan.beside and not result.failure and not result.beside]
+    if not left:
+        return ""
+    return (
+        f"{counted(len(left), 'loader')} not measured beside other threads: the time budget of {plan.budget:g} s has "
+        "no room for that; raise --time-budget"
+    )
 
 
 def _note_of_training(measurements: Sequence[Measurement], budget: float) -> str:

@@ -1,24 +1,39 @@
-"""Builds a sample of a source's images in a temporary folder, to estimate the gain of a build.
+"""Builds a sample of a source in a temporary folder: to estimate the gain of a build, or to compare layouts of rows.
 
-Returns the folder of links to the chosen images (balanced over the classes where possible), the dataset built
-from them, and an :class:`Estimate` for all images. The source is only read.
+:func:`build_sample` returns the folder of links to the chosen images (balanced over the classes where possible), the
+dataset built from them, and an :class:`Estimate` for all images. :func:`advise` builds a sample in each layout and
+loads it. The source is only read.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from mmload.bench.cold import Coldness, files_below, make_cold
+from mmload.bench.machine import Coldness, files_below, make_cold
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.source_splits import splits_of
-from mmload.errors import UsageError, counted
+from mmload.builder.planned_build import splits_of
+from mmload.builder.recipe import ORIGINAL, BuildRecipe, WholeLayout, square, usual
+from mmload.builder.shard_job import ShardJob
+from mmload.builder.shard_layout import ShardPlan, fields_of, probes
+from mmload.builder.shard_writer import BuildPaths
+from mmload.builder.transforms import TransformChain
+from mmload.errors import BuildError, UsageError, counted
+from mmload.records import Sample
 from mmload.runtime.byte_sizes import bytes_text
+from mmload.runtime.thread_pools import available_cores, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.sources.imagefolder import ImageFolderSplit
+from mmload.store.checksum import crc32
+from mmload.store.dataset import open as open_dataset
+from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord
+from mmload.store.shard_table import FileRecord, ShardTable
 
 SIZE = 256
 _CIFAR = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
@@ -43,7 +58,7 @@ class Estimate:
     cold: Coldness | None = None
 
     def sentence(self) -> str:
-        """The estimate in words."""
+        """Returns the estimate in words."""
         cache = "read cold" if self.cold is not None and self.cold.proven else "with their files in memory"
         rate = self.images / self.seconds
         return (
@@ -70,7 +85,7 @@ class Sampled:
 def build_sample(
     root: Path, work: Path, *, split: str | None, images: int, side: int | None, threads: int | None, cold: bool
 ) -> Sampled:
-    """Build a sample of a source.
+    """Builds a sample of a source.
 
     Args:
         root: an ImageFolder, or the folder with CIFAR's batches.
@@ -115,12 +130,12 @@ def build_sample(
 
 
 def kind_of(root: Path) -> str:
-    """The kind of a folder's source: CIFAR if it contains CIFAR's batches, else an ImageFolder."""
+    """Returns the kind of a folder's source: CIFAR if it contains CIFAR's batches, else an ImageFolder."""
     return next((kind for folder, kind in _CIFAR.items() if (root / folder).is_dir()), "imagefolder")
 
 
 def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
-    """Create an ImageFolder of links to a sample: ``root/name/class/000012_file.jpg``. Copies if links are impossible.
+    """Creates an ImageFolder of links to a sample, ``root/name/class/000012_file.jpg``; copies where links fail.
 
     Raises:
         UsageError: if the split does not consist of image files in class folders.
@@ -143,7 +158,7 @@ def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
 
 
 def balanced(classes: Mapping[int, Sequence[int]], most: int) -> list[int]:
-    """At most ``most`` indices, equally many per class, spread evenly over each class; small classes completely.
+    """Returns at most ``most`` indices, equally many per class, spread evenly over each class.
 
     Args:
         classes: class -> indices in order.
@@ -165,7 +180,192 @@ def balanced(classes: Mapping[int, Sequence[int]], most: int) -> list[int]:
 
 
 def span(seconds: float) -> str:
-    """``8 s``, ``27 min``, ``3.2 hours``."""
+    """Formats seconds as ``8 s``, ``27 min``, ``3.2 hours``."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
+
+
+SAMPLES = 64
+"""Images that each layout is tried with, evenly spread over the largest split."""
+
+CROP = 224
+"""Pixels of a side of the resized crops that are loaded, at most those of the squares."""
+
+_EPOCH = 512  # rows; samples are read several times
+_FIRST = 4  # samples that are built before the time is taken
+_LEAST_SECONDS = 0.4
+_SPLIT = "sample"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A layout of rows: options of ``mmload build``, and what a dataset in it would cost.
+
+    Attributes:
+        options: as words of the command.
+        bytes: of all images of the source.
+        build_seconds: with all cores.
+        images_per_second: that a loader gives from memory with all cores, as resized crops with flips.
+        never_seen: share of the photographs' area that is cut off, 0 to 1.
+        tried: how many samples were read.
+        unreadable: how many of these could not be read, and are left out of the numbers.
+    """
+
+    options: str
+    bytes: int
+    build_seconds: float
+    images_per_second: float
+    never_seen: float
+    tried: int
+    unreadable: int
+
+
+def layouts(size: int) -> dict[str, tuple[int | str, WholeLayout | None]]:
+    """Returns the options of each layout -> (size, layout); the first are the squares of a build by default."""
+    return {
+        f"--size {size}": (size, None),
+        f"--layout whole --size {size}": (size, WholeLayout()),
+        f"--layout whole --size {size} --encode mixed": (size, WholeLayout(encode="mixed")),
+        f"--layout whole --size {size} --encode jpeg": (size, WholeLayout(encode="jpeg")),
+        f"--layout whole --size {ORIGINAL} --encode source": (ORIGINAL, WholeLayout(encode="source")),
+    }
+
+
+def advise(recipe: BuildRecipe, size: int = 256, *, samples: int = SAMPLES, threads: int | None = None) -> list[Layout]:
+    """Returns what each layout would cost.
+
+    Args:
+        recipe: its source and decoding are used; its transforms and layout are not.
+        size: pixels of the short side.
+        samples: how many images each layout is tried with.
+        threads: for decoding and loading; None: the cores available.
+
+    Raises:
+        UsageError: if a sample has no image.
+        SourceError: if the source cannot be read.
+    """
+    splits = splits_of(recipe)
+    largest = max(splits.values(), key=len)
+    chosen = _Chosen(largest, probes(len(largest), samples))
+    images = sum(len(split) for split in splits.values())
+    with tempfile.TemporaryDirectory(prefix="mmload-advise-") as folder:
+        return [
+            _tried(Path(folder) / str(number), recipe, chosen, options, *layout, images, threads or available_cores())
+            for number, (options, layout) in enumerate(layouts(size).items())
+        ]
+
+
+class _Chosen:
+    """Some samples of a split; unreadable ones are left out by the build."""
+
+    def __init__(self, split: SourceSplit, indices: Sequence[int]) -> None:
+        self._split, self._indices, self.classes = split, indices, split.classes
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def id(self, index: int) -> str:
+        return self._split.id(self._indices[index])
+
+    def revision(self, index: int) -> str:
+        return self._split.revision(self._indices[index])
+
+    def read(self, index: int) -> Sample:
+        return self._split.read(self._indices[index])
+
+
+def _tried(
+    folder: Path,
+    recipe: BuildRecipe,
+    chosen: _Chosen,
+    options: str,
+    size: int | str,
+    whole: WholeLayout | None,
+    images: int,
+    threads: int,
+) -> Layout:
+    """Builds the sample in one layout, and loads it."""
+    transforms = usual(recipe.kind, size, recipe.options, whole=whole is not None)
+    built = replace(recipe, transforms=transforms, whole=whole)
+    _build(folder / "first", built, _Chosen(chosen, probes(len(chosen), _FIRST)), threads)  # compiles and imports
+    began = time.perf_counter()
+    record = _build(folder, built, chosen, threads)
+    seconds = time.perf_counter() - began
+    share = images / record.rows
+    return Layout(
+        options=options,
+        bytes=round(record.bytes * share),
+        build_seconds=seconds * share,
+        images_per_second=_rate(folder / "dataset", min(CROP, size if isinstance(size, int) else CROP), threads),
+        never_seen=_never_seen(transforms, folder / "dataset"),
+        tried=len(chosen),
+        unreadable=len(chosen) - record.rows,
+    )
+
+
+def _build(folder: Path, recipe: BuildRecipe, chosen: _Chosen, threads: int) -> SplitRecord:
+    """Builds a dataset of one shard at ``folder/dataset``, without the safety of a build."""
+    chain, paths = TransformChain(recipe.transforms), BuildPaths(folder)
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        fields = fields_of(chosen, chain, True, recipe.whole)
+    except BuildError:  # not one can be read: say why
+        fields = fields_of(chosen, chain, False, recipe.whole)
+    if "images" not in fields:
+        raise UsageError("the samples have no images, so there are no layouts to compare; build without --advise")
+    job = ShardJob(
+        splits={_SPLIT: chosen}, fields={_SPLIT: fields}, chain=chain, paths=paths, skip=True, whole=recipe.whole
+    )
+    pool = single_op_pool(threads, "mmload-advise")
+    try:
+        plan = ShardPlan(split=_SPLIT, index=0, start=0, stop=len(chosen))
+        summary = job(plan, pool, threads, lambda samples, skipped: None)
+    finally:
+        pool.shutdown(wait=True)
+    lines = paths.dataset / _SPLIT / SAMPLES_NAME
+    os.replace(paths.samples_file(_SPLIT, 0), lines)
+    content = lines.read_bytes()
+    record = SplitRecord(
+        rows=summary.record.rows,
+        fields=fields,
+        samples=FileRecord(bytes=len(content), crc32=f"{crc32(content):08x}"),
+        shard_samples=len(chosen),
+        shards=ShardTable.from_records([summary.record]),
+    )
+    manifest = Manifest(recipe={}, fingerprint="", splits={_SPLIT: record})
+    (paths.dataset / "dataset.json").write_text(manifest.dumps(), encoding="utf-8")
+    return record
+
+
+def _rate(dataset: Path, crop: int, threads: int) -> float:
+    """Measures the images per second of a loader from memory: the best of some epochs."""
+    from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
+    from mmload.augment.collate import Collate
+    from mmload.loader import Loader  # imports numba, which the processes of other loaders do not need
+
+    split = open_dataset(dataset)[_SPLIT]
+    rows = (list(range(len(split))) * (_EPOCH // len(split) + 1))[: max(_EPOCH, len(split))]
+    collate = Collate(RandomResizedCrop(crop), RandomHorizontalFlip())
+    best, spent = 0.0, 0.0
+    with Loader(
+        split, batch_size=32, sampler=rows, collate=collate, tier="memory", threads=threads, fields=["images"]
+    ) as loader:
+        for _ in loader:
+            pass
+        while not best or spent < _LEAST_SECONDS:
+            began = time.perf_counter()
+            for _ in loader:
+                pass
+            seconds = time.perf_counter() - began
+            best, spent = max(best, len(rows) / seconds), spent + seconds
+    return best
+
+
+def _never_seen(transforms: Sequence[Mapping[str, Any]], dataset: Path) -> float:
+    """Returns the mean share of a photograph that a center square leaves out; 0 where nothing is cut."""
+    if not any(step["step"] == "CenterCrop" for step in transforms):
+        return 0.0
+    sources = open_dataset(dataset)[_SPLIT].source(slice(None))
+    shares = [1 - min(source.size) / max(source.size) for source in sources if source.size]
+    return sum(shares) / max(1, len(shares))

@@ -16,8 +16,8 @@ import torch
 
 from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError
-from mmload.loader.tiers import free_memory
 from mmload.runtime.byte_sizes import bytes_text
+from mmload.runtime.cgroup import free_memory
 from mmload.runtime.thread_pools import available_cores
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
@@ -28,7 +28,7 @@ _BATCHES = 8  # batches in memory at the same time, in all the contenders' proce
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What to load, and the required output.
+    """Task of every contender: the rows to load, and the required output.
 
     Attributes:
         dataset: the store.
@@ -40,7 +40,7 @@ class Task:
         padding: pixels around the image before a random crop, as usual for CIFAR.
         scale: shares of the area that a resized crop is drawn from.
         interpolation: of a resized crop, "bilinear" or "bicubic".
-        training_recipe: the function of :mod:`mmload.recipes`, or MODULE:FUNCTION, that makes the output; "":
+        training_recipe: the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the output; "":
             crop, flip and normalize do.
         statistics: the mean and standard deviation of each channel that the training recipe normalizes with; None: the
             split's own.
@@ -88,7 +88,7 @@ class Task:
         self._check_images()
 
     def _check_images(self) -> None:
-        """Check that the split has images, and that the crop fits them."""
+        """Checks that the split has images, and that the crop fits them."""
         spec = self.rows.fields.get("images")
         if spec is None:
             raise UsageError(f"split {self.split!r} of {self.dataset} stores no images; there is nothing to measure")
@@ -112,7 +112,7 @@ class Task:
         self._check_memory()
 
     def _check_memory(self) -> None:
-        """Check that several batches fit into memory."""
+        """Checks that several batches fit into memory."""
         image, free = math.prod(self.filled[1:]) * self.dtype.itemsize, free_memory()
         if free and self.batch_size * image * _BATCHES > free:
             most = max(1, free // (image * _BATCHES))
@@ -138,8 +138,8 @@ class Task:
 
     @property
     def whole(self) -> bool:
-        """Whether each row has a size of its own."""
-        return self.rows.fields["images"].own_sizes
+        """True if each row has a size of its own."""
+        return self.rows.fields["images"].variable_size
 
     @property
     def least_size(self) -> tuple[int, int]:
@@ -161,7 +161,7 @@ class Task:
         """Bytes of a stored image; of whole photographs, on average."""
         if not self.whole:
             return self.rows.fields["images"].row_bytes
-        return float(self.rows.reader.sized("images").index.offsets[-1]) / max(1, len(self.rows))
+        return float(self.rows.reader.field("images").index.offsets[-1]) / max(1, len(self.rows))
 
     @property
     def pixel_bytes(self) -> float:
@@ -173,7 +173,7 @@ class Task:
     @property
     def _sizes(self) -> npt.NDArray[np.int64]:
         """Height and width of each row."""
-        return self.rows.reader.sized("images").index.sizes.astype(np.int64)
+        return self.rows.reader.field("images").index.sizes.astype(np.int64)
 
     @property
     def layout(self) -> str:
@@ -234,7 +234,7 @@ class Task:
 
     @property
     def labeled(self) -> bool:
-        """Whether every row has exactly one class index, the only kind of label here."""
+        """True if every row has exactly one class index, the only kind of label here."""
         spec = self.rows.fields.get("targets")
         return spec is not None and spec.shape == () and spec.dtype == "int64"
 

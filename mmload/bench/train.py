@@ -7,10 +7,11 @@ for data.
 from __future__ import annotations
 
 import difflib
+import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +50,17 @@ class TrainSample:
         return self.waited / self.seconds
 
 
+SMALL = "small"
+"""A network of our own whose step takes milliseconds: it is bound by Python and launches, as small networks are."""
+
+_LAYERS, _WIDTH = 24, 16
+
+
 class Trainer:
     """A model with its optimizer: SGD with momentum, cross entropy; bfloat16 autocast on CUDA, else float32.
 
     Args:
-        model: the name of a torchvision classification model.
+        model: the name of a torchvision classification model, or :data:`SMALL`.
         task: defines the shape of the batches and the number of classes.
     """
 
@@ -63,7 +70,7 @@ class Trainer:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
 
     def run(self, contender: Contender, most: float) -> TrainSample:
-        """Train for ``most`` seconds over several epochs: at least two steps, and no further step that would end later.
+        """Trains for ``most`` seconds over several epochs: at least two steps, and none that would end later.
 
         The first step is not measured: it allocates memory, selects kernels, and fills queues.
 
@@ -83,7 +90,7 @@ class Trainer:
         return TrainSample(images=images, seconds=now - began, waited=waited, steps=steps)
 
     def try_steps(self, contender: Contender) -> float:
-        """Run one step, and a second one if the first took less than a second.
+        """Runs one step, and a second one if the first took less than a second.
 
         Returns:
             Measured or extrapolated seconds of two steps.
@@ -101,7 +108,7 @@ class Trainer:
         return time.perf_counter() - began
 
     def _turn(self, batches: Any) -> tuple[int, float]:
-        """One step: the number of images in its batch, and the seconds that it waited for them."""
+        """Runs one step: returns the number of images in its batch, and the seconds that it waited for them."""
         asked = time.perf_counter()
         images, labels = next(batches)
         self._wait_for_device()
@@ -125,7 +132,7 @@ class Trainer:
 
 
 def endless(contender: Contender) -> Any:
-    """A generator of the batches of epoch after epoch.
+    """Yields the batches of epoch after epoch.
 
     Raises:
         MmloadError: if an epoch has no batch.
@@ -141,25 +148,50 @@ def endless(contender: Contender) -> Any:
 
 
 def make_model(name: str, count: int) -> nn.Module:
-    """A torchvision classification model with fresh weights.
+    """Returns a torchvision classification model, or :data:`SMALL`, with fresh weights.
 
     Raises:
         UsageError: if the model is unknown; the message lists similar names.
     """
+    if name == SMALL:
+        return _Small(count)
     from torchvision import models
 
     known = models.list_models(module=models)
     if name not in known:
         close = difflib.get_close_matches(name, known) or ["resnet18", "resnet50", "vit_b_16"]
-        raise UsageError(f"--train is {name!r}, which torchvision has not; use a model such as {', '.join(close)}")
+        raise UsageError(
+            f"--train is {name!r}, which torchvision has not; use a model such as {', '.join(close)}, or {SMALL}"
+        )
     with warnings.catch_warnings():  # two models warn about their initialization, which is irrelevant here
         warnings.simplefilter("ignore", FutureWarning)
         made: nn.Module = models.get_model(name, weights=None, num_classes=count)
     return made
 
 
+class _Small(nn.Module):
+    """A classifier of a few pixels of each image: layers that scale, shift and bend 16 values.
+
+    They are not matrix products, as torch divides even small ones among threads, which wait for each other on busy
+    cores.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._first, self._last = nn.Linear(3, _WIDTH), nn.Linear(_WIDTH, count)
+        self._scales = nn.ParameterList(torch.ones(_WIDTH) for _ in range(_LAYERS))
+        self._shifts = nn.ParameterList(torch.zeros(_WIDTH) for _ in range(_LAYERS))
+
+    def forward(self, images: Tensor) -> Tensor:
+        values = self._first(images[:, :, ::32, ::32].mean((2, 3)))
+        for scale, shift in zip(self._scales, self._shifts, strict=True):
+            values = torch.tanh(values * scale + shift)
+        scores: Tensor = self._last(values)
+        return scores
+
+
 def check_model(name: str, task: Task) -> None:
-    """Check that the model accepts the task's images, on torch's ``meta`` device: nothing is computed.
+    """Checks that the model accepts the task's images, on torch's ``meta`` device: nothing is computed.
 
     Raises:
         UsageError: if it does not, or not every image of the dataset has a class.
@@ -180,8 +212,104 @@ def check_model(name: str, task: Task) -> None:
 
 
 def _scores(output: Any) -> Tensor:
-    """The scores of a model's output: some models also return those of auxiliary heads."""
+    """Returns the scores of a model's output: some models also return those of auxiliary heads."""
     scores = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(scores, Tensor):
         raise MmloadError(f"the model gives {type(output).__name__}, not scores")
     return scores
+
+
+_ADDITIONS = 1000  # some 50 us: never gives the interpreter lock away by itself
+_OPERATIONS = 12  # times three: some 100 us, and each of them gives the lock away and takes it back
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideSample:
+    """One measured turn of a contender beside a neighbor.
+
+    Attributes:
+        neighbor: the neighbor's name, a key of :data:`NEIGHBORS`.
+        images: number of images delivered.
+        seconds: the duration.
+        pieces: pieces of work that the neighbor did in that time.
+        alone: pieces per second of the neighbor while the contender did nothing.
+    """
+
+    neighbor: str
+    images: int
+    seconds: float
+    pieces: int
+    alone: float
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.images / self.seconds
+
+    @property
+    def keeps(self) -> float:
+        """The share of its speed alone that the neighbor keeps."""
+        return self.pieces / self.seconds / self.alone
+
+
+class Neighbor:
+    """A running thread that repeats a piece of work.
+
+    Attributes:
+        pieces: pieces of work that it has done.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.pieces = 0
+        self._work, self._stopped = work, False
+        self._thread = threading.Thread(target=self._run, name="mmload-bench-neighbor", daemon=True)
+        self._thread.start()
+
+    def speed(self, seconds: float) -> float:
+        """Returns its pieces per second while the calling thread sleeps.
+
+        Raises:
+            MmloadError: if it does nothing, as after an error, which is in the log.
+        """
+        began, pieces = time.perf_counter(), self.pieces
+        time.sleep(seconds)
+        measured = (self.pieces - pieces) / (time.perf_counter() - began)
+        if not measured:
+            raise MmloadError(f"the other thread did nothing in {seconds:g} s")
+        return measured
+
+    def stop(self) -> None:
+        """Waits for the piece of work in progress, and ends the thread."""
+        self._stopped = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._work()
+            self.pieces += 1
+
+
+@contextmanager
+def running(name: str) -> Iterator[Neighbor]:
+    """Runs the neighbor of this name, a key of :data:`NEIGHBORS`, until the block ends."""
+    neighbor = Neighbor(NEIGHBORS[name])
+    try:
+        yield neighbor
+    finally:
+        neighbor.stop()
+
+
+def _add_integers() -> None:
+    total = 0
+    for number in range(_ADDITIONS):
+        total += number
+
+
+def _launch_operations() -> None:
+    values = torch.ones(8)
+    for _ in range(_OPERATIONS):
+        values = torch.tanh(values * 0.5 + 1.0)
+
+
+NEIGHBORS: dict[str, Callable[[], None]] = {"python": _add_integers, "torch": _launch_operations}
+"""The work of each neighbor: pure Python, and small torch operations as in a training step that is launch-bound."""

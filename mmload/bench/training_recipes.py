@@ -22,7 +22,7 @@ EPOCH = 0
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no training recipe has.
+    """Refuses a name that no training recipe has.
 
     Raises:
         UsageError: listing the names, or saying why a module cannot be imported.
@@ -31,10 +31,10 @@ def check_name(name: str) -> None:
 
 
 def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Views:
-    """The collate of a training recipe, at epoch 0.
+    """Returns the collate of a training recipe, at epoch 0.
 
     Args:
-        name: a function of :mod:`mmload.recipes`, or MODULE:FUNCTION.
+        name: a function of :mod:`mmload.presets`, or MODULE:FUNCTION.
         size: pixels of a side of its (larger) crops; None: as published.
         classes: for recipes that mix samples.
     """
@@ -48,7 +48,7 @@ def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Vi
 
 
 def task_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) -> dict[str, Any]:
-    """What a task says of a recipe: the size of each view, its crop, and the steps that not every contender has.
+    """Returns the task's settings for a recipe: size of each view, crop, and steps that not every contender has.
 
     Raises:
         UsageError: if the recipe cannot be done to the stored images.
@@ -64,7 +64,7 @@ def task_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) ->
     first = collates[0].steps[0]
     crop: dict[str, Any] = {}
     if isinstance(first, RandomResizedCrop):
-        crop = {"augment": "resized-crop", "scale": first.scale, "interpolation": first.mode}
+        crop = {"augment": "resized-crop", "scale": first.scale, "interpolation": first.interpolation}
     elif isinstance(first, RandomCrop):
         crop = {"augment": "crop", "padding": max(first.padding)}
     normalize = [step for step in collates[0].steps if isinstance(step, Normalize)]
@@ -79,7 +79,7 @@ def task_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) ->
 
 
 def published_steps(collate: Collate) -> tuple[list[Any], Any]:
-    """Torchvision's steps for one image, and the one for a batch that ends them, None if none does.
+    """Returns torchvision's steps for one image, and the one for a batch that ends them, None if none does.
 
     An alternating flip, which torchvision does not have, is a random one.
     """
@@ -108,7 +108,7 @@ class OneByOne:
         self._views = [v2.Compose(view) for view in views]
 
     def __call__(self, image: Any) -> Any:
-        """A tuple of the views, or the one."""
+        """Returns a tuple of the views, or the only view."""
         whole = self._before(image)
         made = tuple(view(whole) for view in self._views)
         return made if len(made) > 1 else made[0]
@@ -125,21 +125,17 @@ class Collated:
         self._mix = mix
 
     def __call__(self, items: list[tuple[Any, int]]) -> tuple[Any, Tensor]:
-        """The batch of some samples."""
+        """Returns the batch of some samples."""
         images, labels = torch.utils.data.default_collate(items)
         return (images, labels) if self._mix is None else self._mix(images, labels)
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """The function of a name.
-
-    Raises:
-        UsageError: if there is none.
-    """
-    from mmload import recipes
+    """Returns the function of a name; raises UsageError if there is none."""
+    from mmload import presets
 
     published: dict[str, Callable[..., Any]] = {
-        name: getattr(recipes, name) for name in recipes.__all__ if name != "evaluation"
+        name: getattr(presets, name) for name in presets.__all__ if name != "evaluation"
     }
     module, colon, function = name.partition(":")
     if not colon:
@@ -159,7 +155,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _shape(collate: Collate, stored: tuple[int, int, int]) -> tuple[int, int]:
-    """The size of the images that a collate makes of one stored image."""
+    """Returns the size of the images that a collate makes of one stored image."""
     from mmload.batch import Batch
 
     row = Batch(images=torch.zeros((2, *stored), dtype=torch.uint8), ids=torch.arange(2), batch_size=[2])
@@ -168,7 +164,7 @@ def _shape(collate: Collate, stored: tuple[int, int, int]) -> tuple[int, int]:
 
 
 def _names(collates: tuple[Collate, ...]) -> list[str]:
-    """The steps besides the first crop, flip and Normalize, named by what they do."""
+    """Returns the steps besides the first crop, flip and Normalize, named by what they do."""
     from mmload.augment import AlternatingHorizontalFlip, Normalize, RandomCrop, RandomHorizontalFlip
 
     usual = (RandomHorizontalFlip, AlternatingHorizontalFlip, Normalize)
@@ -179,7 +175,7 @@ def _names(collates: tuple[Collate, ...]) -> list[str]:
 
 
 def _inner_names(step: nn.Module) -> list[str]:
-    """The step's name, or those of the steps that it applies or chooses from."""
+    """Returns the step's name, or those of the steps that it applies or chooses from."""
     inner = getattr(step, "transforms", None)
     return [type(step).__name__] if inner is None else [name for one in inner for name in _inner_names(one)]
 

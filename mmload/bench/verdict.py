@@ -1,6 +1,7 @@
 """Identifies the bottleneck in one or two sentences, from a record's rows alone.
 
-Without training it only compares loaders; with training it also reports whether the model waits for data.
+Without training it only compares loaders; with training it also reports whether the model waits for data, and how long
+a step takes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _BUSY = 0.75  # of the cores: from this utilization on, a loader is limited by p
 
 
 def verdict(rows: Sequence[Row], *, cores: int, device: str, trains: bool = True) -> str:
-    """The verdict as text.
+    """Returns the verdict as text.
 
     Args:
         rows: all measured rows.
@@ -34,12 +35,12 @@ def verdict(rows: Sequence[Row], *, cores: int, device: str, trains: bool = True
     model = next((row.trained_per_second for row in rows if row.group == "cached"), None)
     trained = _fastest_trained(rows, "stock"), _fastest_trained(rows, "mmload")
     if model and trained[0] and trained[1]:
-        return _with_model(model, trained[0], trained[1], cores, device)
+        return _with_model(model, trained[0], trained[1], cores, device) + _steps(rows, trained[0], trained[1])
     return _of_loaders(own, stock, cores, trains)
 
 
 def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
-    """The verdict if no model was trained."""
+    """Returns the verdict if no model was trained."""
     both = f"The stock loader ({stock.name}) delivers {_rate(stock)} and mmload ({own.name}) {number(own.rate)}"
     if min(own.epochs) <= max(stock.epochs):
         relation = "fewer" if own.rate < stock.rate else "no difference beyond the spread of the epochs"
@@ -53,7 +54,7 @@ def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
 
 
 def _with_model(model: float, stock: Row, own: Row, cores: int, device: str) -> str:
-    """The verdict if the model was trained with the best stock loader, with mmload, and with one cached batch."""
+    """Returns the verdict if a model was trained with the best stock loader, with mmload, and with a cached batch."""
     before, after = stock.trained_per_second or 0.0, own.trained_per_second or 0.0
     waits, still = stock.waited or 0.0, own.waited or 0.0
     takes = f"the model takes {number(model)}"
@@ -75,13 +76,33 @@ def _with_model(model: float, stock: Row, own: Row, cores: int, device: str) -> 
     )
 
 
+def _steps(rows: Sequence[Row], stock: Row, own: Row) -> str:
+    """Returns `` A sentence.`` on how long a step takes with a batch in memory, and with each loader."""
+    cached = next((row.step_seconds for row in rows if row.group == "cached"), None)
+    if not cached or not stock.step_seconds or not own.step_seconds:
+        return ""
+    return (
+        f" A step takes {_milliseconds(cached)} with random tensors in memory, {_milliseconds(own.step_seconds)} with "
+        f"mmload, {_waiting(own)}, and {_milliseconds(stock.step_seconds)} with the stock loader, {_waiting(stock)}."
+    )
+
+
+def _waiting(row: Row) -> str:
+    """Returns the part of a step that is the wait for data."""
+    return f"{_milliseconds((row.waited or 0.0) * (row.step_seconds or 0.0))} of it waiting"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.3g} ms"
+
+
 def _fastest_trained(rows: Sequence[Row], group: str) -> Row | None:
     trained = [row for row in rows if row.group == group and row.trained_per_second and row.rate]
     return max(trained, key=lambda row: row.trained_per_second or 0.0, default=None)
 
 
 def _why(rows: Sequence[Row], group: str) -> str:
-    """`` (the first reason)`` if a row of the group has a failure, else ""."""
+    """Returns `` (the first reason)`` if a row of the group has a failure, else ""."""
     reason = next((row.failure for row in rows if row.group == group and row.failure), "")
     return f" ({reason})" if reason else ""
 
@@ -91,6 +112,8 @@ def _rate(row: Row) -> str:
 
 
 def _limit(row: Row) -> str:
+    if row.passes_limit:
+        return f" (more than {row.ceiling}, whose measurement was disturbed)"
     return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling is not None else ""
 
 
@@ -99,7 +122,7 @@ def _busy(row: Row, cores: int) -> bool:
 
 
 def _cores(row: Row, cores: int) -> str:
-    """The number of cores that a loader keeps busy, if that is nearly all of them."""
+    """Returns the number of cores that a loader keeps busy, if that is nearly all of them."""
     return f", with {min(_cores_used(row), cores):.1f} of {cores} cores busy" if _busy(row, cores) else ""
 
 

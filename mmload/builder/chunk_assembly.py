@@ -1,30 +1,41 @@
-"""Assembles the samples of a chunk into rows, with their statistics.
+"""Makes rows of samples: reads, transforms and encodes them, and adds up their statistics.
 
-Takes samples that are read and transformed; :mod:`mmload.builder.shard_job` decides which.
+:mod:`mmload.builder.shard_job` decides which samples are in a chunk.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor
 
-from mmload.builder.row_encoding import OwnRows, encoded
+from mmload.builder.losses import first_names, total_losses, with_box_losses
+from mmload.builder.recipe import WholeLayout
 from mmload.builder.sample_geometry import Pixels
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.shard_writer import Chunk
+from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec, Sample
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.sources import SourceSplit
-from mmload.store.losses import first_names, total_losses
-from mmload.store.shard_writer import Chunk
-from mmload.store.whole_rows import RAW
+from mmload.store.variable_rows import JPEG, RAW, Bytes, VariableRows, variable_rows
+
+JPEG_SIDE = 65_500
+"""The most pixels of a side of a JPEG, as libjpeg has it."""
+
+_HASH_BYTES = 6  # fewer bits than a float has
+_HASHES = 2.0**48
+_SUBSAMPLING_420 = 2
 
 _MEMORY = MemoryPool(spare=64)
 """Reused, because the page faults of a fresh chunk cost more than its copies."""
@@ -44,8 +55,8 @@ class ChunkAssembly:
         from mmload.builder import row_statistics
 
         self._fields, self._statistics, self._whole = fields, row_statistics, whole
-        alike = {name: spec for name, spec in fields.items() if not spec.own_sizes}
-        self._own = {name: OwnRows(spec.channels) for name, spec in fields.items() if spec.own_sizes}
+        alike = {name: spec for name, spec in fields.items() if not spec.variable_size}
+        self._own = {name: OwnRows(spec.channels) for name, spec in fields.items() if spec.variable_size}
         self._tensors = {name: _MEMORY.empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
         self._images = self._arrays["images"] if has_images(alike) else None
@@ -57,11 +68,11 @@ class ChunkAssembly:
         self._losses: list[tuple[str, Mapping[str, int]]] = []
 
     def next_image(self) -> Pixels | None:
-        """The memory for the next sample's image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
+        """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
         return None if self._images is None else self._images[len(self._samples)]
 
     def add(self, sample: Sample) -> None:
-        """Append a sample as the next row.
+        """Appends a sample as the next row.
 
         Raises:
             RecipeError: if its fields or shapes differ from those of the others.
@@ -83,13 +94,13 @@ class ChunkAssembly:
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
             tensor = sample.fields.get(name)
-            fixed = len(spec.shape) - (2 if spec.own_sizes else 0)
+            fixed = len(spec.shape) - (2 if spec.variable_size else 0)
             fits = tensor is not None and tensor.dtype == spec.torch_dtype and tensor.ndim == len(spec.shape)
             if tensor is None or not fits or tuple(tensor.shape[:fixed]) != spec.shape[:fixed]:
                 raise _misfit(sample, name, spec)
 
     def _add_own(self, name: str, own: OwnRows, sample: Sample) -> None:
-        """Append an image or mask of its own size.
+        """Appends an image or mask of its own size.
 
         Raises:
             SampleError: if it cannot be encoded.
@@ -108,7 +119,7 @@ class ChunkAssembly:
         self._pixels += inside[2] * inside[3]
 
     def _add_image(self, image: Pixels, row: Pixels, inside: tuple[int, int, int, int] | None) -> None:
-        """Copy an image; a border, outside of ``inside``, is excluded from the sums."""
+        """Copies an image; a border, outside of ``inside``, is excluded from the sums."""
         if inside is None:
             self._statistics.copy_and_sum(image, row, self._sums)
             self._pixels += image.shape[1] * image.shape[2]
@@ -117,11 +128,11 @@ class ChunkAssembly:
             self._pixels += inside[2] * inside[3]
 
     def skip(self, error: SampleError) -> None:
-        """Skip a sample that is unreadable."""
+        """Skips a sample that is unreadable."""
         self._skipped.append((error.sample, error.reason))
 
     def finish(self) -> Chunk:
-        """The chunk of all appended rows."""
+        """Returns the chunk of all appended rows."""
         rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
         return Chunk(
             fields={**rows, **{name: own.finish() for name, own in self._own.items()}},
@@ -135,10 +146,103 @@ class ChunkAssembly:
         )
 
 
+class OwnRows:
+    """Rows of their own sizes, of one field, as they are added."""
+
+    def __init__(self, channels: int) -> None:
+        self._channels = channels
+        self._rows: list[Bytes] = []
+        self._sizes: list[tuple[int, int]] = []
+        self._encodings: list[int] = []
+
+    def add(self, row: Bytes, encoding: int, height: int, width: int) -> None:
+        """Appends a row."""
+        self._rows.append(row)
+        self._encodings.append(encoding)
+        self._sizes.append((height, width))
+
+    def finish(self) -> VariableRows:
+        """All rows, one after another."""
+        return variable_rows(self._rows, self._sizes, self._encodings, self._channels)
+
+
+def encoded(sample: Sample, lines: Pixels, layout: WholeLayout) -> tuple[Bytes, int]:
+    """Returns the bytes of a sample's image, and their encoding.
+
+    Args:
+        sample: with its id, and the source's own JPEG if its pixels are the image.
+        lines: its pixels, uint8 [H, C, W].
+        layout: how they are stored.
+
+    Raises:
+        SampleError: if it is too large for a JPEG.
+    """
+    if layout.encode == "raw" or (layout.encode == "mixed" and is_raw(sample.id, layout.raw_share)):
+        return lines.reshape(-1), RAW
+    if layout.encode == "source" and sample.encoded is not None:
+        return np.frombuffer(sample.encoded, np.uint8), JPEG
+    height, _, width = lines.shape
+    if max(height, width) > JPEG_SIDE:
+        raise SampleError(
+            sample.id, f"it is {width} x {height}, and a JPEG has at most {JPEG_SIDE:,} pixels a side; use --encode raw"
+        )
+    return jpeg_of(lines, layout.quality), JPEG
+
+
+def jpeg_of(lines: Pixels, quality: int) -> Bytes:
+    """Returns a baseline JPEG with 4:2:0 subsampling and a restart marker after each line of blocks.
+
+    Pillow reads lines of channels as they are ("RGB;L"), so pixels are not interleaved first.
+
+    Args:
+        lines: uint8 [H, C, W], of 1 or 3 channels.
+        quality: 1 to 100.
+    """
+    height, channels, width = lines.shape
+    mode, order = ("RGB", "RGB;L") if channels == 3 else ("L", "L")
+    image, file = Image.frombytes(mode, (width, height), lines.data, "raw", order), io.BytesIO()
+    image.save(file, "JPEG", quality=quality, subsampling=_SUBSAMPLING_420, restart_marker_rows=1)
+    return np.frombuffer(file.getbuffer(), np.uint8)
+
+
+def is_raw(sample: str, share: float) -> bool:
+    """Returns whether a row of a mixed field is pixels: a hash of the sample's id, below the share of all hashes."""
+    digest = hashlib.blake2b(sample.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
+    return int.from_bytes(digest, "little") < share * _HASHES
+
+
+def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels | None = None) -> Sample:
+    """Returns a sample, read and transformed; its image is in ``out`` if the last transform can write to it.
+
+    Raises:
+        SampleError: if it is unreadable, or a transform does not support it.
+    """
+    sample = split.read(index)
+    _check_sizes(sample)
+    try:
+        done = chain(sample, out)
+        if done.encoded is not None and done.fields["images"] is not sample.fields["images"]:
+            done = replace(done, encoded=None)
+        return with_box_losses(sample, done)
+    except (ValueError, RuntimeError) as error:
+        raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
+
+
+def _check_sizes(sample: Sample) -> None:
+    """Checks that no field is empty, and that a mask has its image's size: else the crops would not match."""
+    for name, tensor in sample.fields.items():
+        if not tensor.numel():
+            raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
+    images, masks = sample.fields.get("images"), sample.fields.get("masks")
+    if images is not None and masks is not None and masks.shape[-2:] != images.shape[-2:]:
+        (height, width), (rows, columns) = images.shape[-2:], masks.shape[-2:]
+        raise SampleError(sample.id, f"its mask is {columns} x {rows}, the image {width} x {height}; make them equal")
+
+
 def chunk_of_block(
     split: SourceSplit, block: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]
 ) -> Chunk:
-    """A chunk of rows that the source itself has finished.
+    """Returns a chunk of rows that the source itself has finished.
 
     Raises:
         BuildError: if they differ from the samples that the source returned individually.
@@ -169,12 +273,12 @@ def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
 
 
 def has_images(fields: Mapping[str, FieldSpec]) -> bool:
-    """Whether rows have images, for which statistics are stored."""
+    """Returns whether rows have images, for which statistics are stored."""
     return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
-    """A numpy view, whose operations take a third of the time of torch's; bfloat16 is viewed as plain 16 bits."""
+    """Views a tensor as numpy's, whose operations take a third of the time; bfloat16 is viewed as plain 16 bits."""
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 

@@ -7,31 +7,28 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from mmload.builder.recipe import canonical
-from mmload.cloud.urls import Location, refuse_url
 from mmload.errors import BuildError, StoreError, UsageError, counted
-from mmload.runtime.durable_files import is_partial, sync_folder
-from mmload.runtime.path_identity import is_same, is_within
-from mmload.store.dataset_files import META_NAME
-from mmload.store.field_files import files_of
-from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, SplitRecord, read, shard_name
+from mmload.remote.urls import Location, refuse_url
+from mmload.runtime.durable_files import is_partial
+from mmload.runtime.regular_files import is_same, is_within
+from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read, shard_name
+from mmload.store.shard_table import META_NAME, files_of
 from mmload.store.unfinished import is_staging_folder, staging_folder
-
-Moved = dict[str, Path]
-"""File name in a dataset -> path to which a file that did not belong to the dataset was moved."""
 
 _SHOWN = 3  # upper bound on the entries listed in a message
 _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
 
 
 def check_apart(kind: str, root: Path | Location, out: Path) -> None:
-    """Refuse a destination that is equal to the source, contains it, or is inside it.
+    """Refuses a destination that is equal to the source, contains it, or is inside it.
 
     Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved.
 
@@ -86,7 +83,7 @@ class Existing:
 
 
 def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool) -> Existing:
-    """Inspect a destination before a build.
+    """Inspects a destination before a build.
 
     Args:
         out: the destination.
@@ -110,16 +107,16 @@ def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bo
         if is_within(Path.cwd(), out):
             raise BuildError(f"the working directory lies in {out}, which --overwrite replaces; run it from elsewhere")
         return Existing(manifest=manifest)
-    difference = _difference(manifest, plan, skip)
-    if difference is None:
+    unlike = _unlike(manifest, plan, skip)
+    if unlike is None:
         return Existing(manifest=manifest, equal=True)
-    why, other_way = difference
+    why, other_way = unlike
     replace = f"move {listed(others)} elsewhere, then add --overwrite" if others else "add --overwrite"
     raise BuildError(f"{out} exists and {why}; {other_way}{replace} to build it again")
 
 
 def standing(out: Path) -> Manifest | None:
-    """The manifest of the dataset at a destination; None if the destination is missing or an empty folder.
+    """Returns the manifest of the dataset at a destination; None if the destination is missing or an empty folder.
 
     Raises:
         BuildError: if it contains other files, or a dataset that cannot be read.
@@ -139,7 +136,7 @@ def standing(out: Path) -> Manifest | None:
 
 
 def foreign(folder: Path, manifest: Manifest) -> list[str]:
-    """The first few entries in a dataset's folder that its manifest does not list, as relative paths."""
+    """Returns the first few entries in a dataset's folder that its manifest does not list, as relative paths."""
     return list(islice(_foreign(folder, manifest), _SHOWN + 1))
 
 
@@ -149,7 +146,7 @@ def listed(names: list[str]) -> str:
 
 
 def remove_dataset(folder: Path) -> bool:
-    """Remove the files of a dataset, its manifest last, and the folders that become empty.
+    """Removes the files of a dataset, its manifest last, and the folders that become empty.
 
     Calling this again continues an interrupted removal.
 
@@ -161,7 +158,7 @@ def remove_dataset(folder: Path) -> bool:
     """
     with suppress(StoreError):  # without a manifest, no file is known to belong to the dataset
         for name, split in read(folder).splits.items():
-            if _is_real_folder(folder / name):
+            if is_real_folder(folder / name):
                 _remove_split(folder / name, split)
         for entry in [*folder.iterdir()]:
             if is_partial(entry.name, FILE_NAME):
@@ -171,49 +168,30 @@ def remove_dataset(folder: Path) -> bool:
     return not os.path.lexists(folder)
 
 
-def put(new: Path, root: Path, name: str, moved: Moved) -> None:
-    """Move a rebuilt file to its path in a dataset. A folder or special file at that path is moved aside.
-
-    A link is moved aside, too: its target, and the dataset that may contain it, do not change.
-
-    Args:
-        new: the rebuilt file.
-        root: the dataset's folder.
-        name: the file's relative path, such as ``SPLIT/000000/FIELD.memmap`` or ``SPLIT/samples.jsonl``.
-        moved: entries that are moved aside are added to it.
-
-    Raises:
-        OSError: if a file system operation fails.
-    """
-    place = root / name
-    for folder in (place.parents[1], place.parent):
-        if folder != root and not _is_real_folder(folder):
-            if os.path.lexists(folder):
-                _move_aside(folder, root, moved)
-            folder.mkdir(exist_ok=True)
-    if os.path.lexists(place) and not stat.S_ISREG(place.lstat().st_mode):
-        _move_aside(place, root, moved)
-    new.replace(place)
-    sync_folder(place.parent)
+def difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
+    """Says how an unfinished build differs from this one, and how to proceed: ``advice`` says how to drop it."""
+    if begun.get("recipe") != plan["recipe"]:
+        return f"of another recipe; {advice} to drop it"
+    if begun.get("fingerprint") != plan["fingerprint"]:
+        return f"of a source that has changed since; {advice} to drop it"
+    versions = begun.get("versions")
+    was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
+    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    if not changed:
+        return (
+            "of a source with other pixels in files of equal names, sizes and times; "
+            f"go on with that source, or {advice} to drop it"
+        )
+    before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
+    after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
+    return (
+        f"by {before}, and here is {after}, which may make other pixels; "
+        f"go on with those versions, or {advice} to drop it and start again"
+    )
 
 
-def check_own_folders(root: Path, names: Iterable[str]) -> None:
-    """Refuse to repair files behind a link: they may belong to another dataset. A dangling link is moved aside.
-
-    Raises:
-        BuildError: naming the link.
-    """
-    for name in names:
-        folder = root / name
-        if folder.is_symlink() and folder.exists():
-            raise BuildError(
-                f"{folder} is a link to {folder.resolve()}, and a repair changes nothing behind links; "
-                "move the folder itself there, then repair"
-            )
-
-
-def _difference(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
-    """How a dataset differs from the planned build, and an alternative to building it again."""
+def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
+    """Says how a dataset differs from the planned build, and an alternative to building it again."""
     if canonical(manifest.recipe) != plan["recipe"]:
         return "was built by another recipe", ""
     if manifest.fingerprint != plan["fingerprint"]:
@@ -225,18 +203,6 @@ def _difference(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> t
             "add --on-error skip to accept that, or ",
         )
     return None
-
-
-def _move_aside(place: Path, root: Path, moved: Moved) -> None:
-    """Move a file or folder of the dataset aside; remove an empty folder."""
-    if _is_real_folder(place) and not any(place.iterdir()):
-        place.rmdir()
-        return
-    number = 1
-    while os.path.lexists(aside := place.with_name(f"{place.name}.aside-{number}")):
-        number += 1
-    place.rename(aside)
-    moved[place.relative_to(root).as_posix()] = aside
 
 
 def _foreign(folder: Path, manifest: Manifest) -> Iterator[str]:
@@ -256,7 +222,7 @@ def _foreign_in_split(folder: os.DirEntry[str], split: SplitRecord) -> Iterator[
             for file in _sorted(entry):
                 if file.name not in files or not _is_file(file):
                     yield f"{entry.name}/{file.name}"
-        elif entry.name not in _lists(split) or not _is_file(entry):
+        elif entry.name not in split.lists or not _is_file(entry):
             yield entry.name
 
 
@@ -264,11 +230,11 @@ def _remove_split(folder: Path, split: SplitRecord) -> None:
     files = _shard_files(split)
     for index in range(len(split.shards)):
         shard = folder / shard_name(index)
-        if _is_real_folder(shard):
+        if is_real_folder(shard):
             for name in files:
                 _remove_file(shard / name)
             _remove_if_empty(shard)
-    for name in _lists(split):
+    for name in split.lists:
         _remove_file(folder / name)
     _remove_if_empty(folder)
 
@@ -277,12 +243,8 @@ def _shard_files(split: SplitRecord) -> set[str]:
     return {META_NAME, *(f"{name}.memmap" for name in files_of(split.fields))}
 
 
-def _lists(split: SplitRecord) -> set[str]:
-    return {SAMPLES_NAME} if split.skipped_file is None else {SAMPLES_NAME, SKIPPED_NAME}
-
-
 def _remove_file(path: Path) -> None:
-    """Remove a regular file; keep a link, or a folder with a file's name."""
+    """Removes a regular file; keeps a link, or a folder with a file's name."""
     with suppress(FileNotFoundError):
         if stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
@@ -293,7 +255,8 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _is_real_folder(path: Path) -> bool:
+def is_real_folder(path: Path) -> bool:
+    """Returns whether this is a folder, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from mmload.builder.shard_job import OnProgress, ShardPlan
+from mmload.builder.shard_job import OnProgress
+from mmload.builder.shard_layout import ShardPlan
+from mmload.builder.shard_writer import ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
-from mmload.store.shard_writer import ShardSummary
 
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
@@ -32,43 +33,37 @@ class Job(Protocol):
     """Builds one shard. Duties: a pure function of the plan; picklable."""
 
     def common(self) -> Job:
-        """The part of the job that every worker process receives once: the job without the data of single plans."""
+        """Returns what every worker process receives once: the job without the data of single plans."""
 
     def samples(self, plan: ShardPlan) -> SourceSplit | None:
-        """The data that a worker process needs for this plan in addition to the common job; None: none."""
+        """Returns the data that a worker process needs for this plan in addition to the common job; None: none."""
 
     def of(self, plan: ShardPlan, samples: SourceSplit) -> Job:
-        """The job for this plan alone, created in the worker."""
+        """Returns the job for this plan alone, created in the worker."""
 
     def attend(self) -> object:
-        """Called once in each worker process; the returned object is kept alive as long as the worker."""
+        """Returns an object that a worker process keeps alive as long as it lives."""
 
     def folders(self) -> tuple[Path, ...]:
-        """The folders that must be there on every machine that builds a shard."""
+        """Returns the folders that must be there on every machine that builds a shard."""
 
     def rehearse(self, plan: ShardPlan) -> int:
-        """A checksum of what a shard of this plan would store; machines that differ in it must not build together."""
+        """Returns a checksum of what a shard of this plan would store; machines that differ must not build together."""
 
     def __call__(
         self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
     ) -> ShardSummary:
-        """Build one shard with the threads of the pool."""
+        """Builds one shard with the threads of the pool."""
 
 
 class Engine(Protocol):
     """Runs shards. Duties: run every plan once, in any order and place; leave nothing running on return.
 
-    Attributes:
-        apart: whether a shard may be begun again while a worker that was given up still writes it; see
-            :class:`mmload.builder.shard_job.ShardJob`.
+    A shard may be begun again while a worker that was given up still writes it: each is written apart.
     """
 
-    @property
-    def apart(self) -> bool:
-        """See above."""
-
     def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
-        """Build the shards.
+        """Builds the shards.
 
         Args:
             job: builds one shard.
@@ -94,7 +89,6 @@ class LocalEngine:
 
     threads: int | None = None
     processes: int | None = None
-    apart: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -102,7 +96,7 @@ class LocalEngine:
             raise UsageError(f"processes is {self.processes!r}; use 1 to {MOST_THREADS}")
 
     def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
-        """Build the shards; see :class:`Engine`.
+        """Builds the shards; see :class:`Engine`.
 
         Raises:
             BuildError: if a worker process dies, or the job cannot be pickled.
@@ -157,7 +151,7 @@ class _WorkerPool:
         self.workers[pipe] = worker
 
     def _send_job(self, common: bytes) -> None:
-        """Send the job to every worker, after all were started: each reads it only after importing torch."""
+        """Sends the job to every worker, after all were started: each reads it only after importing torch."""
         for pipe in self.workers:
             try:
                 pipe.send_bytes(common)
@@ -166,7 +160,7 @@ class _WorkerPool:
             self._send_plan(pipe)
 
     def _send_plan(self, pipe: Connection) -> None:
-        """Send a worker its next plan, if any, with its samples: those of all plans of a million would be 80 MB."""
+        """Sends a worker its next plan, if any, with its samples: those of all plans of a million would be 80 MB."""
         if self.waiting:
             plan = self.plans[self.waiting[-1]]
             task = pickled((plan, self.job.samples(plan)))
@@ -198,7 +192,7 @@ class _WorkerPool:
         return BuildError(f"a build worker died ({cause}); run the same again to go on from the sealed shards")
 
     def _stop_workers(self) -> None:
-        """Kill every worker: unfinished shards are rebuilt anyway."""
+        """Kills every worker: unfinished shards are rebuilt anyway."""
         for pipe, worker in self.workers.items():
             worker.kill()
             worker.join()
@@ -207,7 +201,7 @@ class _WorkerPool:
 
 
 def pickled(message: object) -> bytes:
-    """A message to a worker.
+    """Returns a message to a worker.
 
     Raises:
         BuildError: if it holds something that cannot be sent.
@@ -219,7 +213,7 @@ def pickled(message: object) -> bytes:
 
 
 def _work(pipe: Connection, threads: int) -> None:
-    """The main function of a worker: receives plans and sends summaries, until it is killed or its build ends."""
+    """Receives plans and sends summaries in a worker process, until it is killed or its build ends."""
     depend_on_parent(lambda: os._exit(1))
     try:
         job: Job = pickle.loads(pipe.recv_bytes())

@@ -12,15 +12,16 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mmload.builder.destination import existing
 from mmload.builder.engines import Engine
 from mmload.builder.pipeline import local_engine
-from mmload.builder.planned_build import PlannedBuild, Progress, ShardLayout
+from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import ShardPlan
-from mmload.builder.shared_staging import SharedStaging, drop_committed
+from mmload.builder.shard_layout import ShardLayout, ShardPlan
+from mmload.builder.staging import Staging, drop_leftovers
 from mmload.errors import BuildError, UsageError, counted
 from mmload.store.manifest import Manifest, shard_name
 
@@ -63,7 +64,7 @@ def build_part(
     progress: Progress | None = None,
     command: Sequence[str] = (),
 ) -> PartReport:
-    """Build a part of the shards; commit the dataset if all are finished then.
+    """Builds a part of the shards; commits the dataset if all are finished then.
 
     Args:
         recipe: what to build, the same for all parts; its root and out must be set.
@@ -88,19 +89,22 @@ def build_part(
     engine = local_engine(recipe, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
     out = work.out.resolve()
-    manifest, sealed, shards = _finished(out, work), 0, 0
-    if manifest is None:
-        with SharedStaging(out, work.probed_plan(), command) as staging:
+    look = partial(existing, out, work.plan, overwrite=False, skip=work.errors.skip)
+    manifest, sealed, shards = look().finished, 0, 0
+    if manifest is not None:
+        drop_leftovers(out, work.plan)  # of the part that has committed it, if that was killed then
+    else:
+        with Staging(out, shared_plan=work.probed_plan()) as staging:
             try:
-                manifest = _committed(out, work)  # by another part, since the look above
+                manifest = look().finished  # another part has committed it since the look above
                 if manifest is None:
                     layout = work.layout()
                     plans = [] if part is None else layout.all_plans[number - 1 :: parts]
                     manifest, sealed = _built(staging, work, layout, plans, engine)
                     shards = len(layout.all_plans)
-                    manifest = manifest or _committed(out, work)  # then none is sealed in the folder, which has gone
+                    manifest = manifest or look().finished  # then none is sealed in the folder, which has gone
             except (BuildError, FileNotFoundError):
-                manifest = _committed(out, work)
+                manifest = look().finished
                 if manifest is None:  # else another part has committed meanwhile, and removed the folder
                     raise
             if manifest is not None:
@@ -122,7 +126,7 @@ def build_part(
 
 
 def _part(text: str) -> tuple[int, int]:
-    """The number of a part, and of all parts."""
+    """Returns the number of a part, and of all parts."""
     found = re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", text)
     number, parts = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= parts <= _MOST_PARTS:
@@ -130,26 +134,13 @@ def _part(text: str) -> tuple[int, int]:
     return number, parts
 
 
-def _finished(out: Path, work: PlannedBuild) -> Manifest | None:
-    """The dataset, if an earlier part has committed it; removes what such a part has left if it was killed then."""
-    manifest = _committed(out, work)
-    if manifest is not None:
-        drop_committed(out, work.plan)
-    return manifest
-
-
-def _committed(out: Path, work: PlannedBuild) -> Manifest | None:
-    """The dataset, if a part has committed it."""
-    return existing(out, work.plan, overwrite=False, skip=work.errors.skip).finished
-
-
 def _built(
-    staging: SharedStaging, work: PlannedBuild, layout: ShardLayout, plans: list[ShardPlan], engine: Engine
+    staging: Staging, work: PlannedBuild, layout: ShardLayout, plans: list[ShardPlan], engine: Engine
 ) -> tuple[Manifest | None, int]:
-    """Build these shards; commit if all are finished. Returns how many are."""
+    """Builds these shards; commits if all are finished. Returns how many are."""
     of_all = copy(work.errors)
     work.total = sum(plan.stop - plan.start for plan in plans)
-    work.build_shards(layout, plans, staging.paths, engine, apart=True)
+    work.build_shards(layout, plans, staging.paths, engine, shared=True)
     finished = work.sealed(layout.all_plans, staging.paths)
     if len(finished) < len(layout.all_plans):
         return None, len(finished)
@@ -159,8 +150,8 @@ def _built(
     return manifest, len(finished)
 
 
-def _missing(staging: SharedStaging, work: PlannedBuild, layout: ShardLayout) -> str:
-    """The message on shards that no part has built."""
+def _missing(staging: Staging, work: PlannedBuild, layout: ShardLayout) -> str:
+    """Returns the message on shards that no part has built."""
     finished = work.sealed(layout.all_plans, staging.paths)
     missing = [plan for plan in layout.all_plans if (plan.split, plan.index) not in finished]
     names = ", ".join(f"{plan.split} {shard_name(plan.index)}" for plan in missing[:_SHOWN])

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from mmload.builder.destination import existing
 from mmload.builder.engines import Engine, LocalEngine
-from mmload.builder.planned_build import PlannedBuild, Progress, asked, difference
-from mmload.builder.recipe import BuildRecipe
-from mmload.builder.staging import Staging, has_finished_shards, killed_at_its_end
-from mmload.errors import BuildError, UsageError
+from mmload.builder.planned_build import PlannedBuild, Progress
+from mmload.builder.recipe import BuildRecipe, usual
+from mmload.builder.staging import Staging, killed_at_its_end
+from mmload.errors import UsageError
+from mmload.remote.urls import place
 from mmload.runtime import nvjpeg
-from mmload.sources import decode_cuda
-from mmload.sources.decode import Decoder
+from mmload.sources.decode import CUDA_BATCH, Decoder
 from mmload.store.manifest import Manifest
 
 
@@ -54,7 +53,8 @@ class BuildReport:
 
 
 def build(
-    recipe: BuildRecipe,
+    recipe: BuildRecipe | str | Path,
+    out: str | Path | None = None,
     *,
     overwrite: bool = False,
     on_error: str = "fail",
@@ -66,12 +66,14 @@ def build(
     progress: Progress | None = None,
     command: Sequence[str] = (),
 ) -> BuildReport:
-    """Build a dataset, or resume an interrupted build.
+    """Builds a dataset, or resumes an interrupted build.
 
     A KeyboardInterrupt propagates within a second and keeps the sealed shards.
 
     Args:
-        recipe: what to build; its root and out must be set.
+        recipe: what to build; its root and out must be set. Or a folder of class folders of images, whose images are
+            stored as squares of 256 pixels, as by ``mmload build imagefolder``.
+        out: with such a folder, where the dataset is built.
         overwrite: replace a finished dataset, or an unfinished one of another recipe or source.
         on_error: "fail" aborts the build at the first unreadable sample; "skip" skips and lists it.
         max_errors: with "skip", the upper bound on skipped samples: a number, or a share of all such as "1%".
@@ -91,6 +93,7 @@ def build(
         BuildError: if the destination is taken, or cannot be written.
     """
     began = time.perf_counter()
+    recipe = _recipe_of(recipe, out)
     if engine is None:
         engine = local_engine(recipe, threads, processes)
     else:
@@ -103,8 +106,21 @@ def build(
     )
 
 
+def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> BuildRecipe:
+    """Returns the recipe itself, or that of an image folder."""
+    if isinstance(recipe, BuildRecipe):
+        if out is not None:
+            raise UsageError(f"out is {out!r}, and the recipe names one; leave it out, or use replace(recipe, out=...)")
+        return recipe
+    if not isinstance(recipe, str | Path) or out is None:
+        raise UsageError(
+            f"build got {recipe!r:.80}; give a BuildRecipe, or two folders, as in build('photos', 'photos-256')"
+        )
+    return BuildRecipe(kind="imagefolder", root=place(recipe), out=Path(out), transforms=usual("imagefolder", None, {}))
+
+
 def local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None) -> LocalEngine:
-    """The threads and processes of this machine that build a recipe.
+    """Returns the threads and processes of this machine that build a recipe.
 
     Raises:
         UsageError: if a number is invalid, or the recipe needs a device that is not there.
@@ -112,11 +128,11 @@ def local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None
     on_cuda = Decoder(**recipe.decode).device == "cuda"
     if on_cuda:
         nvjpeg.check()
-    return LocalEngine(threads=decode_cuda.BATCH if on_cuda and threads is None else threads, processes=processes)
+    return LocalEngine(threads=CUDA_BATCH if on_cuda and threads is None else threads, processes=processes)
 
 
 def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) -> BuildRecipe:
-    """The recipe of a build by a given engine; its root is absolute, as processes elsewhere work in other folders.
+    """Checks the recipe of a build by a given engine; makes its root absolute, as workers have other folders.
 
     Raises:
         UsageError: if the numbers of this machine's threads are given, too, or a CUDA device is to decode.
@@ -129,7 +145,7 @@ def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) 
 
 
 def _built_at(out: Path, work: PlannedBuild, engine: Engine, overwrite: bool) -> tuple[Manifest, Path | None]:
-    """The dataset at the destination after the build, new or up to date; and :attr:`BuildReport.left`.
+    """Returns the dataset at the destination after the build, new or up to date; and :attr:`BuildReport.left`.
 
     If a killed build still needs cleanup, the destination is inspected after that, with the working folder locked.
     """
@@ -149,26 +165,12 @@ def _built_at(out: Path, work: PlannedBuild, engine: Engine, overwrite: bool) ->
 
 
 def _run(work: PlannedBuild, staging: Staging, engine: Engine, replaces: str | None, overwrite: bool) -> Manifest:
-    """Build every unfinished shard, then move the dataset to its destination; see :meth:`Staging.commit`."""
-    _begin(staging, work.plan, overwrite, work.command)
+    """Builds every unfinished shard, then moves the dataset to its destination; see :meth:`Staging.commit`."""
+    staging.begin(work.plan, overwrite=overwrite)
     layout = work.layout()
-    _begin(staging, work.probed_plan(), overwrite, work.command)
-    finished = work.build_shards(layout, layout.all_plans, staging.paths, engine)
+    staging.begin(work.probed_plan(), overwrite=overwrite)
+    finished = work.build_shards(layout, layout.all_plans, staging.paths, engine, shared=False)
     manifest = work.manifest(layout, finished, staging.paths)
     staging.await_workers()
     staging.commit(manifest, replaces=replaces)
     return manifest
-
-
-def _begin(staging: Staging, plan: Mapping[str, Any], overwrite: bool, command: Sequence[str]) -> None:
-    """Resume an unfinished build of the same plan, or start a new one; discard a build without a finished shard."""
-    begun = staging.plan()
-    if begun is not None and {key: begun.get(key) for key in plan} == plan:
-        return
-    if begun is not None and has_finished_shards(staging.paths) and not overwrite:
-        unlike = difference(begun, plan, "add --overwrite")
-        raise BuildError(f"{staging.paths.folder} holds an unfinished build {unlike}")
-    try:
-        staging.begin({**plan, **asked(command)})
-    except OSError as error:
-        raise BuildError(f"cannot write to {staging.paths.folder} ({error.strerror}); choose another place") from error

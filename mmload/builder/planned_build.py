@@ -5,31 +5,42 @@ Takes a checked recipe. Where the shards are written, and what stands at the des
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import mmload
+from mmload.builder.chunk_assembly import finished
 from mmload.builder.destination import check_apart
 from mmload.builder.engines import Engine
-from mmload.builder.error_limit import ErrorLimit
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import ShardJob, ShardPlan, fields_of, finished, plan_shards, samples_per_shard
-from mmload.builder.source_splits import fingerprint, remaining_splits
+from mmload.builder.shard_job import ShardJob
+from mmload.builder.shard_layout import (
+    ShardLayout,
+    ShardPlan,
+    fields_of,
+    plan_shards,
+    probes,
+    row_size,
+    samples_per_shard,
+    whole_samples_per_shard,
+)
+from mmload.builder.shard_writer import BuildPaths, ShardSummary, bytes_of
 from mmload.builder.split_records import split_notes, split_record
 from mmload.builder.transforms import TransformChain
-from mmload.builder.whole_sizes import probes, row_size, whole_samples_per_shard
-from mmload.errors import BuildError, RecipeError, SampleError
-from mmload.records import FieldSpec
-from mmload.sources import FetchesAhead, SourceSplit
+from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
+from mmload.runtime.durable_files import remove
+from mmload.sources import FetchesAhead, SourceSplit, make_source
+from mmload.sources.decode import Decoder
+from mmload.sources.exclusion import Excluded, exclude_samples, samples_of
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
-from mmload.store.shard_writer import BuildPaths, ShardSummary, bytes_of
 from mmload.store.unfinished import COMMAND
 
 Progress = Callable[[int, int], None]
@@ -38,31 +49,50 @@ Progress = Callable[[int, int], None]
 Summaries = dict[tuple[str, int], ShardSummary]
 """(split, number) of a finished shard -> its summary."""
 
+ON_ERROR = ("fail", "skip")
+
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
 _PROBES = 16  # samples of all splits together
 _LINE_BYTES = 200  # generous estimate for a row of samples.jsonl, stored twice: in the notes and joined
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardLayout:
-    """How the splits are divided into shards; each attribute is by split.
+class ErrorLimit:
+    """Counts the samples that a build skips, and aborts it if there are too many.
+
+    Args:
+        on_error: "fail" or "skip".
+        most: with "skip", the upper bound on skipped samples: a number, or a share such as "1%"; None: no bound.
+        samples: number of samples in the source.
 
     Attributes:
-        fields: of a row.
-        sizes: bytes of a row.
-        shard_samples: planned samples per shard.
-        plans: the shards, in order.
+        skip: whether samples may be skipped at all.
+
+    Raises:
+        UsageError: if an argument is invalid.
     """
 
-    fields: Mapping[str, dict[str, FieldSpec]]
-    sizes: Mapping[str, int]
-    shard_samples: Mapping[str, int]
-    plans: Mapping[str, list[ShardPlan]]
+    def __init__(self, on_error: str, most: int | str | None, samples: int) -> None:
+        if on_error not in ON_ERROR:
+            raise UsageError(f"on-error is {on_error!r}; use one of {', '.join(ON_ERROR)}")
+        if most is not None and on_error != "skip":
+            raise UsageError("max-errors is for --on-error skip; add that, or leave it out")
+        self.skip = on_error == "skip"
+        self._most = most
+        self._limit = samples if most is None else _limit(most, samples)
+        self._count = 0
 
-    @property
-    def all_plans(self) -> list[ShardPlan]:
-        """The shards of all splits, in order."""
-        return [plan for plans in self.plans.values() for plan in plans]
+    def add(self, skipped: int) -> None:
+        """Counts skipped samples.
+
+        Raises:
+            BuildError: if the limit is exceeded.
+        """
+        self._count += skipped
+        if self._count > self._limit:
+            raise BuildError(
+                f"{counted(self._count, 'sample')} could not be read, more than --max-errors {self._most} allows; "
+                "run with --on-error fail to see the first, or allow more"
+            )
 
 
 class PlannedBuild:
@@ -85,13 +115,18 @@ class PlannedBuild:
         if recipe.root is None or recipe.out is None:
             raise RecipeError("the recipe has no root or no out; give both")
         check_apart(recipe.kind, recipe.root, recipe.out)
-        self.recipe, self.out, self.progress, self.command = recipe, recipe.out, progress, command
+        self.recipe, self.out, self.progress = recipe, recipe.out, progress
         self.chain = TransformChain(recipe.transforms)
         self.splits, excluded = remaining_splits(recipe, exclude)
         self.total = sum(len(split) for split in self.splits.values())
         self.errors = ErrorLimit(on_error, max_errors, self.total)
         resolved = replace(recipe, exclude=excluded).resolved()
-        self.plan: dict[str, Any] = {"recipe": resolved, "fingerprint": fingerprint(self.splits), "versions": made_by()}
+        self.plan: dict[str, Any] = {
+            "recipe": resolved,
+            "fingerprint": fingerprint(self.splits),
+            "versions": made_by(),
+            **_asked(command),
+        }
         self.done = self.built = self.skipped = 0
 
     def probed_plan(self) -> dict[str, Any]:
@@ -119,7 +154,7 @@ class PlannedBuild:
         return crc
 
     def layout(self) -> ShardLayout:
-        """Divide the splits into shards.
+        """Divides the splits into shards.
 
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
@@ -140,16 +175,17 @@ class PlannedBuild:
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
 
     def build_shards(
-        self, layout: ShardLayout, plans: Sequence[ShardPlan], paths: BuildPaths, engine: Engine, *, apart: bool = False
+        self, layout: ShardLayout, plans: Sequence[ShardPlan], paths: BuildPaths, engine: Engine, *, shared: bool
     ) -> Summaries:
-        """Build those of the shards that are not sealed yet.
+        """Builds those of the shards that are not sealed yet.
 
         Args:
             layout: of all shards.
             plans: some of them.
             paths: of the build.
             engine: runs the unfinished ones.
-            apart: see :class:`mmload.builder.shard_job.ShardJob`.
+            shared: whether other processes build the same dataset; else what stands in the place of an unfinished
+                shard is removed.
 
         Returns:
             The summaries of these shards.
@@ -160,6 +196,8 @@ class PlannedBuild:
                 self._count(plan.stop - plan.start, summary.skipped)
         missing = [plan for plan in plans if (plan.split, plan.index) not in finished]
         _check_room(paths, missing, layout.sizes)
+        if not shared:
+            _clear(paths, missing)
         job = ShardJob(
             splits=self.splits,
             fields=layout.fields,
@@ -167,7 +205,6 @@ class PlannedBuild:
             paths=paths,
             shuffle_seed=self.recipe.shuffle_seed,
             skip=self.errors.skip,
-            apart=apart or engine.apart,
             whole=self.recipe.whole,
             root=self.recipe.root,
         )
@@ -177,7 +214,7 @@ class PlannedBuild:
         return finished
 
     def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> Summaries:
-        """The shards that are finished. Ignores shards with skipped samples if this run may not skip any."""
+        """Finds the shards that are finished, but not those with skipped samples if this run may not skip any."""
         finished = {}
         for plan in plans:
             summary = paths.sealed(plan.split, plan.index)
@@ -197,7 +234,7 @@ class PlannedBuild:
             self.progress(self.done, self.total)
 
     def manifest(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> Manifest:
-        """The manifest of a dataset whose shards are all finished; writes the splits' lists of samples.
+        """Makes the manifest of a dataset whose shards are all finished; writes the splits' lists of samples.
 
         Raises:
             BuildError: if a split has no row, or writing fails.
@@ -213,6 +250,45 @@ class PlannedBuild:
         return Manifest(
             recipe=self.plan["recipe"], fingerprint=self.plan["fingerprint"], splits=records, card={"notes": notes}
         )
+
+
+def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
+    """Returns the splits that a recipe's source finds at its root, without the samples that it excludes.
+
+    Raises:
+        RecipeError: if the recipe has no root, or its options are invalid.
+        SourceError: if the source cannot be read.
+    """
+    return exclude_samples(_whole_splits(recipe), recipe.exclude, require_all=False)
+
+
+def _whole_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
+    if recipe.root is None:
+        raise RecipeError("the recipe has no root; give one")
+    return make_source(recipe.kind, recipe.root, Decoder(**recipe.decode), recipe.options).splits()
+
+
+def remaining_splits(recipe: BuildRecipe, listed: str | Path | None) -> tuple[Mapping[str, SourceSplit], Excluded]:
+    """Returns the splits without the samples that the recipe and a list exclude, and all excluded samples."""
+    splits, excluded = _whole_splits(recipe), recipe.exclude
+    if listed is not None:
+        named = samples_of(listed, splits)
+        excluded = {name: [*excluded.get(name, ()), *named.get(name, ())] for name in {*excluded, *named}}
+    return exclude_samples(splits, excluded, require_all=True), excluded
+
+
+def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
+    """SHA-256 over every sample's id and revision, in order: it changes whenever the source does."""
+    digest = hashlib.sha256()
+    for name, split in splits.items():
+        digest.update(_text_bytes(f"{name}\0{len(split)}\0{split.classes!r}\n"))
+        for index in range(len(split)):
+            digest.update(_text_bytes(f"{split.id(index)}\0{split.revision(index)}\n"))
+    return digest.hexdigest()
+
+
+def _text_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 @contextmanager
@@ -237,44 +313,47 @@ def made_by() -> dict[str, str]:
     return found
 
 
-def asked(command: Sequence[str]) -> dict[str, Any]:
-    """What a plan notes down of how the build was asked for."""
-    return {COMMAND: {"words": list(command), "folder": os.getcwd()}} if command else {}
+def _asked(command: Sequence[str]) -> dict[str, Any]:
+    """Returns what a plan says about the command; for a part, the command that builds everything."""
+    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
+    if "--part" in words:
+        at = words.index("--part")
+        del words[at : at + 2]
+    return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
 
 
-def difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
-    """How an unfinished build differs from this one, and how to proceed: ``advice`` says how to drop it."""
-    if begun.get("recipe") != plan["recipe"]:
-        return f"of another recipe; {advice} to drop it"
-    if begun.get("fingerprint") != plan["fingerprint"]:
-        return f"of a source that has changed since; {advice} to drop it"
-    versions = begun.get("versions")
-    was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
-    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
-    if not changed:
-        return (
-            "of a source with other pixels in files of equal names, sizes and times; "
-            f"go on with that source, or {advice} to drop it"
-        )
-    before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
-    after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
-    return (
-        f"by {before}, and here is {after}, which may make other pixels; "
-        f"go on with those versions, or {advice} to drop it and start again"
-    )
+def _clear(paths: BuildPaths, plans: Iterable[ShardPlan]) -> None:
+    """Removes unfinished shards of an earlier run; their summaries first, so that none ever describes other files.
+
+    Raises:
+        BuildError: if the system refuses.
+    """
+    try:
+        for plan in plans:
+            remove(paths.summary_file(plan.split, plan.index))
+            remove(paths.shard(plan.split, plan.index))
+    except OSError as error:
+        raise BuildError(f"cannot write to {paths.folder} ({error.strerror}); choose another place") from error
+
+
+def _limit(most: int | str, samples: int) -> int:
+    text = str(most).strip()
+    share = text.endswith("%")
+    try:
+        value = float(text[:-1]) if share else int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= (100 if share else 2**62):
+        raise UsageError(f"max-errors is {most!r}; use an integer, or a share such as 1%")
+    return int(samples * value / 100) if share else int(value)
 
 
 def _check_room(paths: BuildPaths, plans: Iterable[ShardPlan], row_sizes: Mapping[str, int]) -> None:
-    """Check the disk space for all remaining writes before the first one; ``row_sizes`` are bytes of a row by split."""
+    """Checks the disk space for all remaining writes; ``row_sizes`` are bytes of a row by split."""
     need = sum((plan.stop - plan.start) * (row_sizes[plan.split] + 2 * _LINE_BYTES) for plan in plans)
-    free = shutil.disk_usage(paths.folder).free + _partial_bytes(paths)
+    free = shutil.disk_usage(paths.folder).free
     if need > free:
         raise BuildError(
             f"the dataset needs {need:,} more bytes at {paths.folder.parent}, {free:,} are free; "
             "make room, build elsewhere, or store smaller images"
         )
-
-
-def _partial_bytes(paths: BuildPaths) -> int:
-    """Bytes of unfinished shards of an earlier run, which will be overwritten."""
-    return sum(file.stat().st_size for file in paths.dataset.glob("*/*.partial/*"))

@@ -18,16 +18,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any
 
 from mmload.builder.engines import Job, pickled
-from mmload.builder.private_shards import private_paths
 from mmload.builder.ray_nodes import Rehearsal, check_nodes, last_line, rehearsal, usable
-from mmload.builder.shard_job import OnProgress, ShardPlan
+from mmload.builder.shard_job import OnProgress, private_paths
+from mmload.builder.shard_layout import ShardPlan
+from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
-from mmload.store.shard_writer import BuildPaths, ShardSummary
 
 EXTRA = "--engine ray needs ray; install it with: pip install 'mmload[ray]'"
 _LOCAL = "local"
@@ -56,7 +56,6 @@ class RayEngine:
 
     address: str | None = None
     threads: int = 1
-    apart: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -83,7 +82,7 @@ class RayEngine:
         return f"builds on the Ray cluster at {self.chosen}{'' if self.address else ', from RAY_ADDRESS'}"
 
     def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
-        """Build the shards; see :class:`mmload.builder.engines.Engine`.
+        """Builds the shards; see :class:`mmload.builder.engines.Engine`.
 
         Raises:
             BuildError: if the cluster cannot be reached, one of its machines lacks what the build needs, or a shard
@@ -101,7 +100,7 @@ class RayEngine:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """The ray module, connected to a cluster; disconnects at the end, if it was not connected before.
+    """Yields the ray module, connected to a cluster; disconnects at the end, if it was not connected before.
 
     Args:
         address: see :attr:`RayEngine.address`.
@@ -137,7 +136,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def start_local(ray: Any, cpus: int) -> None:
-    """Start a Ray cluster of this machine alone; it ends with the connection."""
+    """Starts a Ray cluster of this machine alone; it ends with the connection."""
     ray.init(
         address=_LOCAL,
         num_cpus=cpus,
@@ -149,7 +148,7 @@ def start_local(ray: Any, cpus: int) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Fail within seconds where nothing listens: ray tries for a minute."""
+    """Fails within seconds where nothing listens: ray tries for a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
@@ -176,7 +175,7 @@ class _Tasks:
         self.looked_at = 0.0
 
     def run(self, common: bytes, expected: Rehearsal) -> list[ShardSummary]:
-        """Build all shards; ends every task if it fails."""
+        """Builds all shards; ends every task if it fails."""
         start = self.ray.remote(
             num_cpus=self.threads, num_returns="streaming", max_retries=0, scheduling_strategy="SPREAD"
         )(build_shard)
@@ -197,7 +196,7 @@ class _Tasks:
         return [self.summaries[number] for number in range(len(self.plans))]
 
     def _look_at_cluster(self) -> None:
-        """Every few seconds: how many tasks can run at once; an error if none can for a minute."""
+        """Counts every few seconds how many tasks can run at once; raises if none can for a minute."""
         now = time.monotonic()
         if now < self.looked_at + 2:
             return
@@ -209,7 +208,7 @@ class _Tasks:
             raise BuildError(f"no node of the Ray cluster is left that could build; {_GO_ON}")
 
     def _receive(self, task: Any) -> None:
-        """Take the next message of a task."""
+        """Takes the next message of a task."""
         number = self.busy[task]
         try:
             kind, body = self.ray.get(next(task))
@@ -232,7 +231,7 @@ class _Tasks:
                 self.summaries[number] = body
 
     def _begin_again(self, task: Any, cause: str) -> None:
-        """A task's machine or worker has died: its shard is built by another one."""
+        """Puts the shard of a task whose machine or worker has died back among those that wait."""
         number = self.busy.pop(task)
         self.tries[number] += 1
         if self.tries[number] == _TRIES:
@@ -251,7 +250,7 @@ class _Tasks:
             self.on_progress(reached[0] - samples, reached[1] - skipped)
 
     def _end(self) -> None:
-        """End the tasks that still run: unfinished shards are built again anyway."""
+        """Ends the tasks that still run: unfinished shards are built again anyway."""
         for task in self.busy:
             with suppress(self.ray.exceptions.RayError, ValueError):
                 self.ray.cancel(task, force=True)
@@ -264,7 +263,7 @@ _jobs: dict[str, tuple[Job, str]] = {}
 def build_shard(
     whole: Sequence[Any], name: str, plan: ShardPlan, samples: bytes, threads: int, pause: float
 ) -> Iterator[tuple[str, Any]]:
-    """A task: builds one shard on a machine of the cluster.
+    """Builds one shard on a machine of the cluster, as a task of Ray.
 
     Args:
         whole: a reference to the pickled common job and what this machine must get before it may build, in a list:
@@ -297,7 +296,7 @@ def build_shard(
 
 
 def _spaced(messages: SimpleQueue[tuple[str, Any]], pause: float) -> Iterator[tuple[str, Any]]:
-    """The messages up to the last one; of those on progress, at most one every ``pause`` seconds."""
+    """Yields the messages up to the last one; of those on progress, at most one every ``pause`` seconds."""
     due = time.monotonic() + pause
     while True:
         message = messages.get()
@@ -312,7 +311,7 @@ def _spaced(messages: SimpleQueue[tuple[str, Any]], pause: float) -> Iterator[tu
 
 
 def _work(job: Job, plan: ShardPlan, threads: int, messages: SimpleQueue[tuple[str, Any]]) -> None:
-    """Build a shard in a thread, and say what happens."""
+    """Builds a shard in a thread, and says what happens."""
     done = [0, 0]
 
     def count(samples: int, skipped: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mmload.builder.engines import Job, pickled
 from mmload.builder.planned_build import made_by
-from mmload.builder.shard_job import ShardPlan
+from mmload.builder.shard_layout import ShardPlan
 from mmload.errors import BuildError, MmloadError, counted
 from mmload.sources import SourceSplit
 
@@ -42,7 +42,7 @@ class Rehearsal:
     folder: Path
 
     def fault(self, job: Job) -> str:
-        """What keeps this machine from building shards of the job, "" if nothing does."""
+        """Returns what keeps this machine from building shards of the job, "" if nothing does."""
         if lacking := _faults(self.versions, look(self.versions, (*job.folders(), self.folder))):
             return lacking
         try:
@@ -60,7 +60,7 @@ class Rehearsal:
 
 
 def rehearsal(job: Job, plan: ShardPlan, folder: Path) -> Rehearsal:
-    """What this machine gets from the first rows of a shard.
+    """Returns what this machine gets from the first rows of a shard.
 
     Raises:
         MmloadError: as when the shard is built.
@@ -76,12 +76,12 @@ def _rehearsed(job: Job, plan: ShardPlan, samples: SourceSplit | None) -> int:
 
 
 def look(packages: Sequence[str] | Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
-    """The versions of these packages on this machine, and those of the folders that it does not see."""
+    """Returns the versions of these packages on this machine, and those of the folders that it does not see."""
     return _looker()(list(packages), [str(folder) for folder in folders])
 
 
 def _looker() -> Callable[[list[str], list[str]], tuple[dict[str, str], list[str]]]:
-    """A function that is pickled with its code, as it is local: it runs where mmload is not installed, too."""
+    """Returns a function that is pickled with its code, as it is local: it runs where mmload is not installed, too."""
 
     def look_here(packages: list[str], folders: list[str]) -> tuple[dict[str, str], list[str]]:
         import os
@@ -98,7 +98,7 @@ def _looker() -> Callable[[list[str], list[str]], tuple[dict[str, str], list[str
 
 
 def _rehearse(common: bytes, expected: Rehearsal) -> str:
-    """On a machine of the cluster: what keeps it from building, "" if nothing does."""
+    """Returns what keeps a machine of the cluster from building, "" if nothing does; runs there."""
     try:
         job: Job = pickle.loads(common)
     except Exception as error:  # whatever an import of the source's own code raises
@@ -107,7 +107,7 @@ def _rehearse(common: bytes, expected: Rehearsal) -> str:
 
 
 def check_nodes(ray: Any, job: Job, common: bytes, expected: Rehearsal, threads: int) -> None:
-    """Ask every machine of the cluster that has CPUs for a task.
+    """Asks every machine of the cluster that has CPUs for a task.
 
     Raises:
         BuildError: if there is none, or one lacks something; names it.
@@ -125,7 +125,7 @@ def check_nodes(ray: Any, job: Job, common: bytes, expected: Rehearsal, threads:
 
 
 def usable(ray: Any, threads: int) -> Iterator[Mapping[str, Any]]:
-    """The machines that are alive and large enough for a task."""
+    """Yields the machines that are alive and large enough for a task."""
     for node in ray.nodes():
         if node["Alive"] and node["Resources"].get("CPU", 0) >= threads:
             yield node
@@ -158,7 +158,7 @@ def _everywhere(
 
 
 def _faults(expected: Mapping[str, str], found: tuple[Mapping[str, str], Sequence[str]]) -> str:
-    """How a machine differs from this one; "" if it does not."""
+    """Says how a machine differs from this one; "" if it does not."""
     versions, missing = found
     unlike = [name for name in expected if versions.get(name) != expected[name]]
     if unlike:
@@ -171,7 +171,7 @@ def _faults(expected: Mapping[str, str], found: tuple[Mapping[str, str], Sequenc
 
 
 def _refuse(faults: Mapping[str, str]) -> None:
-    """Raise for the machines that lack something."""
+    """Raises for the machines that lack something."""
     bad = [(name, fault) for name, fault in sorted(faults.items()) if fault]
     if bad:
         more = f" (and {counted(len(bad) - 1, 'other node')})" if len(bad) > 1 else ""
@@ -179,10 +179,10 @@ def _refuse(faults: Mapping[str, str]) -> None:
 
 
 def _name(node: Mapping[str, Any]) -> str:
-    """How a machine is named in messages; the number tells apart several nodes of one machine."""
+    """Names a machine in messages; the number tells apart several nodes of one machine."""
     return f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']}, {node['NodeID'][:8]})"
 
 
 def last_line(error: Exception) -> str:
-    """The last line of an error's text: of a traceback of another machine, the error itself."""
+    """Returns the last line of an error's text; the last line of another machine's traceback is the error itself."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from mmload.builder.whole_layout import WholeLayout, layout_of
-from mmload.cloud.urls import Location, is_url, place
+from msgspec import structs
+
+from mmload.builder.options import recipe_keys
 from mmload.errors import RecipeError, choices
+from mmload.records import VARIABLE, FieldSpec
+from mmload.remote.urls import Location, is_url, place
 from mmload.runtime.byte_sizes import parse_bytes
 from mmload.runtime.regular_files import read_regular_text
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
-_DECODE_KEYS = {*_DECODE, "device"}
 
 P = TypeVar("P")
 
@@ -63,6 +65,90 @@ def _path(value: object, where: str) -> Path | None:
         raise RecipeError(f"{where} is {value!r}, whose home folder is unknown; write the full path") from error
 
 
+LAYOUT = "whole"
+"""The value of ``layout`` in a recipe's ``[store]``; without the key, all rows have one size."""
+
+ENCODES: Mapping[str, str] = {"raw": "raw", "jpeg": "jpeg", "source": "jpeg", "mixed": "mixed"}
+"""How images are stored -> the encoding of their field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeLayout:
+    """How the images of rows of their own sizes are stored; their masks are always pixels.
+
+    Attributes:
+        encode: "raw": pixels; "jpeg"; "source": the source's own JPEG where the transforms leave an image as it is,
+            else a new one; "mixed": some rows are pixels, the others JPEGs.
+        quality: of JPEGs, 1 to 100.
+        raw_share: with "mixed", the share of rows that are pixels, between 0 and 1; a hash of a sample's id decides.
+
+    Raises:
+        RecipeError: if an option is invalid.
+    """
+
+    encode: str = "raw"
+    quality: int = 90
+    raw_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encode, str) or self.encode not in ENCODES:
+            raise RecipeError(f"encode is {self.encode!r}; use one of {choices(ENCODES)}")
+        if type(self.quality) is not int or not 1 <= self.quality <= 100:
+            raise RecipeError(f"quality is {self.quality!r}; use an integer from 1 to 100")
+        if type(self.raw_share) is not float or not 0 < self.raw_share < 1:
+            raise RecipeError(f"raw_share is {self.raw_share!r}; use a number between 0 and 1, for example 0.25")
+
+    def resolved(self) -> dict[str, Any]:
+        """Returns the keys of a recipe's ``[store]``: those that the bytes depend on."""
+        quality = {} if self.encode == "raw" else {"quality": self.quality}
+        share = {"raw_share": self.raw_share} if self.encode == "mixed" else {}
+        return {"layout": LAYOUT, "encode": self.encode, **quality, **share}
+
+    def fields(self, fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
+        """Fields of a row as they are stored: images and masks have their own sizes.
+
+        Raises:
+            RecipeError: if there are no such images.
+        """
+        images, masks = fields.get("images"), fields.get("masks")
+        if images is None or images.dtype != "uint8" or len(images.shape) != 3:
+            have = "no images" if images is None else f"images {images}"
+            raise RecipeError(f"--layout whole stores uint8 images [C, H, W], the samples have {have}; leave it out")
+        if masks is not None and (masks.dtype != "uint8" or len(masks.shape) != 2):
+            raise RecipeError(f"--layout whole stores masks as uint8 [H, W], the samples have {masks}; leave it out")
+        encoding = ENCODES[self.encode]
+        if encoding != "raw" and images.shape[0] not in (1, 3):
+            raise RecipeError(
+                f"a JPEG has 1 or 3 channels, the images have {images.shape[0]}; store pixels, with --encode raw"
+            )
+        own = {"images": structs.replace(images, shape=(images.shape[0], VARIABLE, VARIABLE), encoding=encoding)}
+        if masks is not None:
+            own["masks"] = structs.replace(masks, shape=(VARIABLE, VARIABLE), encoding="raw")
+        return {name: own.get(name, spec) for name, spec in fields.items()}
+
+
+def layout_of(store: Mapping[str, Any]) -> WholeLayout | None:
+    """Returns the layout in a recipe's ``[store]``; None: all rows have one size.
+
+    Raises:
+        RecipeError: if a value is invalid, or an option of whole photographs is there without them.
+    """
+    options = {key: store[key] for key in ("encode", "quality", "raw_share") if store.get(key) is not None}
+    layout = store.get("layout")
+    if layout is None:
+        if options:
+            given = next(iter(options))
+            raise RecipeError(f"{given} is given without layout; it is an option of layout = {LAYOUT!r}")
+        return None
+    if layout != LAYOUT:
+        raise RecipeError(f"layout is {layout!r}; use {LAYOUT!r}, or leave it out for rows of one size")
+    encode = options.get("encode", "raw")
+    for key, takes in (("quality", ("jpeg", "source", "mixed")), ("raw_share", ("mixed",))):
+        if key in options and encode not in takes:
+            raise RecipeError(f"{key} is given, and encode is {encode!r}; it is an option of {choices(takes)}")
+    return WholeLayout(**options)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildRecipe:
     """A checked description of a build.
@@ -75,7 +161,7 @@ class BuildRecipe:
         transforms: arguments of :class:`mmload.builder.transforms.TransformChain`, in order.
         shard_bytes: upper bound on the bytes of a shard, which holds at least one row.
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
-        exclude: split -> ids of its samples to leave out; see :mod:`mmload.store.exclusion_list` for lists of them.
+        exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.exclusion_list` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
         whole: how rows of their own sizes are stored; None: all rows have one size.
     """
@@ -98,7 +184,7 @@ class BuildRecipe:
             raise RecipeError(f"shuffle_seed is {seed!r}; use an integer from 0 to 2**63 - 1")
 
     def resolved(self) -> dict[str, Any]:
-        """The recipe for the manifest: everything that the bytes depend on, and no path of this machine.
+        """Returns the recipe for the manifest: everything that the bytes depend on, and no path of this machine.
 
         :func:`from_mapping` converts it back to an equal recipe, without root and out.
 
@@ -124,7 +210,7 @@ class BuildRecipe:
 
 
 def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved recipe without source options at their defaults: equal builds have equal recipes."""
+    """Returns a resolved recipe without source options at their defaults: equal builds have equal recipes."""
     from mmload.sources import without_defaults  # imports torch, which showing a recipe does not need
 
     source = resolved.get("source")
@@ -141,7 +227,7 @@ ORIGINAL = "original"
 def usual(
     kind: str, size: int | str | None, options: Mapping[str, Any], *, whole: bool = False
 ) -> tuple[dict[str, Any], ...]:
-    """The default transforms of a build: a letterbox if boxes must not be lost, else :func:`square`.
+    """Returns the default transforms of a build: a letterbox if boxes must not be lost, else :func:`square`.
 
     Args:
         kind: the source's kind.
@@ -167,7 +253,7 @@ def usual(
 
 
 def square(size: int) -> tuple[dict[str, Any], ...]:
-    """The default transforms for classification: resize the short side to ``size``, then crop the center square."""
+    """Returns the transforms for classification: resize the short side to ``size``, then crop the center square."""
     return ({"step": "Resize", "size": size}, {"step": "CenterCrop", "size": size})
 
 
@@ -176,7 +262,7 @@ _MOST = 2**20
 
 
 def load(path: str | Path) -> BuildRecipe:
-    """Read a recipe from a TOML file.
+    """Reads a recipe from a TOML file.
 
     Raises:
         RecipeError: if the file is missing, is not TOML, or contains an unknown key or an invalid value.
@@ -197,7 +283,7 @@ def load(path: str | Path) -> BuildRecipe:
 
 
 def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
-    """Create a recipe from a file's ``source``, ``decode``, ``transforms``, ``store``, ``exclude`` and ``out``.
+    """Creates a recipe from a file's ``source``, ``decode``, ``transforms``, ``store``, ``exclude`` and ``out``.
 
     Raises:
         RecipeError: naming the invalid key or value, and the valid ones.
@@ -209,23 +295,37 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
         raise RecipeError(f'[source] kind is {kind!r}; name the source\'s kind, for example "imagefolder"')
     root = source.pop("root", None)
     store = _table(body, "store")
-    _known(store, {"shard_size", "shuffle_seed", "layout", "encode", "quality", "raw_share"}, "[store]")
+    _known(store, recipe_keys("store"), "[store]")
     decode = _table(body, "decode")
-    _known(decode, _DECODE_KEYS, "[decode]")
+    _known(decode, recipe_keys("decode"), "[decode]")
     steps = body.get("transforms", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise RecipeError("transforms has to be a list of tables; write each as [[transforms]] with a step")
-    return BuildRecipe(
+    recipe = BuildRecipe(
         kind=kind,
         root=_root(root, "[source] root"),
-        options=source,
-        decode={**_DECODE, **decode},
         transforms=tuple(steps),
-        shard_bytes=parse_bytes(store.get("shard_size", 2**30)),
-        shuffle_seed=store.get("shuffle_seed"),
         exclude=_table(body, "exclude"),
         out=_path(body.get("out"), "out"),
         whole=layout_of(store),
+    )
+    return with_tables(recipe, source, decode, store)
+
+
+def with_tables(
+    recipe: BuildRecipe, source: Mapping[str, Any], decode: Mapping[str, Any], store: Mapping[str, Any]
+) -> BuildRecipe:
+    """Returns a recipe with keys of its tables replaced, but for those of whole photographs in ``[store]``.
+
+    Raises:
+        RecipeError: if a value is invalid.
+    """
+    return replace(
+        recipe,
+        options={**recipe.options, **source},
+        decode={**recipe.decode, **decode},
+        shard_bytes=parse_bytes(store.get("shard_size", recipe.shard_bytes)),
+        shuffle_seed=store.get("shuffle_seed", recipe.shuffle_seed),
     )
 
 
@@ -243,7 +343,7 @@ def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _excluded(body: object) -> dict[str, tuple[str, ...]]:
-    """Samples by split, in order and each once: the same samples make the same recipe."""
+    """Returns samples by split, in order and each once: the same samples make the same recipe."""
     if not isinstance(body, Mapping) or not all(_are_texts(split, ids) for split, ids in body.items()):
         raise RecipeError(
             f"exclude is {str(body):.80}; write a table of splits, each with a list of its samples' names"

@@ -6,21 +6,27 @@ moved aside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mmload.builder.destination import Moved, check_own_folders, put
+from mmload.builder.destination import is_real_folder
 from mmload.builder.engines import LocalEngine
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import ShardPlan
-from mmload.builder.staging import Staging, drop_leftovers, join_lists
+from mmload.builder.shard_layout import ShardPlan
+from mmload.builder.shard_writer import BuildPaths, ShardSummary
+from mmload.builder.split_records import join_lists
+from mmload.builder.staging import Staging, drop_leftovers
 from mmload.builder.staging_files import remove_own
 from mmload.builder.verify import Fault, Progress, job_of, recipe_at, verify
 from mmload.errors import BuildError
-from mmload.store.dataset_files import lists_of
+from mmload.runtime.durable_files import sync_folder
 from mmload.store.manifest import SAMPLES_NAME, Manifest, read, shard_name
-from mmload.store.shard_writer import BuildPaths, ShardSummary
+
+Moved = dict[str, Path]
+"""File name in a dataset -> path to which a file that did not belong to the dataset was moved."""
 
 
 def repair(
@@ -31,7 +37,7 @@ def repair(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Fault]:
-    """Rebuild only the damaged shards. A shard is replaced only if the rebuilt one has the checksums of the manifest.
+    """Rebuilds only the damaged shards. A shard is replaced only if the rebuilt one has the checksums of the manifest.
 
     Args:
         path: the dataset's folder.
@@ -55,7 +61,7 @@ def repair(
         return []
     manifest = read(path)
     recipe = recipe_at(manifest, path, source, trust)
-    check_own_folders(path, {fault.split for fault in faults})
+    _check_own_folders(path, {fault.split for fault in faults})
     with Staging(path.resolve()) as staging:
         if staging.plan() is not None:
             raise BuildError(f"{staging.paths.folder} holds an unfinished build; finish it, or remove the folder")
@@ -86,7 +92,7 @@ def _rebuild(
     progress: Progress | None,
     moved: Moved,
 ) -> list[str]:
-    """Repair what is possible; returns the names of files that could not be repaired."""
+    """Repairs what is possible; returns the names of files that could not be repaired."""
     remove_own(staging.paths.folder)  # leftovers of a repair that was killed
     listless = {fault.split for fault in faults if fault.shard is None}
     bad = {(fault.split, fault.shard) for fault in faults}
@@ -105,27 +111,80 @@ def _rebuild(
 def _replace_shard(
     path: Path, manifest: Manifest, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, moved: Moved
 ) -> bool:
-    """Replace a damaged shard's files by rebuilt ones, if these have the checksums of the manifest."""
+    """Replaces a damaged shard's files by rebuilt ones, if these have the checksums of the manifest."""
     if summary.record != manifest.splits[plan.split].shards[plan.index]:
         return False
     folder = f"{plan.split}/{shard_name(plan.index)}"
     for file in sorted(paths.shard(plan.split, plan.index).iterdir()):
-        put(file, path, f"{folder}/{file.name}", moved)
+        _put(file, path, f"{folder}/{file.name}", moved)
     return True
 
 
 def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging, moved: Moved) -> bool:
-    """Replace a damaged list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
+    """Replaces a damaged list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
     name, record = Path(fault.file).name, manifest.splits[fault.split]
     lines = staging.paths.samples_file if name == SAMPLES_NAME else staging.paths.skipped_file
-    if join_lists(staging.paths, lines, fault.split, range(len(record.shards)), name) != lists_of(record)[name]:
+    if join_lists(staging.paths, lines, fault.split, range(len(record.shards)), name) != record.lists[name]:
         return False
-    put(staging.paths.dataset / fault.file, path, fault.file, moved)
+    _put(staging.paths.dataset / fault.file, path, fault.file, moved)
     return True
 
 
+def _put(new: Path, root: Path, name: str, moved: Moved) -> None:
+    """Moves a rebuilt file to its path in a dataset. A folder or special file at that path is moved aside.
+
+    A link is moved aside, too: its target, and the dataset that may contain it, do not change.
+
+    Args:
+        new: the rebuilt file.
+        root: the dataset's folder.
+        name: the file's relative path, such as ``SPLIT/000000/FIELD.memmap`` or ``SPLIT/samples.jsonl``.
+        moved: entries that are moved aside are added to it.
+
+    Raises:
+        OSError: if a file system operation fails.
+    """
+    place = root / name
+    for folder in (place.parents[1], place.parent):
+        if folder != root and not is_real_folder(folder):
+            if os.path.lexists(folder):
+                _move_aside(folder, root, moved)
+            folder.mkdir(exist_ok=True)
+    if os.path.lexists(place) and not stat.S_ISREG(place.lstat().st_mode):
+        _move_aside(place, root, moved)
+    new.replace(place)
+    sync_folder(place.parent)
+
+
+def _check_own_folders(root: Path, names: Iterable[str]) -> None:
+    """Refuses to repair files behind a link: they may belong to another dataset. A dangling link is moved aside.
+
+    Raises:
+        BuildError: naming the link.
+    """
+    for name in names:
+        folder = root / name
+        if folder.is_symlink() and folder.exists():
+            raise BuildError(
+                f"{folder} is a link to {folder.resolve()}, and a repair changes nothing behind links; "
+                "move the folder itself there, then repair"
+            )
+
+
+def _move_aside(place: Path, root: Path, moved: Moved) -> None:
+    """Moves a file or folder of the dataset aside; removes an empty folder."""
+    if is_real_folder(place) and not any(place.iterdir()):
+        place.rmdir()
+        return
+    number = 1
+    while os.path.lexists(aside := place.with_name(f"{place.name}.aside-{number}")):
+        number += 1
+    place.rename(aside)
+    moved[place.relative_to(root).as_posix()] = aside
+
+
 def _with_moved(fault: Fault, moved: Moved) -> Fault:
-    """The fault, with the new path of any other file that was moved aside."""
+    """Returns the fault, with the new path of any other file that was moved aside."""
     for name, aside in moved.items():
         if fault.file == name or fault.file.startswith(f"{name}/"):
             return replace(fault, reason=f"{fault.reason}; what was in its place is now {aside}")

@@ -21,7 +21,7 @@ _BLOCK = 65_536
 
 
 def channel_sums(images: Tensor) -> Tensor:
-    """Each channel's sum and sum of squares.
+    """Returns each channel's sum and sum of squares.
 
     Args:
         images: uint8 [N, C, H, W], contiguous.
@@ -35,7 +35,7 @@ def channel_sums(images: Tensor) -> Tensor:
 
 
 def no_sums(channels: int) -> Numbers:
-    """The initial sums for :func:`copy_and_sum`: int64 [2, C] of zeros."""
+    """Returns the initial sums for :func:`copy_and_sum`: int64 [2, C] of zeros."""
     return np.zeros((2, channels), np.int64)
 
 
@@ -71,7 +71,7 @@ def _copy(image: Pixels, row: Pixels) -> None:
 
 @numba_compiled("void(uint8[:, :, :], uint8[:, :, ::1], int64[:, ::1])")
 def copy_and_sum(image: Pixels, row: Pixels, sums: Numbers) -> None:
-    """Copy an image into its row, unless it is there already, and add it to its channels' sums while it is in cache.
+    """Copies an image into its row, unless it is there already, and adds it to its channels' sums while it is in cache.
 
     For 3 x 256 x 256 of interleaved memory 62 us; ``copy_`` took 68, and the sums in a second pass 75 to 110.
 
@@ -87,7 +87,7 @@ def copy_and_sum(image: Pixels, row: Pixels, sums: Numbers) -> None:
 
 @numba_compiled("void(uint8[:, :, :], uint8[:, :, ::1], int64[:, ::1], int64, int64, int64, int64)")
 def copy_and_sum_part(image: Pixels, row: Pixels, sums: Numbers, top: int, left: int, height: int, width: int) -> None:
-    """Like :func:`copy_and_sum`, but add only the pixels inside a window to the sums: the rest is a border."""
+    """Copies an image into its row, and adds the pixels inside a window to the sums: the rest is a border."""
     _copy(image, row)
     for channel in range(row.shape[0]):
         for y in range(top, top + height):
@@ -98,7 +98,7 @@ def copy_and_sum_part(image: Pixels, row: Pixels, sums: Numbers, top: int, left:
 def copy_lines_and_sum(
     image: Pixels, lines: Pixels, sums: Numbers, top: int, left: int, height: int, width: int
 ) -> None:
-    """Like :func:`copy_and_sum_part`, for a row of its own size: lines are uint8 [H, C, W]."""
+    """Copies an image into lines, uint8 [H, C, W], and adds the pixels inside a window to the sums."""
     for y in range(lines.shape[0]):
         for channel in range(lines.shape[1]):
             for x in range(lines.shape[2]):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmload.records import Sample
 from mmload.sources.image_windows import Size, Window, cut, scaled, seen
-from mmload.store.whole_rows import MAX_PIXELS
+from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torchvision.transforms import InterpolationMode
@@ -28,21 +28,21 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def images_of(sample: Sample) -> Tensor:
-    """The image of a sample, [C, H, W]. ValueError if it has none."""
+    """Returns the image of a sample, [C, H, W]; raises ValueError if it has none."""
     if "images" not in sample.fields:
         raise ValueError("it has no image to transform")
     return sample.fields["images"]
 
 
 def size_of(sample: Sample) -> Size:
-    """The height and width of a sample's image."""
+    """Returns the height and width of a sample's image."""
     height, width = images_of(sample).shape[-2:]
     return height, width
 
 
 @functools.cache
 def torchvision_functional() -> Any:
-    """Torchvision's functions, imported lazily: the import takes 3 s of processor time, and few checks need it."""
+    """Imports the functions of torchvision, lazily: it takes 3 s of processor time, and few checks need it."""
     from torchvision.transforms.v2 import functional
 
     return functional
@@ -51,7 +51,7 @@ def torchvision_functional() -> Any:
 def resize_sample(
     sample: Sample, size: Size, kind: str, window: Window | None = None, out: Pixels | None = None
 ) -> Sample:
-    """Resize a sample, or compute a window of the result; write the image to ``out`` if its shape matches."""
+    """Resizes a sample, or computes a window of the result; writes the image to ``out`` if its shape matches."""
     height, width = size_of(sample)
     if size[0] * size[1] > MAX_PIXELS:
         raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
@@ -69,7 +69,7 @@ def resize_sample(
 
 
 def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
-    """Resize [C, H, W] and return the window."""
+    """Resizes [C, H, W] and returns the window."""
     height, width = images.shape[-2:]
     if size == (height, width):
         return cut(images, window, 0)
@@ -80,7 +80,7 @@ def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: P
     if size[1] > 1:
         return cut(torchvision_functional().resize_image(images, list(size), mode, antialias=True), window, 0)
     # torch returns wrong pixels for a width of 1 (2.11 and 2.15), so each axis is resized separately, as the height
-    narrow = _of_height(_of_height(images.float().mT, 1, mode).mT, size[0], mode)
+    narrow = _resize_height(_resize_height(images.float().mT, 1, mode).mT, size[0], mode)
     return cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
 
 
@@ -97,15 +97,15 @@ def _resize_mildly(images: Tensor, size: Size, kind: str, window: Window, out: P
     return torch.from_numpy(out)
 
 
-def _of_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
-    """Resize the height, with every column duplicated during the operation."""
+def _resize_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
+    """Resizes the height, with every column duplicated during the operation."""
     twice = torch.cat([images, images], 2)
     resized: Tensor = torchvision_functional().resize_image(twice, [height, twice.shape[2]], mode, antialias=True)
     return resized[..., : images.shape[2]]
 
 
 def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
-    """The window of the sample; pixels outside of the image are ``fill`` (masks: 255, void)."""
+    """Cuts a window out of a sample; pixels outside of the image are ``fill`` (masks: 255, void)."""
     if window[2] * window[3] > MAX_PIXELS:
         raise ValueError(f"{window[2]} x {window[3]} pixels is over the limit of {MAX_PIXELS}")
     out = dict(sample.fields)
@@ -116,7 +116,7 @@ def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
 
 
 def _cut_targets(fields: dict[str, Tensor], window: Window, before: Tensor | None) -> Tensor | None:
-    """Crop the mask, translate and clip the boxes; returns which boxes were cut, now or ``before``."""
+    """Crops the mask, translates and clips the boxes; returns which boxes were cut, now or ``before``."""
     top, left, height, width = window
     if "masks" in fields:
         fields["masks"] = cut(fields["masks"], window, 255)
@@ -133,7 +133,7 @@ def _cut_targets(fields: dict[str, Tensor], window: Window, before: Tensor | Non
 
 
 def _repack(sample: Mapping[str, Tensor], boxes: Tensor) -> dict[str, Tensor]:
-    """Move boxes with a positive area to the front, with their labels, and update the count."""
+    """Moves boxes with a positive area to the front, with their labels, and updates the count."""
     count = int(sample["counts"])
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     keep &= torch.arange(len(boxes)) < count

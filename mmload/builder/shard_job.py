@@ -2,36 +2,44 @@
 
 Takes a plan and returns the summary of the finished shard, whose bytes do not depend on the number of threads. Engines
 decide where it runs (:mod:`mmload.builder.engines`). A job is independent of other shards.
+
+Several processes may write the same shard at the same time: each writes it in a folder of its own, then moves it in one
+step. It does not matter whose is kept, as its bytes depend on its plan alone; that they are equal is checked. This
+needs only that the file system creates folders exclusively and renames atomically, as seen from every machine; no
+locks.
 """
 
 from __future__ import annotations
 
-import math
+import secrets
+import shutil
 import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 
-from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block
-from mmload.builder.private_shards import private_paths, publish
-from mmload.builder.sample_geometry import Pixels
+from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
+from mmload.builder.recipe import WholeLayout
+from mmload.builder.shard_layout import ShardPlan, row_bytes
+from mmload.builder.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
 from mmload.builder.staging import attend
+from mmload.builder.staging_files import PARTS
 from mmload.builder.transforms import TransformChain
-from mmload.builder.whole_layout import WholeLayout
-from mmload.cloud.urls import Location
-from mmload.errors import BuildError, RecipeError, SampleError
-from mmload.records import FieldSpec, Sample, dtype_name
+from mmload.errors import BuildError, SampleError
+from mmload.records import FieldSpec
+from mmload.remote.urls import Location
+from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
 from mmload.runtime.permutation import permute
 from mmload.runtime.thread_pools import single_op_pool
 from mmload.sources import FetchesAhead, ReadsBlocks, SourceSplit, Splittable
-from mmload.store.losses import with_box_losses
-from mmload.store.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
+from mmload.store.checksum import file_crc32
 
 OnProgress = Callable[[int, int], None]
 """Called with (samples done, of which skipped) after each chunk; an exception that it raises aborts the shard."""
@@ -39,19 +47,6 @@ OnProgress = Callable[[int, int], None]
 _CHUNK_BYTES = 2 * 2**20
 _CHUNK_ROWS = 256
 _OWN_CHUNK_ROWS = 4  # of their own sizes, each of which takes milliseconds
-_PAGES = (65536, 16384, 4096)
-_SMALL_SHARE = 0.01  # of a row's bytes
-_LOSS = 8  # padding to whole pages may take an eighth of a shard's rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardPlan:
-    """One shard: planned rows [start, stop) of a split."""
-
-    split: str
-    index: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +61,6 @@ class ShardJob:
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: skip unreadable samples instead of aborting the build.
         alone: the splits contain only the samples of one plan, in the order of its rows.
-        apart: write each shard in a folder of its own, then move it, as other processes may build the same one.
         whole: how images of their own sizes are stored; None: all rows have one size.
         root: where the source is.
     """
@@ -78,32 +72,31 @@ class ShardJob:
     shuffle_seed: int | None = None
     skip: bool = False
     alone: bool = False
-    apart: bool = False
     whole: WholeLayout | None = None
     root: Path | Location | None = None
 
     def common(self) -> ShardJob:
-        """The job without the samples that :meth:`samples` returns; every worker process receives it once."""
+        """Returns the job without the samples that :meth:`samples` returns; every worker process receives it once."""
         unsplittable = {name: split for name, split in self.splits.items() if not isinstance(split, Splittable)}
         return replace(self, splits=unsplittable)
 
     def samples(self, plan: ShardPlan) -> SourceSplit | None:
-        """The samples of one plan, in the order of its rows; None if they were sent with the job."""
+        """Returns the samples of one plan, in the order of its rows; None if they were sent with the job."""
         split = self.splits[plan.split]
         if not isinstance(split, Splittable):
             return None
         return split.part(self._samples(len(split), plan.start, plan.stop))
 
     def of(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
-        """The job for this plan alone, over the samples that :meth:`samples` returned for it."""
+        """Returns the job for this plan alone, over the samples that :meth:`samples` returned for it."""
         return replace(self, splits={plan.split: samples}, alone=True)
 
     def folders(self) -> tuple[Path, ...]:
-        """The folders that must be there on every machine that builds a shard."""
+        """Returns the folders that must be there on every machine that builds a shard."""
         return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
 
     def rehearse(self, plan: ShardPlan) -> int:
-        """The CRC-32 of what :meth:`chunks` gives of a plan; machines that get the same make the same shards.
+        """Returns the CRC-32 of what :meth:`chunks` gives of a plan; machines that get the same make the same shards.
 
         Raises:
             MmloadError: as when a shard is built.
@@ -118,13 +111,13 @@ class ShardJob:
         return crc
 
     def attend(self) -> BinaryIO:
-        """A lock that a worker process holds while it is alive. See :func:`mmload.builder.staging.attend`."""
+        """Returns a lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
         return attend(self.paths)
 
     def __call__(
         self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
     ) -> ShardSummary:
-        """Build one shard.
+        """Builds one shard in a folder of its own, and moves it to its place.
 
         Args:
             plan: the shard to build.
@@ -137,24 +130,22 @@ class ShardJob:
             RecipeError: if a sample's fields or shapes differ from those of the others.
             BuildError: if writing fails.
         """
-        if self.apart:
-            with private_paths(self.paths) as own:
-                summary = replace(self, paths=own, apart=False)(plan, pool, threads, on_progress)
-                publish(own, self.paths, plan.split, plan.index, summary)
-            return summary
         fields = self.fields[plan.split]
-        writer = ShardWriter(self.paths, plan.split, plan.index, fields, plan.stop - plan.start)
-        try:
-            for chunk in self.chunks(plan, pool, threads):
-                writer.write(chunk)
-                on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
-        except BaseException:
-            writer.abandon()
-            raise
-        return writer.seal()
+        with private_paths(self.paths) as own:
+            writer = ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)
+            try:
+                for chunk in self.chunks(plan, pool, threads):
+                    writer.write(chunk)
+                    on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
+            except BaseException:
+                writer.abandon()
+                raise
+            summary = writer.seal()
+            publish(own, self.paths, plan.split, plan.index, summary)
+        return summary
 
     def chunks(self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int) -> Iterator[Chunk]:
-        """The rows of a shard in order, decoded but not written."""
+        """Yields the rows of a shard in order, decoded but not written."""
         split, fields = self.splits[plan.split], self.fields[plan.split]
         rows = chunk_rows(fields)
         under_way: deque[Future[Chunk]] = deque()
@@ -177,7 +168,7 @@ class ShardJob:
                 future.cancel()
 
     def _samples(self, count: int, start: int, stop: int) -> Sequence[int]:
-        """The sample index of each planned row."""
+        """Returns the sample index of each planned row."""
         if self.shuffle_seed is None:
             return range(start, stop)
         order: list[int] = permute(torch.arange(start, stop), count, self.shuffle_seed).tolist()
@@ -186,7 +177,7 @@ class ShardJob:
     def _chunk(
         self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
     ) -> Chunk:
-        """Decode samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
+        """Decodes samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
         blocks = isinstance(indices, range) and not self.chain.steps and self.whole is None
         if blocks and isinstance(split, ReadsBlocks) and isinstance(indices, range):
             return chunk_of_block(split, split.read_rows(indices.start, indices.stop), indices, fields)
@@ -203,101 +194,77 @@ class ShardJob:
         return assembly.finish()
 
 
-def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
-    """Divide a split into shards of ``shard_samples`` samples."""
-    return [
-        ShardPlan(split=name, index=index, start=start, stop=min(start + shard_samples, samples))
-        for index, start in enumerate(range(0, samples, shard_samples))
-    ]
-
-
-def most_samples(fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
-    """Number of samples that fit into a shard of ``shard_bytes``, at least one."""
-    return max(1, shard_bytes // row_bytes(fields))
-
-
-def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
-    """Samples per shard of a split.
-
-    If there are several shards, files are whole pages where that costs at most an eighth of the rows: then they can be
-    mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
-    KiB on others. Small fields, which are read into memory there, are ignored; if not all large fields can have whole
-    pages, the images have priority.
-    """
-    most = most_samples(fields, shard_bytes)
-    if most >= samples:
-        return most
-    large = [spec for spec in fields.values() if spec.row_bytes > _SMALL_SHARE * row_bytes(fields)]
-    for specs in (large, [fields["images"]] if "images" in fields else []):
-        for page in _PAGES if specs else ():
-            step = max(page // math.gcd(page, spec.row_bytes) for spec in specs)
-            if most % step <= most // _LOSS:
-                return most - most % step
-    return most
-
-
-def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
-    """Bytes of one row, the sum over all fields."""
-    return sum(spec.row_bytes for spec in fields.values())
-
-
 def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
-    """Rows decoded per call of a thread: 1 to 256, about 2 MiB, so that the overhead per call is small."""
-    if any(spec.own_sizes for spec in fields.values()):
+    """Returns the rows per call of a thread: 1 to 256, about 2 MiB, so that the overhead per call is small."""
+    if any(spec.variable_size for spec in fields.values()):
         return _OWN_CHUNK_ROWS
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes(fields)))
 
 
-def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels | None = None) -> Sample:
-    """A sample, read and transformed; its image is in ``out`` if the last transform can write to it.
+@contextmanager
+def private_paths(shared: BuildPaths) -> Iterator[BuildPaths]:
+    """Yields the paths of a folder for one shard inside a build's; removes it at the end.
 
     Raises:
-        SampleError: if it is unreadable, or a transform does not support it.
+        BuildError: if the folder cannot be created.
     """
-    sample = split.read(index)
-    _check_sizes(sample)
+    folder = shared.folder / PARTS / secrets.token_hex(TOKEN_BYTES)
     try:
-        done = chain(sample, out)
-        if done.encoded is not None and done.fields["images"] is not sample.fields["images"]:
-            done = replace(done, encoded=None)
-        return with_box_losses(sample, done)
-    except (ValueError, RuntimeError) as error:
-        raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
+        folder.parent.mkdir(exist_ok=True)
+        folder.mkdir()
+    except OSError as error:
+        raise BuildError(f"cannot write to {folder.parent} ({error.strerror})") from error
+    try:
+        yield BuildPaths(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_sizes(sample: Sample) -> None:
-    """Check that no field is empty, and that a mask has its image's size: else the crops would not match."""
-    for name, tensor in sample.fields.items():
-        if not tensor.numel():
-            raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
-    images, masks = sample.fields.get("images"), sample.fields.get("masks")
-    if images is not None and masks is not None and masks.shape[-2:] != images.shape[-2:]:
-        (height, width), (rows, columns) = images.shape[-2:], masks.shape[-2:]
-        raise SampleError(sample.id, f"its mask is {columns} x {rows}, the image {width} x {height}; make them equal")
-
-
-def fields_of(
-    split: SourceSplit, chain: TransformChain, skip: bool, whole: WholeLayout | None = None
-) -> dict[str, FieldSpec]:
-    """The fields of every row, derived from the first readable sample.
+def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary: ShardSummary) -> None:
+    """Moves a sealed shard to the shared build, its lists after it and its summary last; keeps the one that is there.
 
     Raises:
-        SampleError: if the first sample is unreadable and must not be skipped.
-        BuildError: if no sample is readable.
-        RecipeError: if a store does not support a field.
+        BuildError: if the shared build has gone, or has a shard there whose checksums are not the summary's.
     """
-    for index in range(len(split)):
-        try:
-            sample = finished(split, index, chain)
-        except SampleError:
-            if not skip:
-                raise
-            continue
-        fields = {}
-        for name, tensor in sample.fields.items():
-            dtype = dtype_name(tensor.dtype)
-            if dtype is None:
-                raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a store cannot hold")
-            fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
-        return fields if whole is None else whole.fields(fields)
-    raise BuildError("not one sample can be read; run without --on-error skip to see why")
+    place, summary_file = shared.shard(split, index), shared.summary_file(split, index)
+    there = shared.sealed(split, index)
+    if there is not None:
+        if there.record != summary.record:
+            raise _unlike(place)
+        return
+    try:
+        shared.make_folders(split)
+        _move(own.shard(split, index), place, summary)
+        for file in (BuildPaths.samples_file, BuildPaths.skipped_file):
+            file(own, split, index).replace(file(shared, split, index))
+        sync_folder(place.parent)
+        own.summary_file(split, index).replace(summary_file)
+        sync_folder(summary_file.parent)
+    except OSError as error:
+        raise BuildError(
+            f"cannot move a shard to {place} ({error.strerror}); what is sealed is kept: run the same again"
+        ) from error
+
+
+def _move(own: Path, place: Path, summary: ShardSummary) -> None:
+    try:
+        own.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        _check_equal(place, summary)
+
+
+def _check_equal(place: Path, summary: ShardSummary) -> None:
+    """Checks that the shard that is there already, moved by another process, has the bytes of this one."""
+    for name, record in summary.record.files.items():
+        file = place / f"{name}.memmap"
+        if file.stat().st_size != record.bytes or file_crc32(file) != record.crc32:
+            raise _unlike(place)
+
+
+def _unlike(place: Path) -> BuildError:
+    return BuildError(
+        f"{place} is not the shard that this build makes: a source with other files, or another library, made it; "
+        "remove that folder, then run again"
+    )

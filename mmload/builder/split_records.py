@@ -1,19 +1,24 @@
-"""Creates a split's manifest entry and its notes from the summaries of its shards."""
+"""Creates a split's manifest entry, its lists of samples and its notes from the summaries of its shards."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
 
-from mmload.builder.mean_std import mean_std
-from mmload.builder.staging import join_lists
+from mmload.builder.losses import first_names, sentences, total_losses
+from mmload.builder.shard_writer import BuildPaths, ShardSummary
+from mmload.errors import BuildError
 from mmload.records import FieldSpec
+from mmload.runtime.durable_files import TOKEN_BYTES, sync, sync_folder
 from mmload.sources import HasNotes, SourceSplit
-from mmload.store.losses import first_names, sentences, total_losses
+from mmload.store.checksum import crc32
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
-from mmload.store.shard_table import ShardTable
-from mmload.store.shard_writer import BuildPaths, ShardSummary
+from mmload.store.shard_table import FileRecord, ShardTable
 
 
 def split_record(
@@ -24,7 +29,7 @@ def split_record(
     summaries: Sequence[ShardSummary],
     paths: BuildPaths,
 ) -> SplitRecord:
-    """Create a split's manifest entry and write the split's lists of samples.
+    """Creates a split's manifest entry and writes the split's lists of samples.
 
     Args:
         name: the split's name.
@@ -55,16 +60,82 @@ def split_record(
         skipped_file=skipped_file,
         samples=join_lists(paths, paths.samples_file, name, numbers, SAMPLES_NAME),
         shard_samples=shard_samples,
-        shards=ShardTable.of([summary.record for summary in summaries]),
+        shards=ShardTable.from_records([summary.record for summary in summaries]),
     )
 
 
 def split_notes(split: SourceSplit, summaries: Sequence[ShardSummary]) -> list[str]:
-    """The source's notes on a split, and sentences on the losses of the build."""
+    """Returns the source's notes on a split, and sentences on the losses of the build."""
     rows = sum(summary.record.rows for summary in summaries)
     notes = split.notes() if isinstance(split, HasNotes) else ()
     first = first_names(found for summary in summaries for found in summary.first.items())
     return [*notes, *sentences(total_losses(summary.losses for summary in summaries), first, rows)]
+
+
+def join_lists(
+    paths: BuildPaths, file: Callable[[str, int], Path], split: str, shards: Sequence[int], name: str
+) -> FileRecord:
+    """Concatenates the shards' lines into one file of the split.
+
+    Args:
+        paths: of the build.
+        file: ``BuildPaths.samples_file`` or ``BuildPaths.skipped_file``.
+        split: the split's name.
+        shards: the shards' numbers, in order.
+        name: the joined file's name.
+
+    Raises:
+        BuildError: if writing fails.
+    """
+    joined = paths.dataset / split / name
+    crc = size = 0
+    try:
+        joined.parent.mkdir(parents=True, exist_ok=True)
+        with moved_into_place(paths, joined) as out:
+            for part in (file(split, index) for index in shards):
+                with open(part, "rb") as lines:
+                    while block := lines.read(1 << 20):
+                        out.write(block)
+                        crc = crc32(block, crc)
+                        size += len(block)
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {joined} ({error.strerror}); what is sealed is kept: make room, then run the same again"
+        ) from error
+    return FileRecord(bytes=size, crc32=f"{crc:08x}")
+
+
+@contextmanager
+def moved_into_place(paths: BuildPaths, place: Path) -> Iterator[BinaryIO]:
+    """Yields a file that is written beside the dataset, and moves it there durably at the end.
+
+    So a dataset contains none that is unfinished, also if another process of the same build moves it away meanwhile.
+    """
+    partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
+    partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
+    try:
+        with open(partial, "xb") as file:
+            yield file
+            sync(file)
+        partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(place.parent)
+
+
+def mean_std(sums: list[int], squares: list[int], pixels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the mean and the population standard deviation of each channel, in [0, 1].
+
+    Args:
+        sums: each channel's sum.
+        squares: each channel's sum of squares.
+        pixels: number of pixels per channel; 0 returns no statistics.
+    """
+    if not pixels:
+        return (), ()
+    mean = tuple(total / pixels / 255 for total in sums)
+    spread = (max(0, square * pixels - total * total) for total, square in zip(sums, squares, strict=True))
+    return mean, tuple(float(value**0.5) / pixels / 255 for value in spread)
 
 
 def _columns(rows: Iterable[list[int]]) -> list[int]:

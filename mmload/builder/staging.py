@@ -1,17 +1,23 @@
-"""The working folder of a build, ``.NAME.building`` beside the destination: locked, recovered, and moved into place.
-
-At the end, the dataset is moved to its destination in one step. After a crash at any time there is either the old
-dataset or the new one, and the build can resume from the finished shards.
+"""The working folder of a build, ``.NAME.building`` beside the destination: one protocol for one process and for many.
 
     .NAME.building/
       lock               held while a build is alive; its content identifies the folder
       workers            held while one of its worker processes is alive
       plan.json          recipe and source of the build, and how it was asked for
+      parts/             shards that are being written, each in a folder of its own (:mod:`mmload.builder.shard_job`)
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
-      dataset/           the new dataset
-      parts/             shards that are written by several processes at once, each in a folder of its own, then moved
+      dataset/           the finished shards of the new dataset
       swap.json          identifies the new dataset, while the old one is exchanged for it
       replaced/          the old dataset, until its files are removed
+
+The folder appears in one step, with its mark; finished shards are moved into it; the dataset leaves it in one step. All
+of these are atomic renames, so any number of processes may do them at once, on any number of machines. After a crash
+at any time there is either the old dataset or the new one, and the build can resume from the finished shards.
+
+The lock, where the file system has locks, tells two kinds of builds apart. A build without ``--part`` holds it alone:
+it may discard what another build has left, and replace a dataset. Parts of a build share it: none removes anything of
+the others, and the folder gets another name before it is removed, so that a part that still works finds no place to
+write to.
 """
 
 from __future__ import annotations
@@ -21,13 +27,15 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from mmload.builder.destination import remove_dataset, standing
+from mmload.builder.destination import difference, remove_dataset, standing
+from mmload.builder.shard_writer import BuildPaths
+from mmload.builder.split_records import moved_into_place
 from mmload.builder.staging_files import (
     MARK,
     PARTS,
@@ -52,36 +60,39 @@ from mmload.runtime.durable_files import (
     write_atomically,
 )
 from mmload.runtime.regular_files import read_regular
-from mmload.store.checksum import crc32
 from mmload.store.manifest import FILE_NAME, Manifest
-from mmload.store.shard_table import FileRecord
-from mmload.store.shard_writer import BuildPaths
-from mmload.store.unfinished import staging_folder
+from mmload.store.unfinished import COMMAND, staging_folder
 
 _WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
+_TRIES = 100  # a folder may be removed between two looks at it, but not for ever
 
 
 class Staging:
-    """The locked working folder of one build. A context manager; recovers an interrupted swap on creation.
+    """The locked working folder of a build. A context manager; completes an interrupted exchange on creation.
 
     Args:
         out: the destination, with no symbolic link in it.
+        shared_plan: the plan of a build in parts, which share the lock and must all have this plan; None: the lock is
+            held alone, and :meth:`begin` sets the plan.
 
     Attributes:
         left: the new path of files in the replaced dataset's folder that did not belong to it; None: there were none.
 
     Raises:
-        BuildError: if the folder cannot be created, another build holds its lock, or it was not created by a build.
+        BuildError: if the folder cannot be created, another build holds its lock, it was not created by a build, or it
+            has another plan than the shared one.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, *, shared_plan: Mapping[str, Any] | None = None) -> None:
         self.out = out
-        self.paths = build_paths(out)
+        self.paths = BuildPaths(staging_folder(out))
         self.left: Path | None = None
+        self._shared_plan = shared_plan
         try:
-            self._lock = self._hold()
-            self._recover()
-            remove(self.paths.folder / PARTS)  # of parts that were killed: the lock says that none is running
+            self._lock = self._enter()
+            if shared_plan is None:
+                self._recover()
+                remove(self.paths.folder / PARTS)  # of processes that were killed: the lock says that none is running
         except OSError as error:
             raise BuildError(f"cannot write beside {out} ({error.strerror}); choose another place") from error
 
@@ -94,22 +105,39 @@ class Staging:
         self._lock.close()
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan of the build in this folder; None if the folder is new."""
-        return plan_of(self.paths)
+        """Returns the plan of the build in this folder; None if there is none that can be read."""
+        return _json(self.paths.folder / PLAN)
 
-    def begin(self, plan: Mapping[str, Any]) -> None:
-        """Discard the build in the folder and start this plan."""
-        remove(self.paths.folder / PLAN)
-        remove_own(self.paths.folder)
-        self.paths.dataset.mkdir()
-        write_atomically(self.paths.folder / PLAN, json.dumps(plan))
+    def begin(self, plan: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Resumes the build in the folder if it has this plan, else discards it and starts this plan.
+
+        Args:
+            plan: of the build.
+            overwrite: discard finished shards of another plan, too.
+
+        Raises:
+            BuildError: if there are such shards and ``overwrite`` is False, or writing fails.
+        """
+        begun = self.plan()
+        if begun is not None and _have_same_plan(begun, plan):
+            return
+        folder = self.paths.folder
+        if begun is not None and _has_finished_shards(self.paths) and not overwrite:
+            raise BuildError(f"{folder} holds an unfinished build {difference(begun, plan, 'add --overwrite')}")
+        try:
+            remove(folder / PLAN)
+            remove_own(folder)
+            self.paths.dataset.mkdir()
+            write_atomically(folder / PLAN, json.dumps(plan))
+        except OSError as error:
+            raise BuildError(f"cannot write to {folder} ({error.strerror}); choose another place") from error
 
     def committed(self, plan: Mapping[str, Any]) -> bool:
-        """Whether a build of this plan was killed after its commit, with only the cleanup remaining."""
-        return is_of(self.plan(), plan) and not self.paths.dataset.exists()
+        """Returns whether a build of this plan was killed after its commit, with only the cleanup remaining."""
+        return _is_of(self.plan(), plan) and not self.paths.dataset.exists()
 
-    def commit(self, manifest: Manifest, *, replaces: str | None) -> None:
-        """Write the manifest, move the dataset to its destination, remove the replaced dataset and the working folder.
+    def commit(self, manifest: Manifest, *, replaces: str | None = None) -> None:
+        """Writes the manifest, moves the dataset to its destination, and removes a replaced dataset and the folder.
 
         Args:
             manifest: the new dataset's.
@@ -117,8 +145,10 @@ class Staging:
                 dataset may be replaced.
 
         Raises:
-            BuildError: if writing fails, or the destination contains something that may not be replaced.
+            BuildError: if writing fails, or the destination contains something that may not be replaced. If that is
+                the same dataset, another part has committed it.
         """
+        check_only_own(self.paths.folder)
         try:
             write_manifest(self.paths, manifest)
             there = standing(self.out)
@@ -137,17 +167,120 @@ class Staging:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
 
     def discard(self) -> None:
-        """Remove the folder."""
-        self._drop_replaced()
-        remove_working_folder(self.paths.folder)
+        """Removes the folder, as far as other parts have not removed it already."""
+        if self._shared_plan is None:
+            self._drop_replaced()
+            remove_working_folder(self.paths.folder)
+        else:
+            self._set_aside(self._lock)
         remove_set_aside(self.paths.folder)
+
+    def await_workers(self) -> None:
+        """Waits until no worker of a killed build, or one that was given up, can still be writing.
+
+        Raises:
+            BuildError: if that takes long.
+        """
+        until = time.monotonic() + _WAIT_FOR_WORKERS
+        with open_lock(self.paths.folder / "workers") as file:
+            while not lock(file):
+                if time.monotonic() > until:
+                    raise BuildError(f"workers of an earlier build are still writing {self.out}; end them first")
+                time.sleep(0.02)
+
+    # The folder appears, is locked, and goes.
+
+    def _enter(self) -> BinaryIO:
+        """Acquires the lock; creates the folder if there is none."""
+        folder = self.paths.folder
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):  # the build that held the lock has removed the folder meanwhile
+                if not os.path.lexists(folder):
+                    self._create()
+                has_plan = {"recipe", "fingerprint"} <= (self.plan() or {}).keys()
+                check_made_by_build(folder, has_plan)
+                file = open_lock(folder / "lock")
+                try:
+                    usable = self._is_usable(file)
+                except BaseException:
+                    file.close()
+                    raise
+                if usable:
+                    return file
+                file.close()
+        raise BuildError(f"{folder} appears and disappears; look which builds of {self.out} run at once")
+
+    def _create(self) -> None:
+        """Makes the folder complete beside its place, and renames it; if another process is faster, takes theirs."""
+        folder = self.paths.folder
+        new = self._unused_name()
+        new.mkdir(parents=True)
+        try:
+            (new / "lock").write_bytes(MARK)
+            if self._shared_plan is not None:
+                (new / "dataset").mkdir()
+                write_atomically(new / PLAN, json.dumps(self._shared_plan))
+            with suppress(OSError):  # it is there already
+                new.rename(folder)
+        finally:
+            remove(new)
+        sync_folder(folder.parent)
+
+    def _is_usable(self, file: BinaryIO) -> bool:
+        """Locks the file; returns whether the folder can be used: not if it has gone, or is removed as it has no plan.
+
+        Raises:
+            BuildError: if other builds work in the folder, or parts cannot go on from what is in it.
+        """
+        folder, shared = self.paths.folder, self._shared_plan is not None
+        if not lock(file, shared=shared):
+            other = "a build without --part" if shared else "another build"
+            raise BuildError(f"{other} is writing {self.out}; wait for it to end")
+        if not os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
+            return False
+        if shared:
+            return self._has_shared_plan(file)
+        check_only_own(folder)
+        if os.fstat(file.fileno()).st_size != len(MARK):  # of an older build, or one that was killed early
+            file.truncate(0)
+            file.write(MARK)
+            sync(file)
+        self.await_workers()
+        return True
+
+    def _has_shared_plan(self, file: BinaryIO) -> bool:
+        folder, begun = self.paths.folder, self.plan()
+        if (folder / SWAP).exists() or (folder / "replaced").exists():
+            raise BuildError(f"{folder} is of a build that was killed at its end; run it again without --part first")
+        if begun is None or ("probe" not in begun and not _has_finished_shards(self.paths)):  # nothing to go on from
+            check_only_own(folder)
+            self._set_aside(file)
+            remove_set_aside(folder)
+            return False
+        if not _have_same_plan(begun, self._shared_plan or {}):
+            unlike = difference(begun, self._shared_plan or {}, "remove that folder")
+            raise BuildError(f"{folder} holds an unfinished build {unlike}; no part removes the shards of others")
+        return True
+
+    def _set_aside(self, file: BinaryIO) -> None:
+        """Gives the folder another name, if it is still the one whose lock this is."""
+        folder = self.paths.folder
+        with suppress(OSError):  # another part has done so
+            if os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
+                folder.rename(self._unused_name())
+
+    def _unused_name(self) -> Path:
+        folder = self.paths.folder
+        return folder.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
+
+    # A dataset is replaced by the new one.
 
     @property
     def _replaced(self) -> Path:
         return self.paths.folder / "replaced"
 
     def _swap(self) -> None:
-        """Exchange the dataset at the destination for the new one; if that takes two renames, it is absent in between.
+        """Exchanges the dataset at the destination for the new one; if that takes two renames, it is absent in between.
 
         The folder's lock keeps a report from being recorded in one manifest and written to the other.
         """
@@ -160,62 +293,8 @@ class Staging:
                 self.paths.dataset.rename(self.out)
         remove(self.paths.folder / SWAP)
 
-    def _drop_replaced(self) -> None:
-        """Remove the old dataset's own files, and move all other files in its folder beside the destination."""
-        if not self._replaced.is_dir() or remove_dataset(self._replaced):
-            return
-        number = 1
-        while os.path.lexists(left := self.out.with_name(f"{self.out.name}.left-{number}")):
-            number += 1
-        self._replaced.rename(left)
-        self.left = left
-
-    def _hold(self) -> BinaryIO:
-        """Acquire the lock; retry if the build that held it has removed the file meanwhile."""
-        path = self.paths.folder / "lock"
-        while True:
-            if not os.path.lexists(self.paths.folder):
-                self.paths.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                check_made_by_build(self.paths.folder, has_plan(self.paths))
-                file = open_lock(path)
-            except FileNotFoundError:
-                continue
-            if not lock(file):
-                file.close()
-                raise BuildError(f"another build is writing {self.out}; wait for it to end")
-            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                try:
-                    check_only_own(self.paths.folder)
-                    self._mark(file)
-                    self.await_workers()
-                except BaseException:
-                    file.close()
-                    raise
-                return file
-            file.close()
-
-    def _mark(self, file: BinaryIO) -> None:
-        if os.fstat(file.fileno()).st_size != len(MARK):
-            file.truncate(0)
-            file.write(MARK)
-            sync(file)
-
-    def await_workers(self) -> None:
-        """Wait until no worker of a killed build, or one that was given up, can still be writing.
-
-        Raises:
-            BuildError: if that takes long.
-        """
-        until = time.monotonic() + _WAIT_FOR_WORKERS
-        with open_lock(self.paths.folder / "workers") as file:
-            while not lock(file):
-                if time.monotonic() > until:
-                    raise BuildError(f"workers of an earlier build are still writing {self.out}; end them first")
-                time.sleep(0.02)
-
     def _recover(self) -> None:
-        """Complete the swap of a build that was killed during its commit, or just after it."""
+        """Completes the exchange of a build that was killed during its commit, or just after it."""
         dataset, swap = self.paths.dataset, _json(self.paths.folder / SWAP)
         if swap is not None and (dataset / FILE_NAME).is_file() and _digest(dataset) != swap.get("manifest"):
             dataset.rename(self._replaced)  # already exchanged: this is the old one
@@ -226,60 +305,19 @@ class Staging:
         remove(self.paths.folder / SWAP)
         self._drop_replaced()
 
-
-def join_lists(
-    paths: BuildPaths, file: Callable[[str, int], Path], split: str, shards: Sequence[int], name: str
-) -> FileRecord:
-    """Concatenate the shards' lines into one file of the split.
-
-    Args:
-        paths: of the build.
-        file: ``BuildPaths.samples_file`` or ``BuildPaths.skipped_file``.
-        split: the split's name.
-        shards: the shards' numbers, in order.
-        name: the joined file's name.
-
-    Raises:
-        BuildError: if writing fails.
-    """
-    joined = paths.dataset / split / name
-    crc = size = 0
-    try:
-        joined.parent.mkdir(parents=True, exist_ok=True)
-        with moved_into_place(paths, joined) as out:
-            for part in (file(split, index) for index in shards):
-                with open(part, "rb") as lines:
-                    while block := lines.read(1 << 20):
-                        out.write(block)
-                        crc = crc32(block, crc)
-                        size += len(block)
-    except OSError as error:
-        raise BuildError(
-            f"cannot write {joined} ({error.strerror}); what is sealed is kept: make room, then run the same again"
-        ) from error
-    return FileRecord(bytes=size, crc32=f"{crc:08x}")
-
-
-@contextmanager
-def moved_into_place(paths: BuildPaths, place: Path) -> Iterator[BinaryIO]:
-    """A file that is written beside the dataset and then moved into it, durably.
-
-    So a dataset contains none that is unfinished, also if another process of the same build moves it away meanwhile.
-    """
-    partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
-    partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
-    try:
-        with open(partial, "xb") as file:
-            yield file
-            sync(file)
-        partial.replace(place)
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_folder(place.parent)
+    def _drop_replaced(self) -> None:
+        """Removes the old dataset's own files, and moves all other files in its folder beside the destination."""
+        if not self._replaced.is_dir() or remove_dataset(self._replaced):
+            return
+        number = 1
+        while os.path.lexists(left := self.out.with_name(f"{self.out.name}.left-{number}")):
+            number += 1
+        self._replaced.rename(left)
+        self.left = left
 
 
 def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
-    """Write the manifest of the new dataset.
+    """Writes the manifest of the new dataset.
 
     Raises:
         OSError: if a file system operation fails.
@@ -289,47 +327,51 @@ def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
 
 
 def killed_at_its_end(out: Path, plan: Mapping[str, Any]) -> bool:
-    """Whether a kill in the last steps of this build, or of a repair, may have left the folder beside a destination.
+    """Returns whether this build or a repair may have been killed in its last steps, and left the folder beside OUT.
 
     Then the destination may be complete, or temporarily missing, and the leftovers must be removed.
     """
-    paths = build_paths(out)
-    begun = plan_of(paths)
-    aside = any((paths.folder / name).exists() for name in ("replaced", SWAP))
-    return paths.folder.exists() and (aside or begun is None or is_of(begun, plan))
+    folder = staging_folder(out)
+    begun = _json(folder / PLAN)
+    aside = any((folder / name).exists() for name in ("replaced", SWAP))
+    return folder.exists() and (aside or begun is None or _is_of(begun, plan))
 
 
-def drop_leftovers(out: Path) -> None:
-    """Remove the leftovers of a killed repair, unless the folder is in use, or a build can resume from it."""
-    if os.path.lexists(staging_folder(out)):
+def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> None:
+    """Removes what a killed repair, or a killed part of this plan, has left beside a finished dataset.
+
+    The folder stays if it is in use, or if a build of another plan can resume from it.
+    """
+    folder = staging_folder(out)
+    if os.path.lexists(folder):
         with suppress(BuildError), Staging(out) as staging:
-            if staging.plan() is None:
+            begun = staging.plan()
+            if begun is None or (plan is not None and _is_of(begun, plan)):
                 staging.discard()
+    remove_set_aside(folder)
 
 
-def has_finished_shards(paths: BuildPaths) -> bool:
-    """Whether the build in a working folder has finished at least one shard."""
+def attend(paths: BuildPaths) -> BinaryIO:
+    """Returns a lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
+    file = open_lock(paths.folder / "workers")
+    while not lock(file, shared=True):
+        time.sleep(0.02)  # a starting build holds it to check for live workers
+    return file
+
+
+def _has_finished_shards(paths: BuildPaths) -> bool:
+    """Returns whether the build in a working folder has finished at least one shard."""
     return any((paths.folder / "notes").glob("*/*.json"))
 
 
-def is_of(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
-    """Whether a build has this recipe and source, regardless of versions."""
+def _is_of(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
+    """Returns whether a build has this recipe and source, regardless of versions."""
     return begun is not None and all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
 
 
-def build_paths(out: Path) -> BuildPaths:
-    """The paths in the working folder of a destination."""
-    return BuildPaths(staging_folder(out))
-
-
-def plan_of(paths: BuildPaths) -> dict[str, Any] | None:
-    """The plan of the build in a working folder; None if there is none that can be read."""
-    return _json(paths.folder / PLAN)
-
-
-def has_plan(paths: BuildPaths) -> bool:
-    """Whether a working folder contains the plan of a build."""
-    return {"recipe", "fingerprint"} <= (plan_of(paths) or {}).keys()
+def _have_same_plan(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Returns whether two builds make the same bytes; they may have been asked for by other words."""
+    return all(begun.get(key) == value for key, value in plan.items() if key != COMMAND)
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -341,13 +383,5 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _digest(dataset: Path) -> str:
-    """The SHA-256 of a dataset's manifest."""
+    """Returns the SHA-256 of a dataset's manifest."""
     return hashlib.sha256(read_regular(dataset / FILE_NAME)).hexdigest()
-
-
-def attend(paths: BuildPaths) -> BinaryIO:
-    """A lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
-    file = open_lock(paths.folder / "workers")
-    while not lock(file, shared=True):
-        time.sleep(0.02)  # a starting build holds it to check for live workers
-    return file

@@ -40,7 +40,7 @@ _OWN = re.compile(
 
 
 def check_made_by_build(folder: Path, has_plan: bool) -> None:
-    """Refuse a folder that was not created by a build: work in it begins with removing its content.
+    """Refuses a folder that was not created by a build: work in it begins with removing its content.
 
     A folder was created by a build if it contains the mark, or a plan as older builds wrote it without a mark, or
     nothing but folders and files with the names of a build's: that is what a build leaves that is killed before it
@@ -70,7 +70,7 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
 
 
 def check_only_own(folder: Path) -> None:
-    """Refuse files in the folders of a build that no build wrote. The caller holds the folder's lock.
+    """Refuses files in the folders of a build that no build wrote. The caller holds the folder's lock.
 
     Raises:
         BuildError: naming them.
@@ -81,7 +81,7 @@ def check_only_own(folder: Path) -> None:
 
 
 def remove_own(folder: Path) -> None:
-    """Remove a build's own files from ``notes`` and ``dataset``, and the folders that become empty.
+    """Removes a build's own files from ``notes`` and ``dataset``, and the folders that become empty.
 
     Raises:
         OSError: if a file system operation fails.
@@ -96,14 +96,14 @@ def remove_own(folder: Path) -> None:
 
 
 def remove_set_aside(folder: Path) -> None:
-    """Remove the folders beside a working folder that parts of a build have prepared, or set aside to be removed."""
+    """Removes the folders beside a working folder that parts of a build have prepared, or set aside to be removed."""
     for leftover in [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]:
         with suppress(OSError):  # another process is removing it, too
             remove_working_folder(leftover)
 
 
 def remove_working_folder(folder: Path) -> None:
-    """Remove a build's own files and the folder; the plan late, as it tells whose they are, and the lock last.
+    """Removes a build's own files and the folder; the plan late, as it tells whose they are, and the lock last.
 
     Raises:
         OSError: if a file system operation fails.
@@ -119,12 +119,12 @@ def remove_working_folder(folder: Path) -> None:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether this is a temporary file that a killed build left when it wrote the plan or the swap."""
+    """Returns whether this is a temporary file that a killed build left when it wrote the plan or the swap."""
     return any(is_partial(name, of) for of in (PLAN, SWAP))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bool]]:
-    """Every file and link in ``notes`` and ``dataset``, relative to the folder, and whether it belongs to a build."""
+    """Yields every file and link of a working folder, relative to it, and whether it belongs to a build."""
     for top in _BUILT:
         waiting = [top] if os.path.lexists(folder / top) else []
         while waiting:
@@ -140,7 +140,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _is_known(entry: os.DirEntry[str]) -> bool:
-    """Whether a build creates entries with this name and kind."""
+    """Returns whether a build creates entries with this name and kind."""
     if entry.name in _FOLDERS:
         return entry.is_dir(follow_symlinks=False)
     return (entry.name in _FILES or is_leftover(entry.name)) and entry.is_file(follow_symlinks=False)

@@ -25,11 +25,11 @@ class Transform(Protocol):
     """One step. Deterministic, thread-safe, picklable; the step determines the output shapes of all fields."""
 
     def __call__(self, sample: Sample) -> Sample:
-        """The sample after this step."""
+        """Returns the sample after this step."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize:
+class ResizeSample:
     """Resize like torchvision's ``Resize(size, antialias=True)``.
 
     Attributes:
@@ -45,11 +45,11 @@ class Resize:
         _check_interpolation(self)
 
     def __call__(self, sample: Sample) -> Sample:
-        """The sample with its short side (or both sides) resized to ``size``."""
+        """Returns the sample with its short side (or both sides) resized to ``size``."""
         return resize_sample(sample, self.target(size_of(sample)), self.interpolation)
 
     def target(self, have: Size) -> Size:
-        """The output (height, width) for an image of size ``have``."""
+        """Returns the output (height, width) for an image of size ``have``."""
         if isinstance(self.size, tuple):
             return self.size
         short, long = sorted(have)
@@ -58,7 +58,7 @@ class Resize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shrink:
+class ShrinkSample:
     """Resize the short side to ``size`` where it is longer, keeping the aspect ratio; smaller images stay as they are.
 
     Attributes:
@@ -75,14 +75,14 @@ class Shrink:
         _check_interpolation(self)
 
     def __call__(self, sample: Sample) -> Sample:
-        """The sample with its short side resized to at most ``size``."""
+        """Returns the sample with its short side resized to at most ``size``."""
         if min(size_of(sample)) <= self.size:
             return sample
-        return Resize(size=self.size, interpolation=self.interpolation)(sample)
+        return ResizeSample(size=self.size, interpolation=self.interpolation)(sample)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CenterCrop:
+class CenterCropSample:
     """Crop the center like torchvision's ``CenterCrop(size)``; a smaller image is padded with ``fill``."""
 
     size: int | tuple[int, int]
@@ -93,17 +93,17 @@ class CenterCrop:
         _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
-        """The center [height, width] of the sample."""
+        """Returns the center [height, width] of the sample."""
         return cut_sample(sample, self.window(size_of(sample)), self.fill)
 
     def window(self, have: Size) -> Window:
-        """The center window in an image of size ``have``."""
+        """Returns the center window in an image of size ``have``."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         return middle(have[0], height), middle(have[1], width), height, width
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pad:
+class PadSample:
     """Pad like torchvision's ``Pad(padding, fill)``: padding is one number, or (left, top, right, bottom)."""
 
     padding: int | tuple[int, int, int, int]
@@ -119,14 +119,14 @@ class Pad:
         _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
-        """The sample with a border."""
+        """Returns the sample with a border."""
         left, top, right, bottom = (self.padding,) * 4 if isinstance(self.padding, int) else self.padding
         height, width = size_of(sample)
         return cut_sample(sample, (-top, -left, height + top + bottom, width + left + right), self.fill)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letterbox:
+class LetterboxSample:
     """Fit the whole image into ``size``, keeping the aspect ratio, and pad the rest evenly with ``fill``.
 
     Attributes:
@@ -145,7 +145,7 @@ class Letterbox:
         _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
-        """The whole image, centered on a canvas of ``size``."""
+        """Returns the whole image, centered on a canvas of ``size``."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         have_height, have_width = size_of(sample)
         scale = min(height / have_height, width / have_width)
@@ -159,7 +159,7 @@ class Letterbox:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grayscale:
+class GrayscaleSample:
     """Convert to gray like torchvision's ``Grayscale``: 0.2989 R + 0.587 G + 0.114 B; 3 channels repeat it."""
 
     num_output_channels: int = 1
@@ -169,7 +169,7 @@ class Grayscale:
             raise RecipeError(f"Grayscale: num_output_channels is {self.num_output_channels!r}; use 1 or 3")
 
     def __call__(self, sample: Sample) -> Sample:
-        """The sample with a gray image."""
+        """Returns the sample with a gray image."""
         gray = torchvision_functional().rgb_to_grayscale_image(
             images_of(sample), num_output_channels=self.num_output_channels
         )
@@ -177,13 +177,18 @@ class Grayscale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RGB:
+class RGBSample:
     """Convert to three channels like torchvision's ``RGB``: a gray image is repeated."""
 
     def __call__(self, sample: Sample) -> Sample:
-        """The sample with an image of three channels."""
+        """Returns the sample with an image of three channels."""
         images = torchvision_functional().grayscale_to_rgb_image(images_of(sample))
         return replace(sample, fields={**sample.fields, "images": images})
+
+
+def _step_name(step: type[Any]) -> str:
+    """Returns the name of a step in recipes."""
+    return step.__name__.removesuffix("Sample")
 
 
 class TransformChain:
@@ -197,14 +202,23 @@ class TransformChain:
     """
 
     STEPS: ClassVar[Mapping[str, type[Any]]] = {
-        step.__name__: step for step in (Resize, Shrink, CenterCrop, Pad, Letterbox, Grayscale, RGB)
+        _step_name(step): step
+        for step in (
+            ResizeSample,
+            ShrinkSample,
+            CenterCropSample,
+            PadSample,
+            LetterboxSample,
+            GrayscaleSample,
+            RGBSample,
+        )
     }
 
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
         self.steps = _joined([_make(spec) for spec in specs])
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
-        """The sample after every step; its image is in ``out``, uint8 [C, H, W], if the last step can write to it."""
+        """Applies every step; the image is in ``out``, uint8 [C, H, W], if the last step can write to it."""
         for step in self.steps:
             if isinstance(step, _ResizedMiddle) and step is self.steps[-1]:
                 return step(sample, out)
@@ -216,11 +230,11 @@ class TransformChain:
 class _ResizedMiddle:
     """A Resize followed by a CenterCrop; computes only the pixels that are kept, with identical bits."""
 
-    resize: Resize
-    crop: CenterCrop
+    resize: ResizeSample
+    crop: CenterCropSample
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
-        """The center of the resized sample, with its image in ``out`` if possible."""
+        """Returns the center of the resized sample, with its image in ``out`` if possible."""
         size = self.resize.target(size_of(sample))
         window = self.crop.window(size)
         if not is_inside(window, size):
@@ -229,10 +243,10 @@ class _ResizedMiddle:
 
 
 def _joined(steps: Sequence[Transform]) -> list[Transform]:
-    """The steps, with every Resize and CenterCrop pair fused."""
+    """Returns the steps, with every Resize and CenterCrop pair fused."""
     joined: list[Transform] = []
     for step in steps:
-        if isinstance(step, CenterCrop) and joined and isinstance(joined[-1], Resize):
+        if isinstance(step, CenterCropSample) and joined and isinstance(joined[-1], ResizeSample):
             joined[-1] = _ResizedMiddle(resize=joined[-1], crop=step)
         else:
             joined.append(step)
@@ -280,7 +294,7 @@ def _check_size(step: Any) -> None:
     sizes = step.size if isinstance(step.size, tuple) else (step.size,) * 2
     if len(sizes) != 2 or any(type(size) is not int or not 1 <= size <= _MOST for size in sizes):
         raise RecipeError(
-            f"{type(step).__name__}: size is {step.size!r}; use pixels, an integer from 1 to {_MOST:,}, "
+            f"{_step_name(type(step))}: size is {step.size!r}; use pixels, an integer from 1 to {_MOST:,}, "
             "or [height, width]"
         )
 
@@ -288,10 +302,10 @@ def _check_size(step: Any) -> None:
 def _check_interpolation(step: Any) -> None:
     if not isinstance(step.interpolation, str) or step.interpolation not in INTERPOLATIONS:
         raise RecipeError(
-            f"{type(step).__name__}: interpolation is {step.interpolation!r}; use one of {choices(INTERPOLATIONS)}"
+            f"{_step_name(type(step))}: interpolation is {step.interpolation!r}; use one of {choices(INTERPOLATIONS)}"
         )
 
 
 def _check_fill(step: Any) -> None:
     if type(step.fill) is not int or not 0 <= step.fill <= 255:
-        raise RecipeError(f"{type(step).__name__}: fill is {step.fill!r}; use an integer from 0 to 255")
+        raise RecipeError(f"{_step_name(type(step))}: fill is {step.fill!r}; use an integer from 0 to 255")

@@ -12,7 +12,7 @@ from mmload.errors import DamagedError, RecipeError, UsageError
 from mmload.sources.decode import Decoder
 from mmload.sources.files import inner_name
 
-FILE_KINDS = ("imagefolder", "voc", "cifar10", "cifar100", "manifest")
+FILE_KINDS = ("imagefolder", "voc", "cifar10", "cifar100", "list")
 """The sources that only read files in their own folder."""
 
 _ASKS = {"download": "to download the source", "allow_outside": "to read files outside the source's folder"}
@@ -20,7 +20,7 @@ _SHOWN = 200
 
 
 def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) -> BuildRecipe:
-    """The recipe in a dataset's manifest, for reading its source again. Imports nothing that the recipe names.
+    """Returns the recipe in a dataset's manifest, to read its source again. Imports nothing that the recipe names.
 
     Args:
         recipe: as in the manifest.
@@ -42,7 +42,7 @@ def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) ->
 
 
 def checked_recipe(recipe: Mapping[str, Any], dataset: str | Path) -> BuildRecipe:
-    """The recipe in a dataset's manifest, for display.
+    """Returns the recipe in a dataset's manifest, for display.
 
     Raises:
         DamagedError: if it is not a valid recipe.
@@ -57,7 +57,7 @@ def checked_recipe(recipe: Mapping[str, Any], dataset: str | Path) -> BuildRecip
 
 
 def _asked(recipe: BuildRecipe) -> list[str]:
-    """The operations beyond reading files in the source's folder, as text."""
+    """Returns the operations beyond reading files in the source's folder, as text."""
     if recipe.kind == "python":
         return [f"to run Python code: {_shown(recipe.options)}"]
     if recipe.kind not in FILE_KINDS:

@@ -16,26 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import ShardJob, ShardPlan, most_samples, plan_shards
-from mmload.builder.source_splits import splits_of
+from mmload.builder.shard_job import ShardJob
+from mmload.builder.shard_layout import ShardPlan, plan_shards
+from mmload.builder.shard_writer import (
+    BuildPaths,
+    Chunk,
+    bytes_of,
+    samples_lines,
+    variable_parts,
+)
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import recipe_of
 from mmload.errors import BuildError, DamagedError, StoreError, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
 from mmload.store.checksum import file_crc32
-from mmload.store.dataset_files import DatasetFile, dataset_files
-from mmload.store.field_files import files_of
-from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
-from mmload.store.shard_writer import (
-    BuildPaths,
-    Chunk,
-    bytes_of,
-    samples_lines,
-    whole_parts,
-)
-from mmload.store.whole_rows import WholeRows
+from mmload.store.manifest import SAMPLES_NAME, DatasetFile, Manifest, SplitRecord, dataset_files, read, shard_name
+from mmload.store.shard_table import files_of
+from mmload.store.variable_rows import VariableRows
 
 Progress = Callable[[int, int], None]
 """Called with (bytes or samples done, all of them)."""
@@ -62,7 +62,7 @@ class Fault:
 
 
 def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]:
-    """Check that every file of a dataset exists and has the size and checksum of the manifest.
+    """Checks that every file of a dataset exists and has the size and checksum of the manifest.
 
     Args:
         path: the dataset's folder.
@@ -89,7 +89,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]
 
 
 def check_trust(path: str | Path, trust: bool) -> None:
-    """Check that a dataset's recipe requires no further permissions; :func:`compare` and repair check this first.
+    """Checks that a dataset's recipe requires no further permissions; :func:`compare` and repair check this first.
 
     Raises:
         UsageError: if the dataset requires permissions that only ``trust`` grants.
@@ -106,7 +106,7 @@ def compare(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Fault]:
-    """Decode the source again and compare every stored byte with it.
+    """Decodes the source again and compares every stored byte with it.
 
     Args:
         path: the dataset's folder.
@@ -148,7 +148,7 @@ def compare(
 
 
 def _fault(file: DatasetFile, root: Path) -> str | None:
-    """The fault of a file, or None."""
+    """Returns the fault of a file, or None."""
     path = root / file.name
     try:
         status = path.stat()
@@ -179,7 +179,7 @@ class _StoredShard:
         self.row = 0
 
     def differs(self, chunk: Chunk) -> str | None:
-        """How the rows of the chunk differ from the stored ones, or None."""
+        """Says how the rows of the chunk differ from the stored ones; None if they do not."""
         first, self.row = self.row, self.row + len(chunk.samples)
         for row, line in enumerate(samples_lines(chunk).splitlines(keepends=True), first):
             if row >= self.rows or line != self.lines[row]:
@@ -187,7 +187,7 @@ class _StoredShard:
                 return f"row {row} is {line.decode().strip()} in the source, and was {was} at the build"
         for name in self.fields if chunk.samples else ():
             fresh = chunk.fields[name]
-            if isinstance(fresh, WholeRows):
+            if isinstance(fresh, VariableRows):
                 found = self._whole(name, fresh, first)
             else:
                 rows = np.frombuffer(bytes_of(fresh), np.uint8)
@@ -198,12 +198,12 @@ class _StoredShard:
                 return f"{name} of row {first + found} differs from {chunk.samples[found][0]} in the source"
         return None
 
-    def _whole(self, name: str, rows: WholeRows, first: int) -> int | None:
-        """As :meth:`_compared`, of rows of their own sizes."""
+    def _whole(self, name: str, rows: VariableRows, first: int) -> int | None:
+        """Compares rows of their own sizes with the stored ones; returns what :meth:`_compared` does."""
         before = self.bytes.get(name, 0)
         self.bytes[name] = before + len(rows.bytes)
         least = len(rows)
-        for file, fresh in whole_parts(name, rows, before).items():
+        for file, fresh in variable_parts(name, rows, before).items():
             if file not in self.files:
                 continue
             of_bytes = not self.files[file].counted
@@ -216,7 +216,7 @@ class _StoredShard:
         return least
 
     def _compared(self, file: str, lines: npt.NDArray[np.uint8], first: int) -> int | None:
-        """The first of these elements, uint8 [n, bytes], that is stored otherwise, or n; None: fewer are stored."""
+        """Finds the first of these elements, uint8 [n, bytes], that differs, or n; None: fewer are stored."""
         stored = self._read(file, first * lines.shape[1], lines.size)
         if stored.size != lines.size:
             return None
@@ -224,7 +224,7 @@ class _StoredShard:
         return int(different[0]) if different.size else len(lines)
 
     def left_over(self) -> str | None:
-        """A message if rows are stored that the source no longer has, else None."""
+        """Returns a message if rows are stored that the source no longer has, else None."""
         return f"{counted(self.rows, 'row')} stored, the source gives {self.row}" if self.row < self.rows else None
 
     def _read(self, name: str, offset: int, size: int) -> np.ndarray:
@@ -237,17 +237,17 @@ class _StoredShard:
 
 
 def _byte_rows(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The bytes of each element, uint8 [n, bytes]; n is at least 1."""
+    """Returns the bytes of each element, uint8 [n, bytes]; n is at least 1."""
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 
 def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
-    """The recipe of a dataset with the source's root, restricted to trusted operations."""
+    """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
     return replace(recipe_of(manifest.recipe, path, trust=trust), root=source)
 
 
 def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[ShardJob, list[ShardPlan]]:
-    """The job that built the dataset, over the current source, and its plans.
+    """Returns the job that built the dataset, over the current source, and its plans.
 
     Raises:
         BuildError: if the source no longer has the splits, or as many samples in them.
@@ -262,9 +262,7 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
                 f"{recipe.root} has {have} of split {name}, the dataset was built from {samples}; "
                 "give the source that it was built from"
             )
-        if not record.shard_samples and any(spec.own_sizes for spec in record.fields.values()):
-            raise DamagedError(f"{paths.folder} is damaged: split {name} has whole photographs and no shard_samples")
-        planned = plan_shards(name, samples, record.shard_samples or most_samples(record.fields, recipe.shard_bytes))
+        planned = plan_shards(name, samples, record.shard_samples)
         if len(planned) != len(record.shards):
             have = counted(len(record.shards), "shard")
             raise DamagedError(f"split {name} has {have}, {len(planned)} were planned")

@@ -15,21 +15,16 @@ import typer
 from typer.core import TyperGroup
 
 import mmload
-from mmload.cli.bench import bench
-from mmload.cli.bench_build import bench_build
-from mmload.cli.browse import browse
+from mmload.cli.bench import bench, bench_build
 from mmload.cli.build import build
-from mmload.cli.export import export
-from mmload.cli.info import info
+from mmload.cli.copies import export, pull, push
+from mmload.cli.info import info, where
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
-from mmload.cli.preview import preview
-from mmload.cli.push import pull, push
-from mmload.cli.repair import repair
-from mmload.cli.report import report
 from mmload.cli.terminal import last_resort, show
-from mmload.cli.verify import verify
-from mmload.cli.where import where
+from mmload.cli.verify import repair, verify
+from mmload.cli.view import browse, preview, report
+from mmload.cli.waiting import announce_if_slow
 from mmload.errors import UsageError
 
 
@@ -37,7 +32,7 @@ class _WordPairs(TyperGroup):
     """Commands whose names may have two words: ``bench build`` besides ``bench``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the words begin with, the longer name first."""
+        """Returns the command that the words begin with, the longer name first."""
         pair = " ".join(args[:2])
         return super().resolve_command(ctx, [pair, *args[2:]] if pair in self.commands else args)
 
@@ -57,7 +52,7 @@ _Misread: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main() -> None:
-    """Run the command line and exit; every error becomes one line unless ``--debug`` is given."""
+    """Runs the command line and exits; every error becomes one line unless ``--debug`` is given."""
     arguments = sys.argv[1:]
     words = [word for word in arguments if word != "--debug"]
     with last_resort("--debug" in arguments):
@@ -69,7 +64,7 @@ def main() -> None:
 
 
 def _misread(error: Any, words: list[str]) -> str:
-    """Typer's message of several lines as one line, with the invalid value, which it leaves out."""
+    """Shortens typer's message to one line, and adds the invalid value, which typer leaves out."""
     message = " ".join(error.format_message().split())
     for name in getattr(getattr(error, "param", None), "opts", ()):
         for word, after in zip(words, [*words[1:], ""], strict=True):
@@ -91,8 +86,7 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-) -> None:
-    """Shown by --help."""
+) -> None: ...
 
 
 for command in (build, verify, repair, info, where, preview, report, browse, export, push, pull, parity, bench):
@@ -110,4 +104,4 @@ def demo(
     from mmload.cli.demo import run
 
     with interruptible("run it again to start afresh"):
-        run(folder, show)
+        run(folder, show, slow=announce_if_slow)

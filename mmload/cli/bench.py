@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from mmload.cli import bench_options as given
+import typer
+
+from mmload.cli import bench_options as options
+from mmload.cli.bench_options import JsonFile
 from mmload.cli.interrupt import fail, interruptible
+from mmload.cli.options import DecodingThreads, on_a_disk
 from mmload.cli.terminal import check_target, show, status_line
-from mmload.errors import UsageError
+from mmload.cli.waiting import announce
+from mmload.errors import MmloadError, UsageError, counted
+from mmload.runtime.byte_sizes import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mmload.bench import Options, Record
+    from mmload.bench import BenchOptions, Record
 
-_RAW = ("samples", "training")
+_RAW = ("samples", "beside_turns", "training")
 
 
 def bench(
-    dataset: given.Dataset = None,
-    source: given.Source = None,
-    compare: given.Compare = None,
-    split: given.Split = None,
-    augment: given.Augment = "crop",
-    recipe: given.Recipe = None,
-    crop: given.Crop = None,
-    padding: given.Padding = 0,
-    size: given.Size = None,
-    batch_size: given.BatchSize = 64,
-    epochs: given.Epochs = None,
-    images: given.Images = None,
-    workers: given.Workers = "0,2,4",
-    threads: given.Threads = None,
-    device: given.Device = None,
-    cold: given.Cold = False,
-    train: given.Train = None,
-    time_budget: given.TimeBudget = None,
-    quick: given.Quick = False,
-    json_file: given.JsonFile = None,
-    plot: given.Plot = None,
-    keep: given.KeepRecord = False,
+    dataset: options.Dataset = None,
+    source: options.Source = None,
+    compare: options.Compare = None,
+    split: options.Split = None,
+    augment: options.Augment = "crop",
+    recipe: options.Recipe = None,
+    crop: options.Crop = None,
+    padding: options.Padding = 0,
+    size: options.Size = None,
+    batch_size: options.BatchSize = 64,
+    epochs: options.Epochs = None,
+    images: options.Images = None,
+    workers: options.Workers = "0,2,4",
+    threads: options.Threads = None,
+    device: options.Device = None,
+    cold: options.Cold = False,
+    beside: options.Beside = None,
+    train: options.Train = None,
+    time_budget: options.TimeBudget = None,
+    quick: options.Quick = False,
+    json_file: options.JsonFile = None,
+    plot: options.Plot = None,
+    keep: options.KeepRecord = False,
 ) -> None:
     """Measure the stored dataset against stock and other loaders, like for like, and say where the limit is.
 
@@ -59,12 +68,12 @@ def bench(
         raise UsageError("--record keeps the results in a dataset, and none is given; name one, or write --json FILE")
     _check_outputs(json_file, plot, dataset, source)
     began = time.monotonic()  # of the time budget: the imports are part of it
-    from mmload.bench import Options, table
+    from mmload.bench import BenchOptions, table
     from mmload.bench.options import check_count
     from mmload.store.manifest import read
 
     check_count("--size", size)
-    options = Options(
+    options = BenchOptions(
         split=split,
         augment=augment,
         recipe=recipe,
@@ -77,10 +86,12 @@ def bench(
         threads=threads,
         device=device,
         cold=cold,
+        beside=beside,
         train=train,
         time_budget=time_budget,
         quick=quick,
     )
+    announce(_length_of(options))
     contents = read(dataset).contents if keep and dataset is not None else ""  # so that no other dataset gets it
     with interruptible("nothing was changed"), status_line() as progress:
         record = _measure(dataset, source, size, options, progress, began)
@@ -93,11 +104,19 @@ def bench(
         fail(_all_failed(record), 1)
 
 
+def _length_of(options: BenchOptions) -> str:
+    """Says how long a bench takes, before it begins."""
+    plan = options.plan()
+    beside = ", alone and beside other threads" if plan.beside else ""
+    shorter = "" if options.quick else "; --quick takes 60 s, --time-budget SECONDS as long as you say"
+    return f"measuring for about {plan.budget:g} s, {counted(plan.epochs, 'epoch')} of each loader{beside}{shorter}"
+
+
 def _measure(
     dataset: Path | None,
     source: Path | None,
     size: int | None,
-    options: Options,
+    options: BenchOptions,
     progress: Callable[[str], None],
     began: float,
 ) -> Record:
@@ -121,14 +140,14 @@ def _compare(files: tuple[Path, Path], unused: tuple[Path | None, ...]) -> None:
     if any(each is not None for each in unused):
         raise UsageError("--compare shows two records and measures nothing; leave the other arguments out")
     from mmload.bench import read_record
-    from mmload.bench.compare import compare
+    from mmload.bench.report import compare
 
     records = [read_record(file) for file in files]
     show(*compare(records[0], records[1], (str(files[0]), str(files[1]))).split("\n"))
 
 
 def _write(record: Record, json_file: Path | None, plot: Path | None) -> list[str]:
-    """Write what was asked for; lines that name it."""
+    """Writes the requested files; returns the lines that name them."""
     from mmload.bench import write_record
 
     lines = []
@@ -136,7 +155,7 @@ def _write(record: Record, json_file: Path | None, plot: Path | None) -> list[st
         write_record(record, json_file)
         lines.append(f"record: {json_file}")
     if plot is not None:
-        from mmload.bench.chart import draw
+        from mmload.bench.report import draw
 
         draw(record, plot)
         lines.append(f"chart: {plot}")
@@ -144,8 +163,8 @@ def _write(record: Record, json_file: Path | None, plot: Path | None) -> list[st
 
 
 def _keep(dataset: Path, record: Record, contents: str) -> None:
-    """Keep the record in the dataset's card, without the raw data of each turn."""
-    from mmload.store.card import write_card
+    """Keeps the record in the dataset's card, without the raw data of each turn."""
+    from mmload.store.manifest import write_card
 
     body = record.as_json()
     results = [{key: value for key, value in row.items() if key not in _RAW} for row in body["results"]]
@@ -154,11 +173,11 @@ def _keep(dataset: Path, record: Record, contents: str) -> None:
 
 
 def _check_outputs(json_file: Path | None, plot: Path | None, *inputs: Path | None) -> None:
-    """Check the files of results before minutes of measuring."""
+    """Checks the files of results before minutes of measuring."""
     for name, path in (("--json", json_file), ("--plot", plot)):
         check_target(name, path, *inputs)
     if plot is not None:
-        from mmload.bench.chart import check_plot
+        from mmload.bench.report import check_plot
 
         check_plot(plot)
 
@@ -171,3 +190,54 @@ def _numbers(text: str) -> tuple[int, ...]:
     if min(numbers) < 0:
         raise UsageError(f"--workers is {text!r}; give integers, as in 0,2,4")
     return tuple(numbers)
+
+
+MOST_LINKS = 1_000_000
+"""Links to photographs that ``bench build`` makes, one an image."""
+
+_ROOM = 1.25  # times the pixels of all rows: labels, links and file systems need some, too
+
+
+def bench_build(
+    source: Annotated[Path, typer.Option(help="A folder of class folders of images.", callback=on_a_disk)],
+    size: Annotated[int, typer.Option(help="Pixels of the square rows.")] = 256,
+    images: Annotated[int, typer.Option(help="Images of a round at least; fewer are repeated.")] = 1200,
+    rounds: Annotated[int, typer.Option(help="Measured rounds, after one to warm up.")] = 5,
+    threads: DecodingThreads = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Also Ray Data, and mmload's build as Ray tasks, on this machine.")
+    ] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
+    check_target("--json", json_file, source)
+    from mmload.bench.options import check_count
+    from mmload.runtime.thread_pools import check_threads
+
+    check_count("--size", size)
+    check_count("--images", images, MOST_LINKS)
+    check_count("--rounds", rounds)
+    check_threads(threads)
+    _check_room(size, images)
+    from mmload.bench.building import run
+
+    with interruptible("nothing was changed"), status_line() as progress:
+        record = run(source, size=size, images=images, rounds=rounds, threads=threads, on_ray=ray, progress=progress)
+    written = []
+    if json_file is not None:
+        from mmload.bench.record import write_json
+
+        write_json(record.as_json(), json_file)
+        written = [f"record: {json_file}"]
+    show(*record.table().split("\n"), *written)
+
+
+def _check_room(size: int, images: int) -> None:
+    """Checks that the rows fit where temporary files go; a full disk would kill the tutorial's loop."""
+    place = Path(tempfile.gettempdir())
+    need, free = int(_ROOM * images * 3 * size * size), shutil.disk_usage(place).free
+    if need > free:
+        raise MmloadError(
+            f"{counted(images, 'image')} of {size} x {size} take {bytes_text(need)} of temporary files, "
+            f"{bytes_text(free)} are free in {place}; set TMPDIR to a place with more, or lower --images or --size"
+        )

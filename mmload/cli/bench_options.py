@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from mmload.cli.options import on_a_disk
+from mmload.cli.options import dataset_on_a_disk, on_a_disk
 
 # What is measured.
 
-Dataset = Annotated[Path | None, typer.Argument(help="A built dataset; write ./build for one called build.")]
+Dataset = Annotated[
+    Path | None, typer.Argument(help="A built dataset; write ./build for one called build.", callback=dataset_on_a_disk)
+]
 Source = Annotated[
     Path | None,
     typer.Option(
@@ -31,7 +33,7 @@ Recipe = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="A training recipe of mmload.recipes in place of --augment, such as simclr; or your own MODULE:FUNCTION.",
+        help="A training recipe of mmload.presets in place of --augment, such as simclr; or your own MODULE:FUNCTION.",
     ),
 ]
 Crop = Annotated[int | None, typer.Option(help="Pixels of the square crop; 7/8 of the stored side.")]
@@ -57,12 +59,23 @@ Device = Annotated[str | None, typer.Option(help="Where batches go: cpu or cuda;
 Cold = Annotated[
     bool, typer.Option("--cold", help="Evict all files from the page cache before every epoch, and prove it.")
 ]
+Beside = Annotated[
+    bool | None,
+    typer.Option(
+        "--beside/--no-beside",
+        help="Beside a thread of Python and one of small torch operations, too; unless --quick or --cold.",
+    ),
+]
 Train = Annotated[
     str | None,
-    typer.Option(metavar="MODEL", help="Train this torchvision model from each: how long does it wait for data?"),
+    typer.Option(
+        metavar="MODEL",
+        help="Train this torchvision model, or small, from each: how long is a step, how long does it wait for data?",
+    ),
 ]
 TimeBudget = Annotated[
-    float | None, typer.Option(help="Seconds for all of it, starting included; 300, or 60 with --quick.")
+    float | None,
+    typer.Option(help="Seconds for all of it, starting included; 600, 300 if not beside threads, 60 with --quick."),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer images, one epoch: a first look.")]
 

@@ -1,159 +1,106 @@
-"""The ``mmload build`` command."""
+"""The ``mmload build`` command: its options are those of :class:`~mmload.builder.options.BuildOptions`."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
 
 from mmload.builder import recipe as recipes
-from mmload.builder.whole_layout import layout_of
-from mmload.cli import build_options as given
-from mmload.cli.build_advice import show_advice
+from mmload.builder.options import BuildOptions, declarations
 from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
-from mmload.cli.options import DecodingThreads
 from mmload.cli.terminal import note, progress_bar, show
-from mmload.cloud.urls import place
 from mmload.errors import UsageError, counted
-from mmload.runtime.byte_sizes import parse_bytes
+from mmload.remote.urls import place
+from mmload.runtime.byte_sizes import bytes_text
 
 if TYPE_CHECKING:
+    from mmload.bench.sample import Layout
+    from mmload.builder.parts import PartReport
     from mmload.builder.pipeline import BuildReport
 
+_ADVISED_SIZE = 256
 
-def build(
-    words: given.Words = None,
-    config: given.Config = None,
-    size: given.Size = None,
-    layout: given.Layout = None,
-    encode: given.Encode = None,
-    quality: given.Quality = None,
-    raw_share: given.RawShare = None,
-    val_fraction: given.ValFraction = None,
-    seed: given.Seed = None,
-    allow_empty: given.AllowEmpty = False,
-    task: given.Task = None,
-    labels: given.Labels = None,
-    dataset: given.PythonDataset = None,
-    download: given.Download = False,
-    setting: given.Setting = None,
-    threads: DecodingThreads = None,
-    processes: given.Processes = None,
-    shard_size: given.ShardSize = None,
-    shuffle_seed: given.ShuffleSeed = None,
-    exif_orient: given.ExifOrient = False,
-    decode: given.Decode = None,
-    on_error: given.OnError = "fail",
-    max_errors: given.MaxErrors = None,
-    exclude: given.Exclude = None,
-    overwrite: given.Overwrite = False,
-    advise: given.Advise = False,
-    engine: given.Engine = "local",
-    address: given.Address = None,
-    part: given.Part = None,
-    commit: given.Commit = False,
-) -> None:
+
+def build(**given: Any) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
-    named = {
-        "val_fraction": val_fraction,
-        "seed": seed,
-        "allow_empty": allow_empty or None,
-        "task": task,
-        "labels": labels,
-        "dataset": dataset,
-        "download": download or None,
-    }
-    options = {key: value for key, value in named.items() if value is not None} | _settings(setting or [])
-    if advise and words and len(words) == 2:
-        words = [*words, "DATASET"]
-    store = {"layout": layout, "encode": encode, "quality": quality, "raw_share": raw_share}
-    recipe = _recipe(words or [], config, size, store, options)
-    recipe = _with_options(recipe, shard_size, shuffle_seed, exif_orient, decode)
-    if advise:
-        show_advice(recipe, size, store, threads)
+    options = BuildOptions(**given)
+    recipe = _recipe(options)
+    if options.advise:
+        _show_advice(recipe, options)
         return
-    _check_parts(part, commit, overwrite)
     how: dict[str, Any] = {
-        "on_error": on_error,
-        "max_errors": max_errors,
-        "exclude": exclude,
+        "on_error": options.on_error,
+        "max_errors": options.max_errors,
+        "exclude": options.exclude,
         "command": sys.argv[1:],
-        **_where(engine, address, threads, processes, in_parts=part is not None or commit),
+        **_where(options),
     }
     with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
-        if part is not None or commit:
+        if options.in_parts:
             from mmload.builder.parts import build_part
 
-            built_part = build_part(recipe, part, progress=progress, **how)
+            part = build_part(recipe, options.part, progress=progress, **how)
         else:
             from mmload.builder.pipeline import build as run
 
-            report = run(recipe, overwrite=overwrite, progress=progress, **how)
-    if part is not None or commit:
-        from mmload.cli import summary
-
-        show(summary.of_part(built_part))
-        if built_part.manifest is not None:
-            show_splits(built_part.out)
+            report = run(recipe, overwrite=options.overwrite, progress=progress, **how)
+    if options.in_parts:
+        _show_part(part)
     else:
         _show_build(report, recipe)
 
 
-def _check_parts(part: str | None, commit: bool, overwrite: bool) -> None:
-    """Refuse options that exclude each other."""
-    if part is not None and commit:
-        raise UsageError("--part builds and --commit does not; give one of them")
-    if overwrite and (part is not None or commit):
-        raise UsageError(
-            "--overwrite with --part or --commit would remove what other parts have built; remove OUT first, once"
-        )
+def _parameters() -> Iterator[inspect.Parameter]:
+    """Returns the parameters of the command, as typer reads them: all options but those of recipe files alone."""
+    hints, declared = get_type_hints(BuildOptions), declarations()
+    for option in fields(BuildOptions):
+        its = declared[option.name]
+        info: Any = typer.Argument if not its.flag else typer.Option
+        words = (its.flag,) if its.flag else ()
+        if its.flag or not its.table:
+            yield inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=Annotated[hints[option.name], info(*words, help=its.help, metavar=its.metavar or None)],
+            )
 
 
-def _where(
-    engine: str, address: str | None, threads: int | None, processes: int | None, *, in_parts: bool
-) -> dict[str, Any]:
-    """The arguments that say where shards are built."""
-    if engine == "local":
-        if address is not None:
-            raise UsageError("--address is of a Ray cluster; add --engine ray, or leave it out")
-        return {"threads": threads, "processes": processes}
-    if engine != "ray":
-        raise UsageError(f"--engine is {engine!r}; use local or ray")
-    if in_parts or processes is not None:
-        other = "--part and --commit build" if in_parts else "--processes builds"
-        raise UsageError(f"{other} without a cluster; leave it out with --engine ray, which divides the shards itself")
+build.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]  # inspect.signature reads it
+build.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters()}
+
+
+def _where(options: BuildOptions) -> dict[str, Any]:
+    """Returns the arguments that say where shards are built."""
+    if options.engine == "local":
+        return {"threads": options.threads, "processes": options.processes}
     from mmload.builder.ray_engine import RayEngine
 
-    made = RayEngine(address=address, threads=1 if threads is None else threads)
+    made = RayEngine(address=options.address, threads=1 if options.threads is None else options.threads)
     note(made.note)
     return {"engine": made}
 
 
-def _recipe(
-    words: list[str],
-    config: Path | None,
-    size: str | None,
-    store: Mapping[str, object],
-    options: Mapping[str, object],
-) -> recipes.BuildRecipe:
-    """The recipe of a file, or of words, with the source's options."""
-    for key, value in {"size": size, **store}.items():
-        if config and value is not None:
-            name = key.replace("_", "-")
-            raise UsageError(f"--{name} and --config are both given; {config} says what happens to the images")
-    recipe = _recipe_of_config(config, words) if config else _recipe_of_words(words, size, store, options)
-    return replace(recipe, options={**recipe.options, **options})
+def _recipe(options: BuildOptions) -> recipes.BuildRecipe:
+    """Returns the recipe of a file, or of words, with what the options say on top."""
+    source = options.table("source") | _settings(options.setting or [])
+    recipe = _recipe_of_config(options) if options.config else _recipe_of_words(options, source)
+    return recipes.with_tables(recipe, source, options.table("decode"), options.table("store"))
 
 
 def _settings(pairs: list[str]) -> dict[str, object]:
-    """KEY=VALUE words; a value is TOML where it can be (2007, true, ["a", "b"]), else the text itself."""
+    """Parses KEY=VALUE words; a value is TOML where it can be (2007, true, ["a", "b"]), else the text itself."""
     settings: dict[str, object] = {}
     for pair in pairs:
         key, found, text = pair.partition("=")
@@ -167,23 +114,25 @@ def _settings(pairs: list[str]) -> dict[str, object]:
     return settings
 
 
-def _recipe_of_words(
-    words: list[str], size: str | None, store: Mapping[str, object], options: Mapping[str, object]
-) -> recipes.BuildRecipe:
+def _recipe_of_words(options: BuildOptions, source: dict[str, object]) -> recipes.BuildRecipe:
+    words, size = options.words or [], options.size
+    if options.advise and len(words) == 2:
+        words = [*words, "DATASET"]
     if len(words) != 3:
         raise UsageError(
             f"build got {counted(len(words), 'argument')}, expected 3: KIND ROOT OUT, "
             "as in: mmload build imagefolder photos photos-256 --size 256"
         )
     kind, root, out = words
-    whole = layout_of(store)
+    whole = recipes.layout_of(options.table("store"))
     pixels = int(size) if size is not None and re.fullmatch("[0-9]{1,9}", size) else size
-    transforms = recipes.usual(kind, pixels, options, whole=whole is not None)
+    transforms = recipes.usual(kind, pixels, source, whole=whole is not None)
     return recipes.BuildRecipe(kind=kind, root=place(root), out=Path(out), transforms=transforms, whole=whole)
 
 
-def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
-    recipe = recipes.load(config)
+def _recipe_of_config(options: BuildOptions) -> recipes.BuildRecipe:
+    config, words = options.config, options.words or []
+    recipe = recipes.load(config or "")
     if len(words) > 2:
         raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
     if words:
@@ -196,23 +145,12 @@ def _recipe_of_config(config: Path, words: list[str]) -> recipes.BuildRecipe:
     return recipe
 
 
-def _with_options(
-    recipe: recipes.BuildRecipe,
-    shard_size: str | None,
-    shuffle_seed: int | None,
-    exif_orient: bool,
-    decode: str | None,
-) -> recipes.BuildRecipe:
-    """The recipe with what the command line says on top."""
-    if shard_size is not None:
-        recipe = replace(recipe, shard_bytes=parse_bytes(shard_size))
-    if shuffle_seed is not None:
-        recipe = replace(recipe, shuffle_seed=shuffle_seed)
-    if exif_orient:
-        recipe = replace(recipe, decode={**recipe.decode, "exif_orient": True})
-    if decode is not None:
-        recipe = replace(recipe, decode={**recipe.decode, "device": decode})
-    return recipe
+def _show_part(report: PartReport) -> None:
+    from mmload.cli import summary
+
+    show(summary.of_part(report))
+    if report.manifest is not None:
+        show_splits(report.out)
 
 
 def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
@@ -232,3 +170,34 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     if recipe.kind == "imagefolder" and isinstance(recipe.root, Path):
         show(f"  {shlex.join(['mmload', 'bench', str(report.out), '--source', str(recipe.root)])}")
     show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True): ...")
+
+
+def _show_advice(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
+    """Tries each layout with a sample of a recipe's source, and shows what all images would cost."""
+    if options.size is not None and not options.size.isdigit():
+        raise UsageError(f"--size is {options.size!r}; with --advise use pixels, as in --size 256")
+    from mmload.bench.sample import CROP, SAMPLES, advise
+
+    pixels = _ADVISED_SIZE if options.size is None else int(options.size)
+    with interruptible("nothing was built"):
+        found = advise(recipe, pixels, threads=options.threads)
+    show(
+        f"{SAMPLES} images at most were built in each layout, and loaded from memory as resized crops of "
+        f"{min(CROP, pixels)} pixels:"
+    )
+    tried, unreadable = found[0].tried, found[0].unreadable
+    if unreadable:
+        show(
+            f"{counted(unreadable, 'image')} of the {tried} cannot be read: a build ends at the first, or leaves them "
+            "out with --on-error skip"
+        )
+    show(f"  {'bytes':>10}  {'build':>9}  {'images/s':>9}  {'never seen':>10}  options", *map(_line, found))
+
+
+def _line(layout: Layout) -> str:
+    from mmload.bench.sample import span
+
+    return (
+        f"  {bytes_text(layout.bytes):>10}  {span(layout.build_seconds):>9}  {layout.images_per_second:>9,.0f}  "
+        f"{layout.never_seen:>10.1%}  {layout.options}"
+    )

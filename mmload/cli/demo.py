@@ -18,22 +18,22 @@ from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.bench import Options, table
+from mmload.bench import BenchOptions, table
 from mmload.bench import run as bench
-from mmload.bench.chart import draw
-from mmload.bench.contenders import Entry, entries
+from mmload.bench.contenders import ContenderEntry, entries
+from mmload.bench.report import draw
 from mmload.bench.task import Task
 from mmload.builder import recipe as recipes
 from mmload.builder.destination import listed
 from mmload.builder.pipeline import build
 from mmload.errors import BuildError, UsageError, counted
-from mmload.inspection.augmented import augmented_sheet
 from mmload.loader import Loader
 from mmload.runtime.thread_pools import available_cores
 from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
 from mmload.store.row_cells import first_rows
 from mmload.store.unfinished import staging_folder
+from mmload.view.training import augmented_sheet
 
 GRAINS = {"bark": (5.0, 0.6), "clouds": (1.0, 1.6), "ripples": (0.2, 0.6), "sand": (1.0, 0.0)}
 """Class -> (how much finer the texture is across than along, added steepness of its spectrum)."""
@@ -49,16 +49,25 @@ COLORS = {
 _MARK = ".mmload-demo"
 _SHEETS = {"stored.jpg": "rows as they are stored", "training.jpg": "four rows, and what training sees of them"}
 _CHART = "bench.png"
+_BENCH_SECONDS = 40
 
 
-def run(folder: str | Path, say: Callable[[str], None], *, images: int = 320, epochs: int = 8) -> list[float]:
-    """The demo.
+def run(
+    folder: str | Path,
+    say: Callable[[str], None],
+    *,
+    images: int = 320,
+    epochs: int = 8,
+    slow: Callable[[str], None] = lambda text: None,
+) -> list[float]:
+    """Runs the demo.
 
     Args:
         folder: where to make it; new, empty, or an earlier demo's with nothing else in it.
         say: called with each line of the talk.
         images: how many photographs to make.
         epochs: how long to train.
+        slow: called with what comes next, before a step that may take longer than two seconds.
 
     Returns:
         The mean training loss of each epoch.
@@ -70,29 +79,35 @@ def run(folder: str | Path, say: Callable[[str], None], *, images: int = 320, ep
     _claim(folder, images)
     photos, dataset = folder / "photos", folder / "dataset"
     began = time.perf_counter()
+    slow(f"making {images} JPEGs")
     make_photos(photos, images)
     say(f"1. made {images} JPEGs of {len(GRAINS)} kinds in {photos} ({time.perf_counter() - began:.1f} s)")
 
     recipe = recipes.BuildRecipe(kind="imagefolder", root=photos, out=dataset, transforms=recipes.square(256))
+    slow("building; the first build on a machine also compiles, for up to a minute")
     report = build(recipe, overwrite=True)
     rate = report.built / report.seconds
     say(f"2. built {dataset}: {counted(report.stored, 'row')} in {report.seconds:.1f} s, {rate:,.0f} images/s")
 
+    slow("reading a batch; the first one on a machine also compiles, for up to half a minute")
     opened = open_dataset(dataset)
     train = opened["train"]
     batch = next(iter(Loader(train, batch_size=32, shuffle=True, collate=_collate(train.mean, train.std))))
     say(f"3. read it back: images {list(batch.images.shape)} {batch.images.dtype}, classes {', '.join(train.classes)}")
 
     say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
-    options = Options(images=images, epochs=2, workers=(2,), time_budget=40)
+    options = BenchOptions(images=images, epochs=2, workers=(2,), beside=False, time_budget=_BENCH_SECONDS)
+    slow(f"measuring, about {_BENCH_SECONDS} s: each loader starts in a process of its own")
     record = bench(dataset, photos, options, entries=_stock_and_own)
     for line in table(record).split("\n"):
         say(line)
 
     say("5. a small network on it, each epoch one line:")
+    slow("training the first epoch")
     losses = train_small(dataset, epochs, say)
     say(f"   loss {losses[0]:.3f} -> {losses[-1]:.3f} (chance is {np.log(len(GRAINS)):.3f})")
     say("6. pictures:")
+    slow("drawing")
     for name, what in draw_sheets(train, folder).items():
         say(f"   {folder / name}: {what}")
     try:
@@ -105,7 +120,7 @@ def run(folder: str | Path, say: Callable[[str], None], *, images: int = 320, ep
 
 
 def draw_sheets(split: Split, folder: Path) -> dict[str, str]:
-    """Draw contact sheets of a few rows, as they are stored and as training sees them.
+    """Draws contact sheets of a few rows, as they are stored and as training sees them.
 
     Returns:
         File name -> what it shows.
@@ -120,7 +135,7 @@ def draw_sheets(split: Split, folder: Path) -> dict[str, str]:
 
 
 def make_photos(root: Path, images: int, seed: int = 0) -> None:
-    """Write JPEGs, several hundred pixels a side, evenly over the classes of :data:`GRAINS`: ``root/class/0000.jpg``.
+    """Writes JPEGs of several hundred pixels a side, evenly over the classes of :data:`GRAINS`.
 
     Args:
         root: the folder to make.
@@ -140,7 +155,7 @@ def make_photos(root: Path, images: int, seed: int = 0) -> None:
 
 
 def photo(name: str, rng: np.random.Generator) -> np.ndarray:
-    """One picture with the statistics of photographs: amplitudes that fall as 1/f, few edges, soft color, a light.
+    """Returns one picture with the statistics of photographs: amplitudes that fall as 1/f, few edges, soft color.
 
     Natural images have spectra near 1/f (Field 1987, "Relations between the statistics of natural images and the
     response properties of cortical cells"); the class stretches the spectrum along one axis or steepens it.
@@ -159,7 +174,7 @@ def photo(name: str, rng: np.random.Generator) -> np.ndarray:
 
 
 def _colored(name: str, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A picture from the dark to the light color of its class, in the light of some hour."""
+    """Colors a picture from the dark to the light color of its class, in the light of some hour."""
     gray = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
     share = 1 / (1 + np.exp((gray.mean() - gray) / (0.6 * gray.std() + 1)))
     dark, light = (np.array(color, np.float32) for color in COLORS[name])
@@ -169,7 +184,7 @@ def _colored(name: str, pixels: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[float]:
-    """Train a four-layer network from 64 x 64 crops, on the CPU.
+    """Trains a four-layer network from 64 x 64 crops, on the CPU.
 
     Returns:
         The mean loss of each epoch.
@@ -203,7 +218,7 @@ def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[
 
 
 def _noise(rng: np.random.Generator, height: int, width: int, across: float, power: float) -> np.ndarray:
-    """Noise of zero mean and unit variance whose amplitude falls with frequency to the given power."""
+    """Returns noise of zero mean and unit variance whose amplitude falls with frequency to the given power."""
     fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
     frequency = np.sqrt((fy * across) ** 2 + (fx / across) ** 2) + 1.0 / max(height, width)
     spectrum = np.fft.rfft2(rng.standard_normal((height, width), dtype=np.float32)) / frequency**power
@@ -220,8 +235,8 @@ def _layer(inputs: int, outputs: int) -> list[nn.Module]:
     ]
 
 
-def _stock_and_own(task: Task) -> list[Entry]:
-    """Without the peers, which a demo has no time for."""
+def _stock_and_own(task: Task) -> list[ContenderEntry]:
+    """Returns the entries without the peers, which a demo has no time for."""
     return [entry for entry in entries(task) if entry.group != "peer"]
 
 
@@ -230,7 +245,7 @@ def _collate(mean: tuple[float, ...], std: tuple[float, ...], crop: int = 224) -
 
 
 def _claim(folder: Path, images: int) -> None:
-    """Mark a new or empty folder as a demo's. In an earlier demo's, refuse whatever a demo of this size does not make.
+    """Marks a new or empty folder as a demo's; refuses foreign files in an earlier demo's folder.
 
     Nothing is removed: the photographs are written again as they are, and the build replaces its own dataset only.
 
@@ -250,7 +265,7 @@ def _claim(folder: Path, images: int) -> None:
 
 
 def _others(folder: Path, images: int) -> Iterator[Path]:
-    """What is in a folder and no demo's; of the dataset, the build says that."""
+    """Yields the paths in a folder that no demo makes; of the dataset, the build says that."""
     marked = (folder / _MARK).is_file()
     folders = ("dataset", staging_folder(folder / "dataset").name)
     for path in folder.iterdir():

@@ -10,19 +10,19 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.terminal import show, warn
+from mmload.errors import UsageError
 
 
 def info(
-    dataset: options.Dataset,
+    dataset: options.DatasetOrUrl,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, with all classes.")] = False,
 ) -> None:
     """Show what is in a dataset: rows, fields, classes with their counts, recipe, and what was checked."""
     from mmload.cli import summary
-    from mmload.inspection.facts import facts
-    from mmload.store.opening import opened
+    from mmload.view.facts import facts
 
-    folder, manifest = opened(dataset)
-    body = facts(folder.path, manifest)
+    with options.opened_at(dataset) as (folder, manifest):
+        body = facts(folder.title, manifest)
     if as_json:
         print(json.dumps(body, indent=1, ensure_ascii=True))
         return
@@ -31,11 +31,39 @@ def info(
 
 
 def show_splits(path: Path) -> None:
-    """Show a dataset's splits on stdout, and its warnings on stderr."""
+    """Shows a dataset's splits on stdout, and its warnings on stderr."""
     from mmload.cli import summary
-    from mmload.inspection.facts import facts
-    from mmload.store.opening import opened
+    from mmload.store.dataset_folder import open_folder
+    from mmload.view.facts import facts
 
-    folder, manifest = opened(path)
+    folder, manifest = open_folder(path)
     show(*summary.of_splits(facts(folder.path, manifest)))
     warn(summary.warnings(manifest))
+
+
+_DIGITS = 18
+
+
+def where(
+    dataset: options.DatasetOrUrl,
+    rows: Annotated[list[str] | None, typer.Argument(metavar="[ROW]...", help="Numbers of rows, from 0.")] = None,
+    split: Annotated[str | None, typer.Option(help="Of this split.")] = None,
+    file: Annotated[str | None, typer.Option(metavar="PATH", help="Instead of rows: which rows became of it?")] = None,
+) -> None:
+    """Say which file a row came from, or which row a file became."""
+    if bool(rows) == (file is not None):
+        raise UsageError("give rows or --file PATH, one of them; see mmload where --help")
+    numbers = [_number(text) for text in rows or []]
+    from mmload.view.facts import origins, rows_of
+
+    with options.opened_at(dataset) as (folder, manifest):
+        found = origins(folder, manifest, split, numbers) if file is None else rows_of(folder, manifest, split, file)
+    for one in found:
+        size = "" if one.size is None else f", {one.size[1]} x {one.size[0]} pixels"
+        show(f"{one.split} {one.row}: {one.id}{size}")
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
+        raise UsageError(f"row is {text!r}; give integers from 0, or the name of a file as --file {text!r}")
+    return int(text)

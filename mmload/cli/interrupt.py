@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from mmload.cli.waiting import shown
 from mmload.errors import one_line
 
 INTERRUPTED = 130  # a shell's exit code for SIGINT
@@ -23,20 +24,21 @@ _ENDED = 143
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the program with one line and an exit code; control characters in it are escaped."""
+    """Ends the program with one line and an exit code; control characters in it are escaped."""
+    shown()
     with suppress(OSError, AttributeError):  # stderr is full or closed
         sys.stderr.write(f"mmload: {one_line(message)}\n")
     sys.exit(code)
 
 
 def begin() -> None:
-    """From here on Ctrl-C ends the program at once, unless SIGINT was ignored at the start."""
+    """Makes Ctrl-C end the program at once, unless SIGINT was ignored at the start."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as nohup and a shell's & have it
         signal.signal(signal.SIGINT, _end_at_once)
 
 
 def over() -> None:
-    """From here on signals do not change how the program ends.
+    """Makes signals leave the way in which the program ends unchanged.
 
     Python restores the default handlers before it exits, so a late Ctrl-C would kill it. It also kills itself after a
     KeyboardInterrupt in an ``exec`` of a string (dataclasses use that) until another ``exec`` has run.
@@ -53,7 +55,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
-    """Ctrl-C or SIGTERM inside ends the program with one line, after everything inside has cleaned up."""
+    """Ends the program with one line on Ctrl-C or SIGTERM inside, after everything inside has cleaned up."""
     asked: list[int] = []
     with _ended_once(asked):
         try:
@@ -67,7 +69,7 @@ def interruptible(advice: str) -> Iterator[None]:
 
 @contextmanager
 def _ended_once(asked: list[int]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM inside raises KeyboardInterrupt; further ones do not interrupt the clean-up."""
+    """Raises KeyboardInterrupt on the first Ctrl-C or SIGTERM inside; later ones do not interrupt the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
+import inspect
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmload.cloud.urls import refuse_url
+from mmload.errors import UsageError, choices
+from mmload.remote.urls import is_url, refuse_url
 
-Dataset = Annotated[Path, typer.Argument(help="A built dataset.")]
+
+def dataset_on_a_disk(dataset: Path | None) -> Path | None:
+    """Refuses the URL of a dataset for commands that read all of it, or write to it; raises UsageError."""
+    if dataset is not None:
+        refuse_url(dataset, "copy it there first, with mmload pull URL FOLDER")
+    return dataset
+
+
+Dataset = Annotated[Path, typer.Argument(help="A built dataset.", callback=dataset_on_a_disk)]
+
+DatasetOrUrl = Annotated[str, typer.Argument(metavar="DATASET", help="A built dataset, or the URL of one.")]
+
+
+@contextmanager
+def opened_at(place: str) -> Iterator[tuple[Folder, Manifest]]:
+    """Opens a dataset's folder, or what is at a URL; what is read of that lies in a temporary folder until the end.
+
+    Raises:
+        StoreError: if there is no finished dataset.
+        RemoteError: if object storage cannot be read.
+    """
+    if is_url(place):
+        with dataset_at(place) as dataset:
+            yield next(iter(dataset.values())).folder, dataset.manifest
+        return
+    from mmload.store.dataset_folder import open_folder  # without torch, which takes a second to import
+
+    yield open_folder(place)
+
+
+@contextmanager
+def dataset_at(place: str) -> Iterator[OpenDataset]:
+    """Opens a dataset at a path or a URL, as :func:`opened_at` does."""
+    from mmload.remote.opening import open as open_dataset
+
+    if not is_url(place):
+        yield open_dataset(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="mmload-", ignore_cleanup_errors=True) as cache:
+        yield open_dataset(place, cache=cache)
 
 
 def on_a_disk(source: Path | None) -> Path | None:
-    """Refuse a URL; raises UsageError."""
+    """Refuses a URL; raises UsageError."""
     if source is not None:
         refuse_url(source, "copy what it was built from to a disk")
     return source
@@ -32,3 +76,81 @@ Trust = Annotated[
     ),
 ]
 """Of every command that reads a dataset's source again, by the dataset's own recipe."""
+
+
+if TYPE_CHECKING:
+    from mmload.augment import Views
+    from mmload.augment.collate import Collate
+    from mmload.store.dataset import Dataset as OpenDataset
+    from mmload.store.dataset_folder import Folder
+    from mmload.store.manifest import Manifest
+    from mmload.view.training import Training
+
+Augment = Annotated[
+    str | None, typer.Option(metavar="STEPS", help='What training sees: "RandomCrop(24), ColorJitter(0.4)".')
+]
+Recipe = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What training sees by a training recipe, such as simclr.")
+]
+
+
+def check_one(augment: str | None, recipe: str | None) -> None:
+    """Raises UsageError if both are given."""
+    if augment is not None and recipe is not None:
+        raise UsageError("--augment and --recipe are both given; choose one")
+
+
+def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate | Views | None:
+    """Returns the collate that the options describe; None if neither is given.
+
+    Args:
+        augment: the steps.
+        recipe: the name of a training recipe.
+        classes: how many the dataset has, for recipes that mix samples.
+
+    Raises:
+        UsageError: naming the option and what is wrong with it.
+    """
+    if augment is not None:
+        from mmload.augment.collate import Collate
+        from mmload.view.training import steps_of
+
+        try:
+            return Collate(*steps_of(augment))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"--augment is {augment!r}: {error}") from error
+    if recipe is None:
+        return None
+    from mmload import presets
+
+    if recipe not in presets.__all__:
+        raise UsageError(f"--recipe is {recipe!r}; use one of {choices(presets.__all__)}")
+    make = getattr(presets, recipe)
+    made: Collate | Views = make(num_classes=classes) if _mixes(recipe) else make()
+    return made
+
+
+def training_of(augment: str | None, recipe: str | None, classes: int) -> Training:
+    """Returns the steps that the options describe, with their Python text; by default those of a split's fields.
+
+    Args:
+        augment: as :func:`collate_of`.
+        recipe: the same.
+        classes: the same.
+
+    Raises:
+        UsageError: as :func:`collate_of`.
+    """
+    from mmload.view.training import Training
+
+    made = collate_of(augment, recipe, classes)
+    if recipe is None:
+        return Training(steps=augment or "", made=made)
+    return Training(recipe=f"{recipe}({f'num_classes={classes}' if _mixes(recipe) else ''})", made=made)
+
+
+def _mixes(recipe: str) -> bool:
+    """Returns whether a training recipe mixes samples, and so takes the number of classes."""
+    from mmload import presets
+
+    return "num_classes" in inspect.signature(getattr(presets, recipe)).parameters

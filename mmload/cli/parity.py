@@ -14,7 +14,7 @@ from mmload.cli.terminal import check_target, progress_bar, show
 from mmload.errors import MmloadError, UsageError
 
 if TYPE_CHECKING:
-    from mmload.parity import Report
+    from mmload.parity import ParityReport
 
 
 def parity(
@@ -31,7 +31,12 @@ def parity(
     ] = None,
     record: Annotated[bool, typer.Option("--record", help="Keep the report in the dataset's own card.")] = False,
 ) -> None:
-    """Prove that nothing changed but the speed: compare a dataset and its loader with Pillow and torchvision."""
+    """Prove that nothing changed but the speed: compare a dataset and its loader with Pillow and torchvision.
+
+    It compares rows, labels, pixels, boxes and masks with the source, and batches for equal random draws.
+
+    How draws are distributed depends on no dataset: tests/augment/test_draw_distributions.py compares it.
+    """
     count = _count(rows)
     check_target("--json", json_file, dataset, source)
     check_target("--html", html_file, dataset, source)
@@ -65,7 +70,7 @@ def _count(rows: str) -> int | None:
     return int(rows)
 
 
-def _json(report: Report) -> str:
+def _json(report: ParityReport) -> str:
     return json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmload.errors import counted, one_line
-from mmload.inspection.facts import field_text
 from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.manifest import SKIPPED_NAME, Manifest
+from mmload.view.facts import field_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ _NAME = 40
 
 
 def of_build(report: BuildReport) -> str:
-    """What a build did."""
+    """Says how much a build stored, and how fast."""
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.splits.values()) - report.stored
@@ -39,7 +39,7 @@ def of_build(report: BuildReport) -> str:
 
 
 def of_part(report: PartReport) -> str:
-    """What a part of a build did, and whether the dataset is there."""
+    """Says how much a part of a build stored, and whether the dataset is complete."""
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
     built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{left_out}"
     if report.manifest is not None:
@@ -48,7 +48,7 @@ def of_part(report: PartReport) -> str:
 
 
 def of_dataset(facts: Mapping[str, Any]) -> list[str]:
-    """The whole page of ``mmload info``, 80 columns wide but for paths: where it is from, its splits, its checks."""
+    """Returns the lines of ``mmload info``, 80 columns wide but for paths: origin, splits, checks."""
     splits = counted(len(facts["splits"]), "split")
     lines = [f"{facts['path']}: {counted(facts['rows'], 'row')} in {splits}, {bytes_text(facts['bytes'])}"]
     recipe = facts["recipe"]
@@ -64,12 +64,12 @@ def of_dataset(facts: Mapping[str, Any]) -> list[str]:
 
 
 def of_splits(facts: Mapping[str, Any]) -> list[str]:
-    """Rows, fields, statistics, classes, what was left out, and what the build had to say, split by split."""
+    """Returns rows, fields, statistics, classes, omissions and notes of the build, split by split."""
     return [line for name, split in facts["splits"].items() for line in _of_split(name, split)]
 
 
 def of_whole(path: Path, manifest: Manifest, source: str | None) -> str:
-    """That a dataset is as it was written, and equals its source if that was compared; less what was left out."""
+    """Says that a dataset is as it was written, and equals its source if that was compared; lists omissions."""
     line = f"{path} is whole" + (f" and equals {source}" if source is not None else "")
     left_out = "; ".join(text for name in manifest.splits if (text := _left_out(path, manifest, name)))
     return f"{line}, except for samples that were left out: {left_out}" if left_out else line
@@ -111,7 +111,7 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _classes(classes: list[dict[str, Any]]) -> list[str]:
-    """The first classes with their rows, and how unequal all of them are."""
+    """Returns the first classes with their rows, and how unequal all of them are."""
     if not classes:
         return []
     counts = [one["rows"] or 0 for one in classes]
@@ -149,7 +149,7 @@ def _date(result: Mapping[str, Any]) -> str:
 
 
 def _labeled(label: str, text: str, indent: int = 2) -> list[str]:
-    """A label and its text, wrapped to 80 columns under each other."""
+    """Returns a label and its text, wrapped to 80 columns under each other."""
     first = " " * indent + f"{label:<10} "
     wrapper = textwrap.TextWrapper(width=_WIDTH, break_long_words=False, break_on_hyphens=False)
     wrapper.initial_indent, wrapper.subsequent_indent = first, " " * len(first)
@@ -157,7 +157,7 @@ def _labeled(label: str, text: str, indent: int = 2) -> list[str]:
 
 
 def _options(body: object, name: str) -> str:
-    """``Resize(size=64)`` of a step, ``imagefolder`` of a source; a recipe of another version may contain anything."""
+    """Returns ``Resize(size=64)`` for a step, ``imagefolder`` for a source; any content of another version passes."""
     arguments = ", ".join(f"{key}={value}" for key, value in _items(body) if key != name)
     called = body.get(name) if isinstance(body, dict) else body
     return f"{called}({arguments})" if arguments else str(called)

@@ -11,18 +11,19 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from mmload.cli.interrupt import fail
+from mmload.cli.waiting import announce_if_slow, shown
 from mmload.errors import MmloadError, UsageError, one_line
-from mmload.runtime.path_identity import is_within
+from mmload.runtime.regular_files import is_within
 
 _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
 
 @contextmanager
 def last_resort(debug: bool) -> Iterator[None]:
-    """Any exception inside ends the program with an exit code and one line.
+    """Ends the program with an exit code and one line on any exception inside.
 
     Args:
         debug: show a traceback before that line.
@@ -46,7 +47,7 @@ def last_resort(debug: bool) -> Iterator[None]:
 
 
 def _settle(stream: TextIO) -> None:
-    """Flush; discard what cannot be written, as Python's own flush at exit would report it again."""
+    """Flushes; discards what cannot be written, as Python's own flush at exit would report it again."""
     try:
         stream.flush()
     except (OSError, MmloadError, SystemExit):
@@ -69,17 +70,15 @@ class _Stdout(io.TextIOWrapper):
         super().__init__(stream.buffer, write_through=stream.write_through, **options)  # type: ignore[arg-type]  # texts
 
     def write(self, text: str, /) -> int:
-        """As any text stream's."""
         with self._watched():
             return super().write(text)
 
     def flush(self) -> None:
-        """As any text stream's."""
         with self._watched():
             super().flush()
 
     def forget(self) -> None:
-        """Do not report the last fault again."""
+        """Drops the last fault, so that it is not reported again."""
         self._fault = None
 
     @contextmanager
@@ -97,13 +96,14 @@ class _Stdout(io.TextIOWrapper):
 
 
 def show(*lines: str) -> None:
-    """Print lines on stdout. Control characters inside a line are escaped."""
+    """Prints lines on stdout. Control characters inside a line are escaped."""
+    shown()
     for line in lines:
         print(one_line(line))
 
 
 def _message(error: Exception) -> str:
-    """An error as the line that ends the program."""
+    """Formats an error as the line that ends the program."""
     if isinstance(error, MmloadError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -133,7 +133,7 @@ _SYSTEM = {
 
 
 def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
-    """Check, before minutes of work, that a result file can be written and does not overwrite the inputs.
+    """Checks, before minutes of work, that a result file can be written and does not overwrite the inputs.
 
     Args:
         name: the option's name.
@@ -161,7 +161,7 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
 
 
 def _is_loop(path: Path) -> bool:
-    """Whether the links of a path form a loop, for which Python up to 3.12 has a RuntimeError."""
+    """Returns whether the links of a path form a loop, for which Python up to 3.12 has a RuntimeError."""
     try:
         path.stat()
     except OSError as error:
@@ -170,7 +170,7 @@ def _is_loop(path: Path) -> bool:
 
 
 def write_result(path: Path, content: str | bytes) -> None:
-    """Write a result file whole or not at all.
+    """Writes a result file whole or not at all.
 
     Raises:
         MmloadError: if it cannot be written.
@@ -184,40 +184,52 @@ def write_result(path: Path, content: str | bytes) -> None:
 
 
 def warn(warnings: list[str]) -> None:
-    """Show warnings on stderr, a line each."""
+    """Shows warnings on stderr, a line each."""
     for text in warnings:
         note(f"warning: {text}")
 
 
 def note(text: str) -> None:
-    """Show a line on stderr that says what a command does without being asked."""
+    """Shows a line on stderr that says what a command does without being asked."""
+    shown()
     if sys.stderr is not None:
         sys.stderr.write(f"mmload: {one_line(text)}\n")
 
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar; yields a callback that takes (done, total)."""
+    """Shows a progress bar; yields a callback that takes (done, total)."""
     if sys.stderr is None:  # it was closed before the start
         yield lambda done, total: None
         return
+    announce_if_slow(f"{name}: reading what there is; the first run on a machine also compiles, for up to a minute")
     from tqdm import tqdm
 
-    with tqdm(desc=name, unit=unit, dynamic_ncols=True, disable=None, file=sys.stderr) as bar:
+    bar: tqdm[NoReturn] | None = None
 
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+    def progress(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:  # a bar that stands at 0 says nothing
+            shown()
+            bar = tqdm(desc=name, unit=unit, unit_scale=unit == "B", dynamic_ncols=True, disable=None, file=sys.stderr)
+        bar.total = total
+        bar.update(done - bar.n)
 
+    try:
         yield progress
+    finally:
+        shown()
+        if bar is not None:
+            bar.close()
 
 
 @contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """A status line that is overwritten and erased; only if stderr is a terminal."""
+    """Shows a status line that is overwritten and erased; only if stderr is a terminal."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def show(text: str) -> None:
+        shown()
         if terminal:
             sys.stderr.write(f"\r\033[K{one_line(text)[:79]}")
             sys.stderr.flush()

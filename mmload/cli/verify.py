@@ -53,7 +53,7 @@ def verify(
 
 def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:
     from mmload import __version__
-    from mmload.store.card import write_card
+    from mmload.store.manifest import write_card
 
     content = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -63,3 +63,21 @@ def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -
     }
     write_card(dataset, "verify", content, manifest.contents)
     show(f"recorded in the card of {dataset}")
+
+
+def repair(
+    dataset: options.Dataset,
+    source: options.SourceOrUrl,
+    trust: options.Trust = False,
+    threads: options.DecodingThreads = None,
+) -> None:
+    """Build exactly the bad shards of a dataset again, from its source."""
+    from mmload.builder import repair as repairs
+    from mmload.builder.verify import check_trust
+
+    check_trust(dataset, trust)
+    with interruptible("run the same command again to go on"), progress_bar("repair", "img") as progress:
+        repaired = repairs.repair(dataset, source, trust=trust, threads=threads, progress=progress)
+    for fault in repaired:
+        show(f"repaired: {fault}")
+    show(f"{dataset} is whole" + ("" if repaired else ", there was nothing to repair"))

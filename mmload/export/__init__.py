@@ -3,11 +3,10 @@
 Each function takes an open dataset, and which rows of it as a :class:`Choice`.
 """
 
-from mmload.export.chosen_rows import Choice
+from mmload.export.chosen_rows import Choice, Exported
 from mmload.export.fiftyone import to_fiftyone
 from mmload.export.huggingface import save_huggingface, to_huggingface
 from mmload.export.imagefolder import to_imagefolder
-from mmload.export.result import Exported
 from mmload.export.voc import to_voc
 
 __all__ = ["Choice", "Exported", "save_huggingface", "to_fiftyone", "to_huggingface", "to_imagefolder", "to_voc"]

@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor
 
 from mmload.errors import UsageError, choices, counted
+from mmload.pictures.drawing import VOID, color_of, png
 from mmload.runtime.thread_pools import check_threads, in_threads
 from mmload.store.dataset import Dataset, Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """An export that is complete.
+
+    Attributes:
+        out: its folder.
+        rows: how many were written.
+        notes: what is not as in the dataset, a sentence each.
+        next: what one may want to do with it now: lines of a shell or of Python.
+    """
+
+    out: Path
+    rows: int
+    notes: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+_LEVEL = 1  # of masks: a quarter of level 6's time
+
+CHANNELS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+"""Pillow's mode of an image with so many channels."""
+
+
+def png_of(image: npt.NDArray[Any]) -> bytes:
+    """Encodes an image, uint8 [C, H, W] with 1 to 4 channels, as PNG: gray, gray and alpha, RGB, RGB and alpha."""
+    return png(image.transpose(1, 2, 0))
+
+
+def png_of_mask(mask: npt.NDArray[Any]) -> bytes:
+    """Encodes a mask, uint8 [H, W], as PNG: a palette image whose indices are the classes."""
+    image = Image.fromarray(np.ascontiguousarray(mask)).convert("L")
+    image.putpalette(_PALETTE)
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=_LEVEL)
+    return file.getvalue()
+
+
+_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
+_PALETTE = [level for color in _COLORS for level in color]
+"""The background black, void white, each class in the color that contact sheets give it."""
+
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
@@ -29,7 +76,7 @@ _BLOCK = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which rows are exported.
+    """Rows to export.
 
     Attributes:
         split: only this split; None: all.
@@ -56,7 +103,7 @@ class ChosenSplit(NamedTuple):
     rows: Tensor
 
 
-class Row(NamedTuple):
+class ExportRow(NamedTuple):
     """A stored row: its split and number, the id of its sample in the source, its fields as arrays."""
 
     split: str
@@ -66,7 +113,7 @@ class Row(NamedTuple):
 
 
 def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
-    """The rows that an export takes, split by split; None: all.
+    """Returns the rows that an export takes, split by split; None: all.
 
     Raises:
         UsageError: if there is no such split or class, or no such row.
@@ -85,7 +132,7 @@ def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
 
 
 def check_images(chosen: Iterable[ChosenSplit], advice: str) -> None:
-    """Check that all rows have images that a PNG can hold.
+    """Checks that all rows have images that a PNG can hold.
 
     Raises:
         UsageError: if they do not; ends with the advice.
@@ -101,12 +148,12 @@ def check_images(chosen: Iterable[ChosenSplit], advice: str) -> None:
 
 def in_parallel(
     chosen: Iterable[ChosenSplit],
-    make: Callable[[Row], T],
+    make: Callable[[ExportRow], T],
     *,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[T]:
-    """What ``make`` makes of each row, in order; rows are read and made on several threads.
+    """Yields the result of ``make`` for each row, in order; reads and makes rows on several threads.
 
     Args:
         chosen: which rows.
@@ -134,7 +181,7 @@ def in_parallel(
 
 
 def class_names(split: Split, field: str) -> tuple[str, ...]:
-    """The names of the classes that an integer field counts; their numbers if the split has no such names.
+    """Returns the names of the classes that an integer field counts; their numbers if the split has no such names.
 
     Args:
         split: where the field is; without it the result is the split's classes.
@@ -153,27 +200,20 @@ def _parts(rows: Tensor, most: int) -> Iterator[Tensor]:
 
 
 def _chunk_rows(split: Split) -> int:
-    if any(spec.own_sizes for spec in split.fields.values()):
+    if any(spec.variable_size for spec in split.fields.values()):
         return _OWN_ROWS
     row = sum(spec.row_bytes for spec in split.fields.values())
     return min(_MOST_ROWS, max(1, _CHUNK_BYTES // max(1, row)))
 
 
-def _read(split: Split, rows: Tensor) -> Iterator[Row]:
+def _read(split: Split, rows: Tensor) -> Iterator[ExportRow]:
     split.check_changed()
-    fields: dict[str, Sequence[Any] | npt.NDArray[Any]] = {
-        name: split.reader.sized(name).tensors(rows) if spec.own_sizes else _array(split.reader.gather(name, rows))
-        for name, spec in split.fields.items()
-    }
+    fields = {name: split.reader.rows(name, rows.numpy()) for name in split.fields}
     sources = split.source(rows)
     for place, number in enumerate(rows.tolist()):
-        yield Row(
+        yield ExportRow(
             split.name, number, sources[place].id, {name: np.asarray(values[place]) for name, values in fields.items()}
         )
-
-
-def _array(values: Tensor) -> npt.NDArray[Any]:
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def _rows_of_class(split: Split, name: str) -> Tensor:
@@ -196,7 +236,7 @@ def _rows_of_class(split: Split, name: str) -> Tensor:
 
 
 def _has_classes(split: Split, field: str) -> bool:
-    """Whether a field says which of the split's classes a row has."""
+    """Returns whether a field says which of the split's classes a row has."""
     spec = split.fields.get(field)
     if spec is None:
         return False

@@ -15,17 +15,17 @@ from mmload.errors import MmloadError, UsageError
 from mmload.export.chosen_rows import (
     Choice,
     ChosenSplit,
+    Exported,
+    ExportRow,
     Progress,
-    Row,
     check_images,
     chosen_rows,
     class_names,
     in_parallel,
+    png_of,
+    png_of_mask,
 )
-from mmload.export.file_names import row_stem
-from mmload.export.new_folder import check_destination, new_folder
-from mmload.export.png import png_of, png_of_mask
-from mmload.export.result import Exported
+from mmload.export.new_folder import check_destination, new_folder, row_stem
 from mmload.store.dataset import Dataset, Split
 
 _USED = {"images", "targets", "boxes", "labels", "difficult", "counts", "masks"}
@@ -40,7 +40,7 @@ def to_fiftyone(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write a dataset's images as PNGs, and add a persistent dataset of them to FiftyOne.
+    """Writes a dataset's images as PNGs, and adds a persistent dataset of them to FiftyOne.
 
     A sample has its split as a tag, ``row``, ``source`` (the id in the source), and of ``label`` (Classification, of a
     vector of classes Classifications), ``boxes`` (Detections) and ``mask`` (Segmentation) what its row has.
@@ -80,7 +80,7 @@ def to_fiftyone(
 
 
 def _new_dataset(name: str) -> Any:
-    """A dataset of FiftyOne that goes with this process until it is persistent."""
+    """Creates a dataset of FiftyOne that disappears with this process until it is persistent."""
     import fiftyone
 
     try:
@@ -101,14 +101,14 @@ def check_installed() -> None:
 def _samples(
     chosen: Sequence[ChosenSplit], folder: Path, place: Path, threads: int | None, progress: Progress | None
 ) -> Iterator[Any]:
-    """A sample for each row, whose files are written into ``folder``, and will be in ``place``."""
+    """Yields a sample for each row; writes their files into ``folder``, which will be moved to ``place``."""
     stored = {split.name: len(split) for split, _ in chosen}
     names = {split.name: (_names(split, "targets"), _names(split, "labels")) for split, _ in chosen}
     for split in stored:
         (folder / split).mkdir()
         (folder / "masks" / split).mkdir(parents=True)
 
-    def write(row: Row) -> tuple[Row, str]:
+    def write(row: ExportRow) -> tuple[ExportRow, str]:
         file = f"{row.split}/{row_stem(row.id, row.number, stored[row.split])}.png"
         (folder / file).write_bytes(png_of(row.fields["images"]))
         if _has_mask(row):
@@ -119,7 +119,7 @@ def _samples(
         yield _sample(row, file, place, *names[row.split])
 
 
-def _sample(row: Row, file: str, place: Path, names: Sequence[str], labels: Sequence[str]) -> Any:
+def _sample(row: ExportRow, file: str, place: Path, names: Sequence[str], labels: Sequence[str]) -> Any:
     import fiftyone as fo
 
     fields = row.fields
@@ -137,7 +137,7 @@ def _sample(row: Row, file: str, place: Path, names: Sequence[str], labels: Sequ
     return sample
 
 
-def _detections(row: Row, names: Sequence[str]) -> Iterator[Any]:
+def _detections(row: ExportRow, names: Sequence[str]) -> Iterator[Any]:
     import fiftyone as fo
 
     fields = row.fields
@@ -150,7 +150,7 @@ def _detections(row: Row, names: Sequence[str]) -> Iterator[Any]:
         yield fo.Detection(label=names[int(fields["labels"][index])], bounding_box=relative, **more)
 
 
-def _has_mask(row: Row) -> bool:
+def _has_mask(row: ExportRow) -> bool:
     mask = row.fields.get("masks")
     return mask is not None and mask.dtype == "uint8" and mask.ndim == 2
 
@@ -162,5 +162,5 @@ def _names(split: Split, field: str) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """A text that UTF-8 can hold: bytes of names that are no text are escaped."""
+    """Returns text that UTF-8 can hold: bytes of names that are no text are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

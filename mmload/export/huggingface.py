@@ -15,10 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmload.errors import MmloadError, UsageError
-from mmload.export.chosen_rows import Choice, ChosenSplit, Progress, Row, chosen_rows, class_names, in_parallel
+from mmload.export.chosen_rows import (
+    CHANNELS,
+    Choice,
+    ChosenSplit,
+    Exported,
+    ExportRow,
+    Progress,
+    chosen_rows,
+    class_names,
+    in_parallel,
+    png_of,
+    png_of_mask,
+)
 from mmload.export.new_folder import check_destination, new_folder
-from mmload.export.png import CHANNELS, png_of, png_of_mask
-from mmload.export.result import Exported
 from mmload.records import FieldSpec
 from mmload.store.dataset import Dataset, Split
 
@@ -40,7 +50,7 @@ def to_huggingface(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> DatasetDict:
-    """A dataset as a ``DatasetDict``: ``image``, ``label`` (a ClassLabel), ``boxes``, ``labels``, ``mask`` and others.
+    """Converts a dataset to a ``DatasetDict`` with ``image``, ``label``, ``boxes``, ``labels``, ``mask`` and others.
 
     Boxes are ``x0, y0, x1, y1`` in pixels, from 0, half-open. ``id`` is the sample's in its source, ``row`` the row.
 
@@ -92,7 +102,7 @@ def save_huggingface(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write :func:`to_huggingface` into a folder for ``datasets.load_from_disk``.
+    """Writes :func:`to_huggingface` into a folder for ``datasets.load_from_disk``.
 
     Args:
         dataset: what to convert.
@@ -143,7 +153,7 @@ class _Rows:
     def __call__(self) -> Iterator[dict[str, Any]]:
         make = {name: _column(self.chosen.split, name) for name in self.chosen.split.fields if name != "counts"}
 
-        def columns(row: Row) -> dict[str, Any]:
+        def columns(row: ExportRow) -> dict[str, Any]:
             count = int(row.fields["counts"]) if "counts" in row.fields else None
             made: dict[str, Any] = {"id": row.id.encode("utf-8", "backslashreplace").decode(), "row": row.number}
             for name, convert in make.items():
@@ -159,7 +169,7 @@ def _hashed(*values: object) -> tuple[object, ...]:
 
 
 def _column(split: Split, field: str) -> Callable[[Any], Any]:
-    """How a field of a row becomes a value of its column."""
+    """Returns the function that converts a field of a row to a value of its column."""
     spec = split.fields[field]
     if _is_image(field, spec):
         return lambda values: {"bytes": png_of(values), "path": None}
@@ -169,7 +179,7 @@ def _column(split: Split, field: str) -> Callable[[Any], Any]:
 
 
 def _features(split: Split) -> Any:
-    """The columns and their types."""
+    """Returns the columns and their types."""
     import datasets
 
     features: dict[str, Any] = {"id": datasets.Value("string"), "row": datasets.Value("int64")}

@@ -10,20 +10,19 @@ from pathlib import Path
 
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import (
+    CHANNELS,
     Choice,
     ChosenSplit,
+    Exported,
+    ExportRow,
     Progress,
-    Row,
     check_images,
     chosen_rows,
     class_names,
     in_parallel,
+    png_of,
 )
-from mmload.export.file_names import distinct_names, row_stem
-from mmload.export.new_folder import check_destination, new_folder
-from mmload.export.png import CHANNELS, png_of
-from mmload.export.recipe_text import recipe_text
-from mmload.export.result import Exported
+from mmload.export.new_folder import check_destination, distinct_names, new_folder, recipe_text, row_stem
 from mmload.store.dataset import Dataset
 
 LIST, RECIPE = "labels.jsonl", "recipe.toml"
@@ -40,7 +39,7 @@ def to_imagefolder(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write a dataset as an ImageFolder of PNGs with the stored pixels.
+    """Writes a dataset as an ImageFolder of PNGs with the stored pixels.
 
     ``OUT/labels.jsonl`` lists path, class number, split and id in the source of each row, in the dataset's order.
     ``mmload build --config OUT/recipe.toml OUT NEW`` builds the same rows again.
@@ -69,7 +68,7 @@ def to_imagefolder(
             for name in folders:  # a class without rows stays one
                 (folder / split / name).mkdir(parents=True)
 
-        def write(row: Row) -> tuple[str, Row]:
+        def write(row: ExportRow) -> tuple[str, ExportRow]:
             target = int(row.fields["targets"])
             path = f"{row.split}/{folders[target]}/{row_stem(row.id, row.number, stored[row.split])}.png"
             (folder / path).write_bytes(png_of(row.fields["images"]))
@@ -91,11 +90,7 @@ def to_imagefolder(
 
 
 def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
-    """The names of the classes of all splits.
-
-    Raises:
-        UsageError: if rows have no single class, or the splits' classes differ.
-    """
+    """Returns the class names of all splits; raises UsageError unless rows have one class each, of the same names."""
     for split, rows in chosen:
         where = f"rows of split {split.name!r} of {split.path}"
         spec = split.fields.get("targets")
@@ -114,18 +109,18 @@ def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
 
 
 def _recipe_classes(classes: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """The names of the classes as a recipe can hold them: text, and the folder's name in place of a blank one."""
+    """Returns the class names as a recipe can hold them: text; the folder's name in place of a blank one."""
     pairs = zip(classes, folders, strict=True)
     return [_SURROGATES.sub("\ufffd", name) if name.strip() else folder for name, folder in pairs]
 
 
 def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None:
-    """The recipe that builds it again; None if files cannot be decoded to so many channels."""
+    """Returns the recipe that builds the export again; None if files cannot be decoded to so many channels."""
     images = [split.fields["images"] for split, _ in chosen]
     modes = {CHANNELS[spec.channels] for spec in images}
     if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(classes)) < len(classes):
         return None
-    source = {"kind": "manifest", "file": LIST, "classes": classes}
+    source = {"kind": "list", "file": LIST, "classes": classes}
     return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, images, modes.pop())
 
 

@@ -6,21 +6,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from mmload.errors import MmloadError, UsageError
+from mmload.records import FieldSpec
 from mmload.runtime.durable_files import lock, open_lock, sync_everything, sync_folder
-from mmload.runtime.path_identity import is_within
+from mmload.runtime.regular_files import is_within
 
 _MARK = b"mmload export: this folder is removed when the export is done\n"
 _LOCK, _FILES = "lock", "files"
 
 
 def check_destination(out: Path, dataset: Path) -> Path:
-    """The absolute place of an export, checked before any work.
+    """Checks an export's destination before any work, and returns its absolute path.
 
     Raises:
         UsageError: if something is there, or it is the dataset's.
@@ -40,7 +44,7 @@ def check_destination(out: Path, dataset: Path) -> Path:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """An empty folder to write into, which becomes ``out`` if nothing fails, and is removed otherwise.
+    """Creates an empty folder to write into; renames it to ``out`` on success, and removes it on failure.
 
     Args:
         out: absolute; missing or an empty folder.
@@ -75,10 +79,90 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def _check_own(work: Path) -> None:
-    """Refuse a folder that no export made: what is in it would be removed."""
+    """Refuses a folder that no export made: its content would be removed."""
     names = {entry.name for entry in work.iterdir()}
     marked = (
         _LOCK in names and not (work / _LOCK).is_symlink() and (work / _LOCK).read_bytes()[: len(_MARK)] in (b"", _MARK)
     )
     if work.is_symlink() or names - {_LOCK, _FILES} or (names and not marked):
         raise MmloadError(f"{work} was not made by an export, which would empty it; rename it, or remove it")
+
+
+_REFUSED = frozenset('<>:"/\\|?*')
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$)\s*(\.|$)")
+_MOST_BYTES = 80
+
+
+def file_name(text: str) -> str:
+    """Returns a name of at most 80 bytes that Linux, macOS, Windows and FAT take, and that leaves no folder.
+
+    What they refuse becomes ``_``: separators, control characters, bytes that are no text. So do a leading dot or
+    hyphen, dots and spaces at the end, and the names of devices of Windows get one in front.
+    """
+    text = unicodedata.normalize("NFC", text)
+    plain = "".join("_" if sign in _REFUSED or not sign.isprintable() else sign for sign in text)
+    plain = plain.encode("utf-8")[:_MOST_BYTES].decode("utf-8", "ignore").strip()
+    plain = re.sub(r"^[.\-~ ]|[. ]+$", "_", plain)
+    device = _DEVICE.match(unicodedata.normalize("NFKC", plain).casefold())
+    return f"_{plain}" if device or not plain else plain
+
+
+def distinct_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Returns a :func:`file_name` of each text; adds a number to those that a file system may take for one."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for number, text in enumerate(texts):
+        name = file_name(text)
+        while _folded(name) in taken:
+            name = f"{file_name(text)}_{number}"
+            number += 1
+        taken.add(_folded(name))
+        names.append(name)
+    return tuple(names)
+
+
+def row_stem(sample: str, row: int, rows: int) -> str:
+    """Returns the stem of a row's file: that of its file in the source, and its number with leading zeros."""
+    stem = "_".join(file_name(PurePosixPath(sample).stem).split())
+    return f"{stem}_{row:0{len(str(rows - 1))}d}"
+
+
+def _folded(name: str) -> str:
+    """Returns a text that is equal for names that differ in case or Unicode form only."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def recipe_text(comment: str, source: Mapping[str, Any], images: Iterable[FieldSpec], mode: str) -> str:
+    """Returns a recipe in TOML without any transform.
+
+    Args:
+        comment: its first line.
+        source: the keys of its ``[source]``: texts, booleans or lists of texts.
+        images: the images of each split. If rows have their own sizes, the recipe stores them so, as pixels: a JPEG
+            would be encoded once more, which changes them.
+        mode: of its ``[decode]``.
+    """
+    lines = [f"# {comment}", "", "[source]"]
+    lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
+    lines += ["", "[decode]", f"mode = {_toml(mode)}"]
+    if any(spec.variable_size for spec in images):
+        lines += ["", "[store]", 'layout = "whole"']
+    return "\n".join([*lines, ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{"".join(map(_escaped, value))}"'
+    items: Sequence[Any] = value
+    return f"[{', '.join(map(_toml, items))}]"
+
+
+def _escaped(sign: str) -> str:
+    """Escapes a character in a TOML string; bytes that are no text, which TOML cannot express, become U+FFFD."""
+    if "\ud800" <= sign <= "\udfff":
+        return "\ufffd"
+    if sign in '"\\':
+        return f"\\{sign}"
+    return sign if sign.isprintable() else f"\\U{ord(sign):08x}"

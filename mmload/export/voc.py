@@ -14,20 +14,20 @@ import numpy.typing as npt
 
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import (
+    CHANNELS,
     Choice,
     ChosenSplit,
+    Exported,
+    ExportRow,
     Progress,
-    Row,
     check_images,
     chosen_rows,
     class_names,
     in_parallel,
+    png_of,
+    png_of_mask,
 )
-from mmload.export.file_names import distinct_names, row_stem
-from mmload.export.new_folder import check_destination, new_folder
-from mmload.export.png import CHANNELS, png_of, png_of_mask
-from mmload.export.recipe_text import recipe_text
-from mmload.export.result import Exported
+from mmload.export.new_folder import check_destination, distinct_names, new_folder, recipe_text, row_stem
 from mmload.store.dataset import Dataset, Split
 
 YEAR = "VOC2012"
@@ -54,7 +54,7 @@ def to_voc(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write a dataset as ``OUT/VOCdevkit/VOC2012``, with the stored pixels as PNGs.
+    """Writes a dataset as ``OUT/VOCdevkit/VOC2012``, with the stored pixels as PNGs.
 
     Boxes, or the classes of rows that have several, are in ``Annotations``, masks in ``SegmentationClass``. Boxes are
     written as VOC counts: from 1, with the last pixel; fractions stay. For each task there is a recipe that builds the
@@ -83,7 +83,7 @@ def to_voc(
         for name in ("JPEGImages", *(name for task in tasks for name in _FOLDERS[task])):
             (year / name).mkdir(parents=True)
 
-        def write(row: Row) -> tuple[str, str]:
+        def write(row: ExportRow) -> tuple[str, str]:
             stem = f"{row.split}_{row_stem(row.id, row.number, stored[row.split])}"
             (year / "JPEGImages" / f"{stem}.png").write_bytes(png_of(row.fields["images"]))
             if "segmentation" in tasks:
@@ -109,11 +109,7 @@ def to_voc(
 
 
 def _tasks(chosen: Sequence[ChosenSplit]) -> list[str]:
-    """Of detection, classification and segmentation those that all rows are for.
-
-    Raises:
-        UsageError: if there is none.
-    """
+    """Returns which of detection, classification and segmentation all rows are for; raises UsageError if none."""
     tasks = [list(_tasks_of(split)) for split, _ in chosen]
     common = [task for task in tasks[0] if all(task in others for others in tasks)]
     if not common:
@@ -135,13 +131,13 @@ def _tasks_of(split: Split) -> Iterator[str]:
 
 
 def _names(split: Split, tasks: Sequence[str]) -> tuple[str, ...]:
-    """The names of the classes of objects as XML can hold them."""
+    """Returns the class names of objects as XML can hold them."""
     names = class_names(split, "labels" if "detection" in tasks else "")
     plain = all(name and _NO_XML.sub("", name).strip() == name for name in names)
     return names if plain and len(set(names)) == len(names) else distinct_names(names)
 
 
-def _annotation(stem: str, row: Row, names: Sequence[str]) -> str:
+def _annotation(stem: str, row: ExportRow, names: Sequence[str]) -> str:
     channels, height, width = row.fields["images"].shape
     lines = ["<annotation>", f"  <folder>{YEAR}</folder>", f"  <filename>{escape(stem)}.png</filename>"]
     lines.append(f"  <size><width>{width}</width><height>{height}</height><depth>{channels}</depth></size>")
@@ -154,7 +150,7 @@ def _annotation(stem: str, row: Row, names: Sequence[str]) -> str:
     return "\n".join([*lines, "</annotation>", ""])
 
 
-def _objects(row: Row, names: Sequence[str]) -> Iterator[tuple[str, bool, list[str] | None]]:
+def _objects(row: ExportRow, names: Sequence[str]) -> Iterator[tuple[str, bool, list[str] | None]]:
     """Class, difficult flag and sides of each object; without boxes, an object of each class."""
     fields = row.fields
     if "boxes" not in fields:
@@ -172,13 +168,13 @@ def _objects(row: Row, names: Sequence[str]) -> Iterator[tuple[str, bool, list[s
 
 
 def _sides(box: npt.NDArray[Any]) -> list[str]:
-    """From 1 and with the last pixel, as VOC counts; exact: a float32 and 1 are added in float64."""
+    """Returns sides counted from 1 and with the last pixel, as in VOC; exact: added in float64."""
     x0, y0, x1, y1 = map(float, box)
     return [f"{side:.17g}" for side in (x0 + 1, y0 + 1, x1, y1)]
 
 
 def _recipes(chosen: Sequence[ChosenSplit], tasks: Sequence[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Task -> the recipe that builds it again, where there is one."""
+    """Returns task -> the recipe that builds it again, where there is one."""
     images = [split.fields["images"] for split, _ in chosen]
     modes = {CHANNELS[spec.channels] for spec in images}
     own = {split.classes for split, _ in chosen}

@@ -31,7 +31,7 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         self.resize, self.canvas, self.fill, self.mask_fill = resize, canvas, fill, mask_fill
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """The canvas, the size, and the first row and column that lie on the canvas."""
+        """Returns the canvas, the size, and the first row and column that lie on the canvas."""
         sized = next(one for one in flat_inputs if isinstance(one, torch.Tensor) or hasattr(one, "size"))
         canvas = self.canvas(*F.get_size(sized))
         size = self.resize.make_params(flat_inputs)["size"]
@@ -40,7 +40,6 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         return {"canvas": canvas, "size": size, "top": top, "left": left}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        """An image, boxes or a mask, resized, cropped and padded."""
         resized = self.resize.transform(inpt, {"size": params["size"]})
         rows, cols = (min(pair) for pair in zip(params["size"], params["canvas"], strict=True))
         cropped = F.crop(resized, params["top"], params["left"], rows, cols)
@@ -48,7 +47,7 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         return F.pad(cropped, [0, 0, params["canvas"][1] - cols, params["canvas"][0] - rows], fill=fill)
 
 
-class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+class CanvasLetterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
     """The whole image on a canvas: torchvision's resize and pad, with sizes that depend on the image.
 
     Args:
@@ -76,7 +75,7 @@ class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         self.mask_fill, self.scaleup, self.center = mask_fill, scaleup, center
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """The size inside the border and the border: left, top, right, bottom."""
+        """Returns the size inside the border and the border: left, top, right, bottom."""
         have = F.get_size(flat_inputs[0])
         share = min(want / side for want, side in zip(self.size, have, strict=True))
         share = share if self.scaleup else min(share, 1.0)
@@ -86,26 +85,27 @@ class Letterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         return {"inner": inner, "border": [left, top, spare_cols - left, spare_rows - top]}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        """An image, boxes or a mask on the canvas."""
         resized = F.resize(inpt, params["inner"], interpolation=self.interpolation, antialias=self.antialias)
         fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
         return F.pad(resized, params["border"], fill=fill)
 
 
-def letterbox(step: augment.Letterbox, fill: Any) -> Letterbox:
-    """The equivalent of a Letterbox, with its fill as torchvision takes it."""
-    mode = InterpolationMode(step.mode)
-    return Letterbox(step.size, fill, mode, step.antialias, step.mask_fill, step.scaleup, step.center)
+def letterbox(step: augment.Letterbox, fill: Any) -> CanvasLetterbox:
+    """Returns the equivalent of a Letterbox, with its fill as torchvision takes it."""
+    mode = InterpolationMode(step.interpolation)
+    return CanvasLetterbox(step.size, fill, mode, step.antialias, step.mask_fill, step.scaleup, step.center)
 
 
 def scale_jitter(step: augment.ScaleJitter, fill: Any) -> OnCanvas:
-    """The equivalent of a ScaleJitter, with its fill as torchvision takes it."""
+    """Returns the equivalent of a ScaleJitter, with its fill as torchvision takes it."""
     size = step.target_size
-    resize = v2.ScaleJitter(size, step.scale_range, InterpolationMode(step.mode), step.antialias)
+    resize = v2.ScaleJitter(size, step.scale_range, InterpolationMode(step.interpolation), step.antialias)
     return OnCanvas(resize, lambda height, width: size, fill, step.mask_fill)
 
 
 def shortest_size(step: augment.RandomShortestSize, fill: Any) -> OnCanvas:
-    """The equivalent of a RandomShortestSize, with its fill as torchvision takes it."""
-    resize = v2.RandomShortestSize(list(step.min_size), step.max_size, InterpolationMode(step.mode), step.antialias)
+    """Returns the equivalent of a RandomShortestSize, with its fill as torchvision takes it."""
+    resize = v2.RandomShortestSize(
+        list(step.min_size), step.max_size, InterpolationMode(step.interpolation), step.antialias
+    )
     return OnCanvas(resize, step.canvas, fill, step.mask_fill)

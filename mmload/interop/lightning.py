@@ -17,7 +17,7 @@ from mmload.loader.resume_state import State
 from mmload.store.dataset import open as open_dataset
 
 
-class DataModule(LightningDataModule):
+class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not follow lightning, which may be absent
     """Loaders over the splits of a dataset: ``train`` shuffled, ``val`` and ``test`` in stored order.
 
     Ranks are Lightning's, through torch.distributed. A checkpoint holds where in the epoch training was.
@@ -50,7 +50,7 @@ class DataModule(LightningDataModule):
         self._resumed: State | None = None
 
     def train_dataloader(self) -> Loader:
-        """The training split, in a new random order each epoch, with the same number of batches on every rank."""
+        """Returns the training split in a new random order each epoch, with equally many batches on every rank."""
         options: dict[str, Any] = {"shuffle": True, "tail": "pad", **self._options}
         reloaded = self._train is not None
         self._train = _TrainLoader(self.dataset["train"], collate=self._train_collate, **options)
@@ -61,11 +61,9 @@ class DataModule(LightningDataModule):
         return self._train
 
     def val_dataloader(self) -> Loader:
-        """The validation split in stored order."""
         return self._eval(self._val_split)
 
     def test_dataloader(self) -> Loader:
-        """The test split in stored order."""
         return self._eval(self._test_split)
 
     def _eval(self, split: str) -> Loader:
@@ -73,11 +71,9 @@ class DataModule(LightningDataModule):
         return Loader(self.dataset[split], collate=self._eval_collate, **options)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training is, for Lightning's checkpoint."""
         return {} if self._train is None else {"train": self._train.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue there."""
         self._resumed = state.get("train")
         if self._train is not None and self._resumed is not None:
             self._train.load_state_dict(self._resumed)

@@ -13,7 +13,7 @@ import ray.train
 from torch import Tensor
 
 from mmload.loader import Loader
-from mmload.loader.arguments import view_named
+from mmload.loader.arguments import resolve_view
 from mmload.store.dataset import Dataset, Split
 
 
@@ -40,11 +40,11 @@ class DatasetShard:
         context = ray.train.get_context()
         if options.get("shuffle") or options.get("order"):
             options.setdefault("tail", "pad")
-        fields = options.get("fields") or view_named(dataset, split).rows.fields
+        fields = options.get("fields") or resolve_view(dataset, split).rows.fields
         options.setdefault("returns", {name: name for name in fields})
         ranks = {"rank": context.get_world_rank(), "world_size": context.get_world_size()}
         self.loader = Loader(dataset, split=split, **ranks, **options)
 
     def iter_torch_batches(self) -> Iterator[dict[str, Tensor]]:
-        """The batches of the next epoch, each a dict of tensors by field, or as the option ``returns`` says."""
+        """Yields the batches of the next epoch: dicts of tensors by field, or as the option ``returns`` says."""
         yield from self.loader

@@ -1,4 +1,4 @@
-"""The build's ``Shrink`` as a torchvision transform: the short side is resized where it is longer."""
+"""The step Shrink of a build as a torchvision transform. Importing it imports no kernels, unlike ``canvas``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 
-class Shrink(v2.Transform):  # type: ignore[misc]  # torchvision is untyped here
+class ShortestMaxSize(v2.Transform):  # type: ignore[misc]  # torchvision is untyped here
     """Resizes the short side to ``size`` where it is longer; smaller images, boxes and masks stay as they are.
 
     Args:
@@ -23,12 +23,11 @@ class Shrink(v2.Transform):  # type: ignore[misc]  # torchvision is untyped here
         self.size, self.interpolation = size, InterpolationMode(interpolation)
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """Whether the image is resized."""
+        """Returns whether the image is resized."""
         sizes = [F.get_size(one) for one in flat_inputs if isinstance(one, Tensor | PIL.Image.Image)]
         return {"resized": min(sizes[0]) > self.size}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        """An image, boxes or a mask."""
         if not params["resized"]:
             return inpt
         return F.resize(inpt, [self.size], interpolation=self.interpolation, antialias=True)

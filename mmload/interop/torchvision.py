@@ -7,6 +7,7 @@ torchvision does not have, and never leaves a step out.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,17 +23,17 @@ from torchvision.transforms.v2 import functional as F
 from mmload import augment
 from mmload.augment.collate import Collate
 from mmload.augment.mix import MixChoice, MixStep
-from mmload.augment.step import AfterStep, Step
+from mmload.augment.step import AfterStep, Step, arguments_of
 from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
-from mmload.interop.canvas import Letterbox, letterbox, scale_jitter, shortest_size
-from mmload.interop.shrink import Shrink
+from mmload.interop.canvas import CanvasLetterbox, letterbox, scale_jitter, shortest_size
+from mmload.interop.shrink import ShortestMaxSize
 from mmload.sources.voc_tasks import VOID
 
 
 def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -> v2.Compose:
-    """The equivalent torchvision v2 ``Compose``.
+    """Returns the equivalent torchvision v2 ``Compose``.
 
     For a recipe: it makes a stored image from a file. It takes PIL images as ``PIL.Image.open`` returns them
     (``ImageFolder(root, transform, loader=PIL.Image.open)``; torchvision's default loader drops transparency and EXIF
@@ -61,7 +62,7 @@ def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -
 
 
 def _not_one(meaning: object) -> TypeError:
-    """The error for what has no equivalent, or several."""
+    """Returns the error for a collate that has no equivalent, or several."""
     if isinstance(meaning, Views):
         return TypeError(
             f"got {type(meaning).__name__} of {len(meaning.views)}: a Compose makes one image of one, so give the "
@@ -71,7 +72,7 @@ def _not_one(meaning: object) -> TypeError:
 
 
 def conversion(collate: Collate) -> int:
-    """The index of the step before which a collate converts to floats; the number of steps if none needs them.
+    """Returns the index of the step before which a collate converts to floats; the number of steps if none does.
 
     Images stay uint8 until Normalize, mixing, or a foreign module; a RandomErasing that no step of mmload
     follows overwrites floats.
@@ -93,7 +94,7 @@ def _needs_floats(step: nn.Module) -> bool:
     return not (isinstance(step, AfterStep) and step.takes_uint8)
 
 
-class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+class DecodeTransform(v2.Transform):  # type: ignore[misc]  # torchvision has no types
     """A PIL image of any kind with 8 bits a channel, in ``mode``, by the rules of docs/images.md.
 
     Args:
@@ -110,7 +111,7 @@ class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         self.background = (background,) * 3 if isinstance(background, int) else tuple(background)
 
     def transform(self, inpt: PIL.Image.Image, params: dict[str, Any]) -> PIL.Image.Image:
-        """The image in the mode; unchanged if it has that mode."""
+        """Returns the image in the mode; unchanged if it has that mode."""
         kind = inpt.format
         if self.mode == "L":
             inpt.draft("L", None)  # the luma of a JPEG; no effect on other formats
@@ -124,7 +125,7 @@ class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         return image if image.mode == self.mode else image.convert(self.mode)
 
     def _narrowed(self, image: PIL.Image.Image) -> PIL.Image.Image:
-        """16 bits as 8, round(value / 257); the transparent gray level becomes the background."""
+        """Scales 16 bits to 8, round(value / 257); the transparent gray level becomes the background."""
         wide = np.asarray(image).astype(np.float64)
         gray = np.floor(wide / 257 + 0.5).astype(np.uint8)
         key = image.info.get("transparency")
@@ -135,11 +136,10 @@ class Decoded(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         return PIL.Image.fromarray(color)
 
 
-class CenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no types
+class VoidCenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no types
     """torchvision's CenterCrop, but masks are padded with 255 (void): it has no fill argument and pads with class 0."""
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        """An image, boxes or a mask, padded where it is smaller and cropped."""
         if isinstance(inpt, tv_tensors.Mask):
             rows, cols = (max(want - have, 0) for want, have in zip(self.size, F.get_size(inpt), strict=True))
             inpt = F.pad(inpt, [cols // 2, rows // 2, (cols + 1) // 2, (rows + 1) // 2], fill=VOID)
@@ -147,7 +147,7 @@ class CenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no typ
 
 
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
-    steps: list[Any] = [Decoded(**{key: value for key, value in decode.items() if key != "device"})]
+    steps: list[Any] = [DecodeTransform(**{key: value for key, value in decode.items() if key != "device"})]
     for spec in transforms:
         name, arguments = spec["step"], {key: value for key, value in spec.items() if key != "step"}
         if name not in _RECIPE_STEPS:
@@ -166,7 +166,7 @@ def _resize(size: Any, interpolation: str = "bilinear") -> Any:
 def _center_crop(size: Any, fill: int = 0) -> Any:
     if fill != 0:
         raise UsageError(f"CenterCrop with fill={fill} has no torchvision equivalent: its CenterCrop pads with 0")
-    return CenterCrop(size)
+    return VoidCenterCrop(size)
 
 
 def _pad(padding: Any, fill: int = 0) -> Any:
@@ -176,7 +176,7 @@ def _pad(padding: Any, fill: int = 0) -> Any:
 
 def _letterbox(size: Any, fill: int = 114, interpolation: str = "bilinear") -> Any:
     canvas = (size, size) if isinstance(size, int) else tuple(size)
-    return Letterbox(canvas, fill, InterpolationMode(interpolation))
+    return CanvasLetterbox(canvas, fill, InterpolationMode(interpolation))
 
 
 _RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
@@ -184,7 +184,7 @@ _RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
     "CenterCrop": _center_crop,
     "Pad": _pad,
     "Letterbox": _letterbox,
-    "Shrink": Shrink,
+    "Shrink": ShortestMaxSize,
     "Grayscale": v2.Grayscale,
     "RGB": v2.RGB,
 }
@@ -201,169 +201,87 @@ def _of_collate(collate: Collate) -> list[Any]:
 
 
 def _now(step: nn.Module, epoch: int | None) -> nn.Module:
-    """The step with the settings of the epoch, if that is known."""
+    """Returns the step with the settings of the epoch, if that is known."""
     return step.at_epoch(epoch) if isinstance(step, Step) and epoch is not None else step
 
 
 def equivalent_of(step: nn.Module) -> Any:
-    """The torchvision transform of one step of a collate; torchvision's own stay as they are.
+    """Returns the torchvision transform of one step of a collate; torchvision's own are returned unchanged.
 
     Raises:
         UsageError: if there is none.
     """
-    for kind, make in _STEPS.items():
+    for kind, make in _OTHERS.items():
         if isinstance(step, kind):
             return make(step)
-    if isinstance(step, augment.PerSample):
-        return equivalent_of(step.module)
     if isinstance(step, v2.Transform):
         return step
-    raise UsageError(f"the step {type(step).__name__} has no torchvision equivalent; run it separately")
+    names = (kind.__name__ for kind in type(step).__mro__ if kind.__module__.startswith(f"{augment.__name__}."))
+    name = next((name for name in names if hasattr(v2, name)), None)
+    if name is None:
+        raise UsageError(f"the step {type(step).__name__} has no torchvision equivalent; run it separately")
+    return _of_same_name(step, getattr(v2, name))
 
 
-def _random_crop(step: augment.RandomCrop) -> Any:
-    padding = list(step.padding) if any(step.padding) else None
-    fill = _fill(step.fill)
-    if fill != step.mask_fill:
-        fill = {tv_tensors.Mask: step.mask_fill, "others": fill}
-    return v2.RandomCrop(step.size, padding, step.pad_if_needed, fill, step.padding_mode)
+def _of_same_name(step: nn.Module, kind: Any) -> Any:
+    """Returns torchvision's transform with the step's arguments that it knows; the others are checked before."""
+    known, given = inspect.signature(kind).parameters, arguments_of(step)
+    return kind(**{name: _argument(step, name, value) for name, value in given.items() if name in known})
 
 
-def _random_resized_crop(step: augment.RandomResizedCrop) -> Any:
-    _refuse_epochs(step)
-    mode = InterpolationMode(step.mode)
-    return v2.RandomResizedCrop(step.size, step.scale, step.ratio, interpolation=mode, antialias=step.antialias)
-
-
-def _resized(step: augment.Resize) -> Any:
-    _refuse_epochs(step)
-    size: Any = step.short if step.size is None else step.size
-    return v2.Resize(size, InterpolationMode(step.mode), max_size=step.max_size, antialias=step.antialias)
-
-
-def _refuse_epochs(step: augment.RandomResizedCrop | augment.Resize) -> None:
-    if callable(step.size):
+def _argument(step: Any, name: str, value: Any) -> Any:
+    """Returns an argument of a step as torchvision takes it."""
+    if name == "size" and callable(value):
         raise UsageError(
             f"the size of {type(step).__name__} follows the epoch, and torchvision has one size: call the collate's "
             "set_epoch(epoch), for the equivalent in that epoch"
         )
+    if name == "fill":
+        return _fill(step)
+    if name == "padding":
+        return list(value) if any(value) else None
+    if name == "value":
+        return "random" if value is None else _one_or_list(value)
+    if name == "transforms":
+        return [equivalent_of(one) for one in value]
+    of_enum = {"interpolation": InterpolationMode, "policy": v2.AutoAugmentPolicy}.get(name)
+    return value if of_enum is None else of_enum(value)
 
 
-def _iou_crop(step: augment.RandomIoUCrop) -> Any:
-    scales = step.min_scale, step.max_scale, step.min_aspect_ratio, step.max_aspect_ratio
-    return v2.RandomIoUCrop(*scales, list(step.sampler_options), step.trials)
+def _one_or_list(values: tuple[float, ...]) -> Any:
+    return values[0] if len(values) == 1 else list(values)
 
 
-def _erasing(step: augment.RandomErasing) -> Any:
-    value: Any = "random" if step.value is None else list(step.value)
-    return v2.RandomErasing(step.p, step.scale, step.ratio, value[0] if len(value) == 1 else value)
+def _fill(step: Any) -> Any:
+    """Returns the fill of images, and that of masks beside it if it is another one."""
+    fill = None if step.fill is None else _one_or_list(step.fill)
+    mask_fill = getattr(step, "mask_fill", fill)
+    return fill if fill == mask_fill else {tv_tensors.Mask: mask_fill, "others": fill}
 
 
-def _batch_mixing(make: Any) -> Callable[[Any], Any]:
-    def of(step: augment.MixUp | augment.CutMix) -> Any:
-        if step.p != 1:
-            raise UsageError(
-                f"{type(step).__name__} with p={step.p:g} has no torchvision equivalent: there every batch is mixed"
-            )
-        return make(alpha=step.alpha, num_classes=step.num_classes)
-
-    return of
+def _resized(step: augment.Resize) -> Any:
+    if step.size is not None:
+        return _of_same_name(step, v2.Resize)
+    return v2.Resize(step.short, InterpolationMode(step.interpolation), step.max_size, step.antialias)
 
 
-def _fill(fill: tuple[float, ...] | None) -> Any:
-    """One number, one per channel, or None."""
-    return None if fill is None else fill[0] if len(fill) == 1 else list(fill)
+def _mixing(step: augment.MixUp | augment.CutMix) -> Any:
+    if step.p != 1:
+        raise UsageError(
+            f"{type(step).__name__} with p={step.p:g} has no torchvision equivalent: there every batch is mixed"
+        )
+    return _of_same_name(step, getattr(v2, type(step).__name__))
 
 
-def _warp_fill(step: Any) -> Any:
-    """Of images and masks, as torchvision takes both."""
-    fill = _fill(step.fill)
-    return fill if fill == step.mask_fill else {tv_tensors.Mask: step.mask_fill, "others": fill}
-
-
-def _rotation(step: augment.RandomRotation) -> Any:
-    center = None if step.center is None else list(step.center)
-    return v2.RandomRotation(step.degrees, InterpolationMode(step.interpolation), center=center, fill=_warp_fill(step))
-
-
-def _affine(step: augment.RandomAffine) -> Any:
-    return v2.RandomAffine(
-        step.degrees,
-        step.translate,
-        step.scale,
-        step.shear,
-        InterpolationMode(step.interpolation),
-        _warp_fill(step),
-        None if step.center is None else list(step.center),
-    )
-
-
-def _perspective(step: augment.RandomPerspective) -> Any:
-    mode = InterpolationMode(step.interpolation)
-    return v2.RandomPerspective(step.distortion_scale, step.p, mode, _warp_fill(step))
-
-
-def _distortion(step: augment.RandomPhotometricDistort) -> Any:
-    return v2.RandomPhotometricDistort(step.brightness, step.contrast, step.saturation, step.hue, step.p)
-
-
-def _drawing(step: Any) -> dict[str, Any]:
-    """What all policies share."""
-    return {"interpolation": InterpolationMode(step.interpolation), "fill": _fill(step.fill)}
-
-
-def _rand_augment(step: augment.RandAugment) -> Any:
-    return v2.RandAugment(step.num_ops, step.magnitude, step.num_magnitude_bins, **_drawing(step))
-
-
-def _auto_augment(step: augment.AutoAugment) -> Any:
-    return v2.AutoAugment(v2.AutoAugmentPolicy(step.policy), **_drawing(step))
-
-
-def _aug_mix(step: augment.AugMix) -> Any:
-    shares = step.severity, step.mixture_width, step.chain_depth, step.alpha, step.all_ops
-    return v2.AugMix(*shares, **_drawing(step))
-
-
-def _of_each(step: Any) -> list[Any]:
-    return [equivalent_of(one) for one in step.transforms]
-
-
-_STEPS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
-    augment.RandomCrop: _random_crop,
-    augment.CenterCrop: lambda step: CenterCrop(step.size),
-    augment.RandomResizedCrop: _random_resized_crop,
+_OTHERS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
+    augment.PerSample: lambda step: equivalent_of(step.module),
+    augment.CenterCrop: lambda step: VoidCenterCrop(step.size),
     augment.Resize: _resized,
-    augment.Letterbox: lambda step: letterbox(step, _fill(step.fill)),
-    augment.ScaleJitter: lambda step: scale_jitter(step, _fill(step.fill)),
-    augment.RandomShortestSize: lambda step: shortest_size(step, _fill(step.fill)),
-    augment.RandomZoomOut: lambda step: v2.RandomZoomOut(_warp_fill(step), list(step.side_range), step.p),
-    augment.RandomIoUCrop: _iou_crop,
-    augment.RandomHorizontalFlip: lambda step: v2.RandomHorizontalFlip(step.p),
-    augment.RandomVerticalFlip: lambda step: v2.RandomVerticalFlip(step.p),
-    augment.Normalize: lambda step: v2.Normalize(step.mean.tolist(), step.std.tolist()),
-    augment.RandomGrayscale: lambda step: v2.RandomGrayscale(step.p),
-    augment.RandomErasing: _erasing,
-    augment.ColorJitter: lambda step: v2.ColorJitter(*step.ranges),
-    augment.RandomInvert: lambda step: v2.RandomInvert(step.p),
-    augment.RandomAutocontrast: lambda step: v2.RandomAutocontrast(step.p),
-    augment.RandomEqualize: lambda step: v2.RandomEqualize(step.p),
-    augment.RandomPosterize: lambda step: v2.RandomPosterize(step.bits, step.p),
-    augment.RandomSolarize: lambda step: v2.RandomSolarize(step.threshold, step.p),
-    augment.RandomAdjustSharpness: lambda step: v2.RandomAdjustSharpness(step.sharpness_factor, step.p),
-    augment.GaussianBlur: lambda step: v2.GaussianBlur(list(step.kernel_size), step.sigma),
-    augment.RandomPhotometricDistort: _distortion,
-    augment.RandomRotation: _rotation,
-    augment.RandomAffine: _affine,
-    augment.RandomPerspective: _perspective,
-    augment.RandAugment: _rand_augment,
-    augment.TrivialAugmentWide: lambda step: v2.TrivialAugmentWide(step.num_magnitude_bins, **_drawing(step)),
-    augment.AutoAugment: _auto_augment,
-    augment.AugMix: _aug_mix,
-    augment.RandomApply: lambda step: v2.RandomApply(_of_each(step), step.p),
-    augment.RandomChoice: lambda step: v2.RandomChoice(_of_each(step), list(step.p)),
-    augment.RandomOrder: lambda step: v2.RandomOrder(_of_each(step)),
-    augment.MixUp: _batch_mixing(v2.MixUp),
-    augment.CutMix: _batch_mixing(v2.CutMix),
-    MixChoice: lambda step: v2.RandomChoice(_of_each(step), list(step.p)),
+    augment.Letterbox: lambda step: letterbox(step, _one_or_list(step.fill)),
+    augment.ScaleJitter: lambda step: scale_jitter(step, _one_or_list(step.fill)),
+    augment.RandomShortestSize: lambda step: shortest_size(step, _one_or_list(step.fill)),
+    augment.MixUp: _mixing,
+    augment.CutMix: _mixing,
+    MixChoice: lambda step: _of_same_name(step, v2.RandomChoice),
 }
+"""The steps of which more than arguments of the same names has to be said."""

@@ -17,7 +17,7 @@ _HOMES = {"Collate": "mmload.augment.collate", "Loader": "mmload.loader.loader"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use (PEP 562)."""
+    """Imports a public name from its module on first use (PEP 562)."""
     import importlib
 
     if name in _HOMES:

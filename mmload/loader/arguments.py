@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from mmload.augment.collate import Collate
 from mmload.augment.epochs import batch_of_epoch
-from mmload.augment.per_sample import has_per_sample
+from mmload.augment.foreign_modules import has_per_sample
 from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of
@@ -20,23 +20,53 @@ from mmload.errors import UsageError, choices
 from mmload.loader.orders import ORDERS, Sampling
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime import nvjpeg
-from mmload.runtime.local_ranks import local_ranks
+from mmload.runtime.memory_pool import can_share
+from mmload.runtime.thread_pools import local_ranks
 from mmload.store.dataset import Dataset
-from mmload.store.split_views import Rows, View, view_of
+from mmload.store.split_views import AnySplit, View, view_of
 
 DECODERS = ("cpu", "scaled", "cuda")
-"""How the JPEGs of whole photographs may be decoded."""
+"""Ways to decode the JPEGs of variable-size images."""
 
 
-def refuse_number(name: str, value: object, least: int) -> None:
-    """ValueError unless the value is an integer of at least ``least``."""
+_OF_DATALOADER = {
+    "num_workers": "it reads in threads; give threads=N, or subprocess=True for a loop that keeps Python busy",
+    "pin_memory": "batches for a device are pinned where that helps; give device='cuda'",
+    "pin_memory_device": "give device='cuda'",
+    "non_blocking": "copies to a device overlap with training already; leave it out",
+    "collate_fn": "give collate=, which gets a Batch of many rows",
+    "transform": "give collate=Collate(...) of the steps of mmload.augment; PerSample(transform) runs any other",
+    "transforms": "give collate=Collate(...) of the steps of mmload.augment; PerSample(transform) runs any other",
+    "batch_sampler": "give sampler= and batch_size=, or an order of mmload.loader.orders",
+    "prefetch_factor": "give prefetch=N, batches to keep ready",
+    "persistent_workers": "threads stay between epochs; leave it out",
+    "worker_init_fn": "draws depend on seed=, the epoch and the row alone; leave it out",
+    "generator": "give seed=N",
+    "multiprocessing_context": "it reads in threads; leave it out",
+    "timeout": "a read that fails is an error, so nothing waits for a worker; leave it out",
+    "in_order": "batches come in order; leave it out",
+}
+"""What to write in place of each argument of torch's DataLoader that a Loader does not have."""
+
+
+def check_unknown(arguments: Mapping[str, object]) -> None:
+    """Raises TypeError for arguments that the Loader does not have; one of a DataLoader's says what to write."""
+    for name in arguments:
+        if name == "decoded":
+            raise TypeError("Loader has no argument 'decoded': give cache_pixels=True")
+        if name in _OF_DATALOADER:
+            raise TypeError(f"Loader has no argument {name!r}: {_OF_DATALOADER[name]}")
+        raise TypeError(f"Loader has no argument {name!r}; see help(mmload.Loader)")
+
+
+def check_number(name: str, value: object, least: int) -> None:
+    """Checks that the value is an integer of at least ``least``; raises ValueError otherwise."""
     if type(value) is not int or value < least:
         raise ValueError(f"{name} is {value!r}; give an integer of at least {least}")
 
 
-def view_named(dataset: object, name: str | None) -> View:
-    """The rows of a path, a Dataset, a Split, or a Subset or ConcatDataset of splits."""
+def resolve_view(dataset: object, name: str | None) -> View:
+    """Returns the rows of a path, a Dataset, a Split, or a Subset or ConcatDataset of splits."""
     if isinstance(dataset, str | Path):
         dataset = open_dataset(dataset)
     if isinstance(dataset, Dataset):
@@ -46,12 +76,12 @@ def view_named(dataset: object, name: str | None) -> View:
             name = next(iter(dataset))
         return view_of(dataset[name])
     if name not in (None, getattr(dataset, "name", None)):
-        raise UsageError(f"split= says {name!r}, but the split is chosen already: {dataset!r}; give one of them")
+        raise UsageError(f"split={name!r}, but the split is chosen already: {dataset!r}; leave split out")
     return view_of(dataset)
 
 
-def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The fields to read; None: all."""
+def resolve_fields(split: AnySplit, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the fields to read; all if ``names`` is None."""
     if names is None:
         return tuple(split.fields)
     for name in names:
@@ -60,53 +90,56 @@ def fields_named(split: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def refuse_own_sizes(
-    split: Rows, fields: Sequence[str], collate: object, device: torch.device, tier: str, framed: bool
+def check_variable_size(
+    split: AnySplit, fields: Sequence[str], collate: object, device: torch.device, tier: str, framed: bool
 ) -> None:
-    """Refuses what cannot be done yet to rows of a size each.
+    """Checks what is requested of variable-size rows.
 
     Raises:
         UsageError: if masks have a size each and images are not read, nothing gives the images of a batch one size,
             or they are to be kept on a device that is none.
     """
     for name in fields:
-        if not split.fields[name].own_sizes:
+        if not split.fields[name].variable_size:
             continue
-        rows = f"{name} of split {split.name!r} have a size each"
         if name != "images" and (name != "masks" or "images" not in fields):
             others = tuple(one for one in fields if one != name)
-            raise UsageError(f"{rows}, and follow images: read those, too, or leave them out, fields={others!r}")
+            raise UsageError(
+                f"{name} of split {split.name!r} have variable sizes and require images; add 'images' to fields, "
+                f"or give fields={others!r}"
+            )
+        problem = f"{name} of split {split.name!r} have variable sizes"
         if not isinstance(collate, Collate | Views):
             enough = "with bucket='aspect', collate=Collate() is enough"
-            one = "give a Collate that makes them one, such as Collate(Resize(256), CenterCrop(224))"
-            raise UsageError(f"{rows}, and a batch has one: {enough if framed else one}; split[i] gives a row as it is")
+            one = "give a Collate that resizes them, such as Collate(Resize(256), CenterCrop(224))"
+            raise UsageError(f"{problem}, but a batch has one; {enough if framed else one}; split[i] gives single rows")
         if tier == "device" and device.type != "cuda":
-            raise UsageError(f"{rows}, and are kept on a CUDA device or not: use tier='memory', or give device='cuda'")
+            raise UsageError(f"{problem}, so tier='device' needs device='cuda'; use it, or tier='memory'")
         if tier == "device" and has_per_sample(collate):
-            raise UsageError(f"{rows}, and PerSample runs on the CPU: use tier='memory' or tier='disk'")
+            raise UsageError(f"{problem}, and PerSample runs on the CPU; use tier='memory' or tier='disk'")
 
 
-def refuse_decoded(decoded: object, split: Rows, fields: Sequence[str], tier: str) -> None:
-    """Refuses ``decoded`` where there are no JPEGs to decode, or no memory to keep them in.
+def check_cache_pixels(cache_pixels: object, split: AnySplit, fields: Sequence[str], tier: str) -> None:
+    """Checks that there are JPEGs to decode, and memory to cache their pixels in.
 
     Raises:
         TypeError: if it is no boolean.
         ValueError: if it is True, and rows are pixels or not kept in memory.
     """
-    if not isinstance(decoded, bool):
-        raise TypeError(f"decoded is {decoded!r}; give True or False")
-    if not decoded:
+    if not isinstance(cache_pixels, bool):
+        raise TypeError(f"cache_pixels is {cache_pixels!r}; give True or False")
+    if not cache_pixels:
         return
     if not _has_jpegs(split, fields):
-        raise ValueError(f"decoded is True, and split {split.name!r} is read without JPEGs: leave it out")
+        raise ValueError(f"cache_pixels=True, but split {split.name!r} is read without JPEGs; leave cache_pixels out")
     if tier not in ("auto", "memory"):
-        raise ValueError(f"decoded is True, and tier is {tier!r}: pixels are kept in memory, so give tier='memory'")
+        raise ValueError(f"cache_pixels=True caches pixels in memory, but tier is {tier!r}; use tier='memory'")
 
 
-def refuse_decode(
-    decode: object, split: Rows, fields: Sequence[str], collate: object, device: torch.device, decoded: bool
+def check_decode(
+    decode: object, split: AnySplit, fields: Sequence[str], collate: object, device: torch.device, cache_pixels: bool
 ) -> None:
-    """Refuses what cannot decode these rows.
+    """Checks that these rows can be decoded in the requested way.
 
     Raises:
         ValueError: if ``decode`` is none of :data:`DECODERS`, rows are pixels, or a device cannot do it alone.
@@ -116,29 +149,51 @@ def refuse_decode(
         raise ValueError(f"decode is {decode!r}; use one of {', '.join(DECODERS)}")
     if decode == "cpu":
         return
-    said = f"decode is {decode!r}"
+    option = f"decode={decode!r}"
     if not _has_jpegs(split, fields):
-        raise ValueError(f"{said}, and split {split.name!r} is read without JPEGs: leave it out")
-    if decoded:
-        raise ValueError(f"{said}, and decoded is True, which keeps whole pixels of the CPU: give one of them")
+        raise ValueError(f"{option}, but split {split.name!r} is read without JPEGs; leave decode out")
+    if cache_pixels:
+        raise ValueError(f"{option} cannot be combined with cache_pixels=True, which caches pixels decoded on the CPU")
     if decode == "scaled":
         return
     if device.type != "cuda":
-        raise ValueError(f"{said}, and batches go to {device}: give device='cuda'")
+        raise ValueError(f"{option} needs device='cuda', but batches go to {device}")
     if has_per_sample(collate):
-        raise ValueError(f"{said}, and PerSample runs in the training thread, which may not wait for it: leave it out")
+        raise ValueError(
+            f"{option} cannot be combined with PerSample, which runs in the training thread; use decode='cpu'"
+        )
+    from mmload.runtime import nvjpeg
+
     nvjpeg.check()
 
 
-def _has_jpegs(split: Rows, fields: Sequence[str]) -> bool:
+def check_subprocess(subprocess: object, device: torch.device) -> None:
+    """Checks that a subprocess can give batches to the training process.
+
+    Raises:
+        TypeError: if ``subprocess`` is no boolean.
+        ValueError: if it is True, and batches go to a device, or the system cannot share memory.
+    """
+    if not isinstance(subprocess, bool):
+        raise TypeError(f"subprocess is {subprocess!r}; give True or False")
+    if subprocess and device.type != "cpu":
+        raise ValueError(
+            f"subprocess=True, but batches go to {device}; give device='cpu' and a collate without a device, and move "
+            "batches in the training loop: batch.to(device)"
+        )
+    if subprocess and not can_share():
+        raise ValueError("subprocess=True, but this system has no memory files (memfd_create); leave subprocess out")
+
+
+def _has_jpegs(split: AnySplit, fields: Sequence[str]) -> bool:
     images = split.fields["images"] if "images" in fields else None
     return images is not None and images.encoding in ("jpeg", "mixed")
 
 
-def refuse_collate(collate: object, view: View, fields: Sequence[str], framed: bool = False) -> None:
-    """Refuses a Collate or Views that cannot be done to rows, before one is read.
+def check_collate(collate: object, view: View, fields: Sequence[str], framed: bool = False) -> None:
+    """Checks that a Collate or Views can be applied to the rows, before one is read.
 
-    Steps that follow the epoch are looked at when the epoch begins: no other one has to be possible.
+    Steps that follow the epoch are checked when the epoch begins: no other epoch has to be possible.
 
     Raises:
         ValueError, TypeError: as the step that cannot be done to such images, boxes, masks or targets.
@@ -148,13 +203,13 @@ def refuse_collate(collate: object, view: View, fields: Sequence[str], framed: b
     split = view.rows
     images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64)
     channels, height, width = images.shape
-    if images.own_sizes and not len(view):
+    if images.variable_size and not len(view):
         return
-    sizes = _extreme_sizes(view) if images.own_sizes else None
+    sizes = _extreme_sizes(view) if images.variable_size else None
     if sizes is not None:
         height = width = 0
         one = torch.zeros(len(sizes), dtype=torch.int64)
-    others = {name: split.fields[name] for name in fields if name != "images" and not split.fields[name].own_sizes}
+    others = {name: split.fields[name] for name in fields if name != "images" and not split.fields[name].variable_size}
     masks = OwnMasks(torch.zeros(1, dtype=torch.uint8), one) if len(others) + 1 < len(fields) else None
     row = {name: torch.zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
     batch = make_batch(row, len(one), ids=one, seeds=one)
@@ -167,7 +222,7 @@ def refuse_collate(collate: object, view: View, fields: Sequence[str], framed: b
 
 
 def _extreme_sizes(view: View) -> torch.Tensor:
-    """The sizes of the lowest, narrowest, highest and widest images: what cannot be done to any fails with these."""
+    """Returns the sizes of the lowest, narrowest, highest and widest images; a step that fails, fails for one."""
     rows = np.arange(len(view)) if view.chosen is None else view.chosen.numpy()
     located = view.rows.reader.field("images").located(rows)
     sizes = np.stack([located["height"], located["width"]], 1)
@@ -176,11 +231,11 @@ def _extreme_sizes(view: View) -> torch.Tensor:
 
 
 def returns_for(
-    form: Form | None, collate: Any, split: Rows, fields: Sequence[str], device: torch.device, framed: bool = False
+    form: Form | None, collate: Any, split: AnySplit, fields: Sequence[str], device: torch.device, framed: bool = False
 ) -> Returns | None:
-    """What batches are given as; None: as the collate makes them.
+    """Returns the form of the batches; None: as the collate makes them.
 
-    A function in place of a Collate may add and remove fields, so what it makes is looked at batch by batch.
+    A function in place of a Collate may add and remove fields, so its results are checked batch by batch.
     """
     if isinstance(collate, Returns):
         raise TypeError("collate is a Returns; give the Loader the collate inside it, and what it returns as returns=")
@@ -196,7 +251,7 @@ def returns_for(
 
 
 def device_for(device: torch.device | str | None, collate: object) -> torch.device:
-    """The given device, else the collate's, else the CPU."""
+    """Returns the given device, else the collate's, else the CPU."""
     if device is not None:
         return torch.device(device)
     collate_device = collate.device if isinstance(collate, Collate | Views) else None
@@ -204,7 +259,7 @@ def device_for(device: torch.device | str | None, collate: object) -> torch.devi
 
 
 def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
+    """Returns rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or none")
     if rank is not None and world_size is not None:
@@ -213,7 +268,7 @@ def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _distributed_ranks() -> tuple[int, int] | None:
-    """Rank and world size of torch.distributed; None where it is not initialized."""
+    """Returns rank and world size of torch.distributed; None if it is not initialized."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -221,7 +276,7 @@ def _distributed_ranks() -> tuple[int, int] | None:
 
 
 def ranks_here(rank: int, world_size: int) -> list[int]:
-    """The ranks of this machine, this one first: as many as ``LOCAL_WORLD_SIZE`` says, numbered as torchrun does."""
+    """Returns the ``LOCAL_WORLD_SIZE`` ranks of this machine, numbered as torchrun does, starting with this one."""
     count = local_ranks()
     if count == 1 or world_size % count:
         return [rank]
@@ -229,32 +284,32 @@ def ranks_here(rank: int, world_size: int) -> list[int]:
     return [rank, *(other for other in range(first, first + count) if other != rank)]
 
 
-def refuse_other_ranks(world_size: int) -> None:
-    """UsageError if torch.distributed was initialized since the loader was made: every rank would read all rows."""
+def check_ranks(world_size: int) -> None:
+    """Checks that torch.distributed was not initialized after the loader: every rank would read all rows."""
     ranks = _distributed_ranks()
     if ranks is not None and ranks[1] != world_size:
         raise UsageError(
-            f"torch.distributed has {ranks[1]} ranks, the loader was made for {world_size}: make the loader after "
+            f"torch.distributed has {ranks[1]} ranks, but the loader was created for {world_size}; create it after "
             "init_process_group, or give it rank and world_size"
         )
 
 
-def order_named(shuffle: bool | str, order: str | Sampling | None, sampler: object) -> str | Sampling:
-    """What ``shuffle`` or ``order`` asks for; "sequential" where a sampler is given.
+def resolve_order(shuffle: object, order: str | Sampling | None, sampler: object, bucket: str | None) -> str | Sampling:
+    """Returns the order that ``shuffle`` or ``order`` requests; "sequential" if a sampler is given.
 
     Raises:
-        ValueError: if several are given, or ``shuffle`` is something else.
+        ValueError: if several are given, ``shuffle`` is something else, or ``bucket`` is combined with a sampler.
         TypeError: if ``order`` is something else.
     """
-    if shuffle not in (True, False, "block"):
-        raise ValueError(f'shuffle is {shuffle!r}; use True, False or "block"')
-    given = [name for name, value in (("shuffle", shuffle), ("order", order), ("sampler", sampler)) if _is_given(value)]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} are both given; each decides the order alone")
+    if shuffle not in (True, False):
+        advice = f"order={shuffle!r}" if isinstance(shuffle, str) else "True or False"
+        raise ValueError(f"shuffle is {shuffle!r}; give {advice}")
+    if bucket is not None and sampler is not None:
+        raise ValueError(f"bucket={bucket!r} cannot be combined with a sampler, which decides what is in a batch")
+    options = {"shuffle": shuffle or None, "order": order, "sampler": sampler}
+    names = [name for name, value in options.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} are both given; each decides the order alone")
     if not isinstance(order, str | Sampling | None):
         raise TypeError(f"order is {order!r}; choose {choices(ORDERS)}, or an order of mmload.loader.orders")
-    return order or {True: "shuffled", False: "sequential", "block": "block"}[shuffle]
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False
+    return order or ("shuffled" if shuffle else "sequential")

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from mmload.errors import counted
-from mmload.loader.epoch_orders import Blocks, Shuffled
+from mmload.loader.epoch_orders import BlockOrder, ShuffledOrder
 from mmload.loader.order import Order
 from mmload.store.split_views import View
 
@@ -29,7 +29,7 @@ _LABELED = (8, 1024)  # the labels of so many batches are read at least, of more
 
 @dataclass(frozen=True, kw_only=True)
 class BatchDiversity:
-    """How well an order mixes, beside a full shuffle of the same rows: means over batches of one rank.
+    """Measure of how well an order mixes, next to a full shuffle of the same rows: means over batches of one rank.
 
     Attributes:
         batch_size: samples in a batch.
@@ -50,7 +50,7 @@ class BatchDiversity:
     classes_full: float | None
 
     def warning(self) -> str | None:
-        """What to do about an order that mixes poorly, or None; judged by classes where labels were given."""
+        """Returns advice for an order that mixes poorly, or None; judged by classes if labels were given."""
         advice = "build it with --shuffle-seed, or give the Loader shuffle=True, which reads single rows"
         if self.classes is not None and self.classes_full is not None:
             if self.classes >= _ENOUGH * self.classes_full:
@@ -70,14 +70,14 @@ class BatchDiversity:
 def batch_diversity(
     order: Order, labels: Labels | None = None, *, batch_size: int = 256, epoch: int = 0
 ) -> BatchDiversity:
-    """Measure how well an order mixes, over at most 64 batches spread evenly over an epoch.
+    """Measures how well an order mixes, over at most 64 batches spread evenly over an epoch.
 
     Args:
         order: any kind, with at least 2 positions.
         labels: gives the classes of rows; asked for 8 to 64 of the batches, the fewer the larger they are, and for as
             many of a full shuffle: over many shards, reading them is what takes time.
         batch_size: samples in a batch of this rank, at least 2.
-        epoch: which epoch to look at.
+        epoch: number of the epoch to measure.
 
     Raises:
         ValueError: if there are fewer than 2 samples in a batch.
@@ -86,19 +86,19 @@ def batch_diversity(
         raise ValueError(
             f"{counted(len(order), 'position')} in batches of {batch_size}: a batch needs 2 samples to mix"
         )
-    whole = max(1, len(order) // batch_size)
-    count = min(whole, _BATCHES)
-    starts = [batch * whole // count * batch_size for batch in range(count)]
+    batches_in_epoch = max(1, len(order) // batch_size)
+    count = min(batches_in_epoch, _BATCHES)
+    starts = [batch * batches_in_epoch // count * batch_size for batch in range(count)]
     batches = [order.take(epoch, start, start + batch_size).rows for start in starts]
-    shuffled = replace(order, of=Shuffled(rows=order.rows))
+    shuffled = replace(order, epoch_order=ShuffledOrder(rows=order.rows))
     others = [shuffled.take(epoch, start, start + batch_size).rows for start in starts]
-    block = order.of.block_size if isinstance(order.of, Blocks) else Blocks.block_size
+    block = order.epoch_order.block_size if isinstance(order.epoch_order, BlockOrder) else BlockOrder.block_size
     fewest, samples = _LABELED
     step = max(1, count // max(fewest, samples // batch_size))
-    apart = fmean(float(batch.diff().abs().double().mean()) for batch in batches)
+    distance = fmean(float(batch.diff().abs().double().mean()) for batch in batches)
     return BatchDiversity(
         batch_size=batch_size,
-        neighbors=apart / ((order.rows + 1) / 3),  # the mean distance of two distinct numbers below rows
+        neighbors=distance / ((order.rows + 1) / 3),  # the mean distance of two distinct numbers below rows
         blocks=fmean(len(np.unique(batch // block)) for batch in batches),
         blocks_full=fmean(len(np.unique(batch // block)) for batch in others),
         classes=None if labels is None else fmean(_effective(labels(batch)) for batch in batches[::step]),
@@ -107,7 +107,7 @@ def batch_diversity(
 
 
 def warn_of_similar_samples(order: Order, view: View, batch_size: int) -> None:
-    """Warn if block order gives batches of few classes, as in a store that is sorted by class."""
+    """Warns if block order gives batches of few classes, as in a dataset that is sorted by class."""
     targets = view.rows.fields.get("targets")
     all_ranks = replace(order, rank=0, world_size=1)
     if targets is None or targets.shape or batch_size < 2 or len(all_ranks) < 2:
@@ -118,10 +118,10 @@ def warn_of_similar_samples(order: Order, view: View, batch_size: int) -> None:
 
     advice = batch_diversity(all_ranks, labels, batch_size=batch_size).warning()
     if advice is not None:
-        warnings.warn(f'shuffle="block" over {view.rows!r}: {advice}', stacklevel=3)
+        warnings.warn(f'order="block" over {view.rows!r}: {advice}', stacklevel=3)
 
 
 def _effective(labels: Tensor) -> float:
-    """The Hill number of order 1: exp of the entropy."""
+    """Returns the Hill number of order 1: exp of the entropy."""
     shares = np.unique(labels.numpy(), return_counts=True)[1] / labels.numel()
     return math.exp(-float((shares * np.log(shares)).sum()))

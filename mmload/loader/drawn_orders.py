@@ -18,71 +18,67 @@ from mmload.runtime.permutation import Words, key_of, keys_of
 from mmload.runtime.splitmix import GOLDEN, mix_word
 from mmload.store.row_numbers import rows_digest
 
-_DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # what a key is for; the shuffles have 1 to 4
+_DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeated:
-    """Every row ``times`` times in a row of positions, shuffled; the epoch ends after as many positions as rows.
-
-    Attributes:
-        rows: how many rows there are.
-        seed: the loader's.
-        times: how often a row comes.
-    """
+class RepeatedOrder:
+    """Shuffle in which every row comes ``times`` times in succession; an epoch has as many positions as rows."""
 
     rows: int
     seed: int
     times: int
-    together = 1
+    group_size = 1
 
     @property
     def length(self) -> int:
-        """As many as rows: a third of them, three times."""
+        """Number of positions, which equals the number of rows: a third of them, three times."""
         return self.rows
 
     @property
     def identity(self) -> str:
-        """With the number of times."""
+        """Text that identifies the order, with the number of times."""
         return f"repeated {self.times} times"
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
-        """The shuffled rows, each for ``times`` positions; 0 to ``times`` - 1."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """Returns the shuffled rows, each at ``times`` positions, and the number of each repetition, from 0."""
         places, occurrences = np.divmod(positions, np.uint64(self.times))
         return shuffled(places, self.rows, self.seed, epoch), occurrences
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weighted:
-    """Each position a row of its own draw, as likely as its weight; with replacement.
+class WeightedOrder:
+    """Order that samples rows with replacement, with probability proportional to their weights.
 
     Attributes:
         sums: float64 [rows], the sums of the weights up to each row.
         length: positions of an epoch.
-        seed: the loader's.
+        seed: seed of the loader.
     """
 
     sums: NDArray[np.float64]
     length: int
     seed: int
-    together = 1
+    group_size = 1
 
     @property
     def rows(self) -> int:
-        """As many as weights."""
+        """Number of weights."""
         return len(self.sums)
 
     @property
     def identity(self) -> str:
-        """With the weights' digest."""
+        """Text that identifies the order, with a digest of the weights."""
         return f"weighted by {self._digest:016x}, {self.length} samples"
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
-        """The first row whose sum exceeds a share of the whole.
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """Returns the row at each position and a key that distinguishes repeated rows.
 
-        With the position itself, from 1: how often a row came before is not known without drawing all.
+        Inverts the cumulative distribution: the row is the first whose cumulative weight exceeds a uniform draw. The
+        key is the position + 1, because the number of earlier occurrences of a row is unknown without drawing all
+        earlier positions.
         """
-        from mmload.loader.drawn_loops import find_rows
+        from mmload.loader.order_loops import find_rows
 
         drawn = _units(positions, key_of(self.seed, epoch, _DRAW)) * self.sums[-1]
         # A product that is rounded up to the whole belongs to the last row that has a weight.
@@ -93,20 +89,20 @@ class Weighted:
 
     @lazy_property
     def _coarse(self) -> NDArray[np.float64]:
-        """Some of the sums, few enough to stay in cache."""
-        from mmload.loader.drawn_loops import APART
+        """Every 256th cumulative weight: few enough to stay in cache."""
+        from mmload.loader.order_loops import APART
 
         return self.sums[APART - 1 :: APART].copy()
 
     @lazy_property
     def _digest(self) -> int:
-        """Of the weights; a second for each 10**8 of them, so only for a state."""
+        """Digest of the weights; takes a second per 10**8 weights, so it is only computed for a state."""
         return rows_digest(torch.from_numpy(self.sums))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Members:
-    """The rows of each class that has any.
+class ClassMembers:
+    """Rows of each class that has any.
 
     Attributes:
         rows: int64 or int32 [N], the rows of the first class, then of the second, ascending.
@@ -118,57 +114,52 @@ class Members:
 
     @property
     def count(self) -> int:
-        """How many classes."""
+        """Number of classes."""
         return len(self.starts) - 1
 
     @lazy_property
     def digest(self) -> int:
-        """Of the rows of all classes."""
+        """Digest of the rows of all classes."""
         return rows_digest(torch.from_numpy(self.rows)) ^ rows_digest(torch.from_numpy(self.starts))
 
     def drawn(self, classes: Words, numbers: Words, cycles: Words, key: int) -> Words:
-        """Rows of classes: number ``numbers`` of each in an order of their own for each class and cycle."""
+        """Returns row ``numbers`` of each class, in an order that differs by class and cycle."""
         keys = keys_of(cycles * np.uint64(self.count) + classes, key)
         places = permuted(numbers, self.sizes(classes), keys)
         rows: Words = self.rows[self.starts.view(np.uint64)[classes] + places].astype(np.uint64)
         return rows
 
     def sizes(self, classes: Words) -> Words:
-        """Rows of each of these classes."""
+        """Returns the number of rows of each of these classes."""
         starts = self.starts.view(np.uint64)
         sizes: Words = starts[classes + np.uint64(1)] - starts[classes]
         return sizes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Balanced:
-    """Every class once in each run of as many positions as there are classes, in an order of its own.
+class BalancedOrder:
+    """Order in which every run of as many positions as classes has every class once, in its own order.
 
     A class gives all of its rows, shuffled, before it gives one of them again.
-
-    Attributes:
-        members: the rows of each class.
-        length: positions of an epoch.
-        seed: the loader's.
     """
 
-    members: Members
+    members: ClassMembers
     length: int
     seed: int
-    together = 1
+    group_size = 1
 
     @property
     def rows(self) -> int:
-        """Those of all classes."""
+        """Number of rows of all classes."""
         return len(self.members.rows)
 
     @property
     def identity(self) -> str:
-        """With the classes' digest."""
+        """Text that identifies the order, with a digest of the classes."""
         return f"balanced over {self.members.count} classes {self.members.digest:016x}, {self.length} samples"
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
-        """A class for each position, and its next row; how often the class has given all of its rows before."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """Returns the next row of each position's class, and how often the class has given all of its rows before."""
         runs, places = np.divmod(positions, np.uint64(self.members.count))
         classes = permuted(places, self.members.count, keys_of(runs, key_of(self.seed, epoch, _CLASS)))
         cycles, numbers = np.divmod(runs, self.members.sizes(classes))
@@ -176,21 +167,21 @@ class Balanced:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classes:
-    """Batches of ``per_batch`` classes with ``each`` rows of each.
+class ClassOrder:
+    """Order of batches of ``per_batch`` classes with ``each`` rows per class.
 
-    Within a cycle no class comes twice; what is left of the classes at its end is left out. So are the rows of a class
-    that are left when it has given as many ``each`` as it has. A class with fewer rows gives them several times.
+    Within a cycle no class comes twice; classes that do not fill a batch at its end are left out. So are the rows of a
+    class that remain when it has given as many ``each`` as it has. A class with fewer rows gives them several times.
 
     Attributes:
         members: the rows of each class.
         per_batch: classes of a batch.
         each: rows of a class in a batch.
-        batches: how many an epoch has.
-        seed: the loader's.
+        batches: number of batches per epoch.
+        seed: seed of the loader.
     """
 
-    members: Members
+    members: ClassMembers
     per_batch: int
     each: int
     batches: int
@@ -198,29 +189,29 @@ class Classes:
 
     @property
     def rows(self) -> int:
-        """Those of all classes."""
+        """Number of rows of all classes."""
         return len(self.members.rows)
 
     @property
-    def together(self) -> int:
-        """Rows of a batch."""
+    def group_size(self) -> int:
+        """Number of rows per batch."""
         return self.per_batch * self.each
 
     @property
     def length(self) -> int:
-        """Rows of all batches."""
-        return self.batches * self.together
+        """Number of rows of all batches."""
+        return self.batches * self.group_size
 
     @property
     def identity(self) -> str:
-        """With the classes' digest."""
+        """Text that identifies the order, with a digest of the classes."""
         return (
             f"{self.batches} batches of {self.each} of {self.per_batch} classes, of {self.members.count} classes "
             f"{self.members.digest:016x}"
         )
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
-        """A class for each ``each`` positions, and rows of it; how often it has given all of its rows before."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """Returns rows of each position's class, and how often the class has given all of its rows before."""
         groups, places = np.divmod(positions, np.uint64(self.each))
         usable = self.members.count // self.per_batch * self.per_batch
         cycles, numbers = np.divmod(groups, np.uint64(usable))
@@ -234,42 +225,42 @@ class Classes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixed:
-    """Shares of several ranges of rows, exact in every run of ``run`` positions but for one row.
+class MixedOrder:
+    """Order with fixed shares of several ranges of rows, exact in every run of ``run`` positions but for one row.
 
-    A range gives all of its rows, shuffled, before it gives one of them again; in a different order each time.
+    A range gives all of its rows, shuffled, before it gives one of them again, in a different order each time.
 
     Attributes:
         sizes: rows of each range.
-        shares: of each, which sum to 1.
+        shares: share of each range; they sum to 1.
         length: positions of an epoch.
-        seed: the loader's.
+        seed: seed of the loader.
     """
 
     sizes: tuple[int, ...]
     shares: tuple[float, ...]
     length: int
     seed: int
-    together = 1
+    group_size = 1
 
     @property
     def rows(self) -> int:
-        """Those of all ranges."""
+        """Number of rows of all ranges."""
         return sum(self.sizes)
 
     @property
     def run(self) -> int:
-        """Positions of a run: so many that each range has three or more of them."""
+        """Number of positions per run, so that each range has three or more of them."""
         return max(64, *(int(4 / share) for share in self.shares))
 
     @property
     def identity(self) -> str:
-        """With the shares."""
+        """Text that identifies the order, with the shares."""
         shares = ", ".join(f"{share:g} of {size}" for share, size in zip(self.shares, self.sizes, strict=True))
         return f"mixed {shares}, {self.length} samples"
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
-        """The range of each position, and its next row; how often the range has given all of its rows before."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """Returns the next row of each position's range, and how often the range has given all of its rows before."""
         parts, numbers = self._places(positions, epoch)
         sizes = np.array(self.sizes, dtype=np.uint64)
         firsts = np.cumsum(sizes) - sizes
@@ -278,60 +269,60 @@ class Mixed:
         return permuted(places, sizes[parts], keys_of(cycles, keys[parts])) + firsts[parts], cycles
 
     def _places(self, positions: Words, epoch: int) -> tuple[NDArray[np.int64], Words]:
-        """The range of each position, and how many positions the range had before it."""
+        """Returns the range of each position, and how many positions the range had before it."""
         runs, places = np.divmod(positions, np.uint64(self.run))
         places = permuted(places, self.run, keys_of(runs, key_of(self.seed, epoch, _PART)))
-        before = self._given(runs)
-        within = self._given(runs + np.uint64(1)) - before
+        before = self._positions_below(runs)
+        within = self._positions_below(runs + np.uint64(1)) - before
         parts = (places >= within[1:-1]).sum(0)
         each = np.arange(len(positions))
         numbers: Words = before[parts + 1, each] - before[parts, each] + places - within[parts, each]
         return parts, numbers
 
-    def _given(self, runs: Words) -> Words:
-        """Positions that the ranges below each have in so many runs; the last row is of all: uint64 [ranges + 1, B]."""
+    def _positions_below(self, runs: Words) -> Words:
+        """Returns the positions of all ranges below each one in so many runs, uint64 [ranges + 1, B]."""
         below = np.array([0.0, *np.cumsum(self.shares[:-1]), 1.0])
-        given: Words = np.floor(runs.astype(np.float64) * self.run * below[:, None] + 0.5).astype(np.uint64)
-        return given
+        positions: Words = np.floor(runs.astype(np.float64) * self.run * below[:, None] + 0.5).astype(np.uint64)
+        return positions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Listed:
-    """Listed rows, shuffled.
+class ListOrder:
+    """Shuffle of listed rows.
 
     Attributes:
-        rows: how many rows there are to choose from.
+        rows: number of rows to choose from.
         listed: int64 [N].
         occurrences: int64 [N], how often each comes before in the list; None: none comes twice.
-        seed: the loader's.
+        seed: seed of the loader.
     """
 
     rows: int
     listed: NDArray[np.int64]
     occurrences: NDArray[np.int64] | None
     seed: int
-    together = 1
+    group_size = 1
 
     @property
     def length(self) -> int:
-        """Those of the list."""
+        """Number of listed rows."""
         return len(self.listed)
 
     @property
     def identity(self) -> str:
-        """With the list's digest."""
+        """Text that identifies the order, with a digest of the list."""
         return f"subset {rows_digest(torch.from_numpy(self.listed)):016x}, shuffled"
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
-        """The rows at the shuffled positions; their occurrences in the list."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
+        """Returns the rows at the shuffled positions, and their occurrences in the list."""
         places = shuffled(positions, len(self.listed), self.seed, epoch)
         again = None if self.occurrences is None else self.occurrences[places].view(np.uint64)
         return self.listed[places].view(np.uint64), again
 
 
 def permuted(x: Words, sizes: Words | int, keys: Words) -> Words:
-    """Each number under a permutation of its own: of range(sizes[k]), by keys[k]."""
-    from mmload.runtime.permutation_loops import permute_each  # compiled only by those who draw by class
+    """Permutes each number by a permutation of its own: of range(sizes[k]), by keys[k]."""
+    from mmload.loader.order_loops import permute_each  # compiled only by those who draw by class
 
     out = x.copy()
     permute_each(out, np.full(len(x), sizes, np.uint64) if isinstance(sizes, int) else sizes, keys)
@@ -339,6 +330,6 @@ def permuted(x: Words, sizes: Words | int, keys: Words) -> Words:
 
 
 def _units(positions: Words, key: int) -> NDArray[np.float64]:
-    """A number in [0, 1) for each position, of 53 bits."""
+    """Returns a number in [0, 1) for each position, of 53 bits."""
     words: Words = mix_word(positions * np.uint64(GOLDEN) + np.uint64(key))  # type: ignore[arg-type, assignment]
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

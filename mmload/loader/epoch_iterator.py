@@ -1,28 +1,181 @@
-"""One pass over an epoch: submits batches to the worker threads a few ahead and yields them in order."""
+"""One pass over an epoch: submits batches to worker threads a few ahead, and yields them in order."""
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from mmload.augment.returns import Returns
+from mmload.batch import BatchOrViews
 from mmload.errors import UsageError
-from mmload.loader.batch_worker import Delivery
-from mmload.loader.order import Taken
-from mmload.loader.worker_pool import WorkerPool
+from mmload.loader.arguments import ranks_here
+from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
+from mmload.loader.order import Order, RowSelection
+from mmload.loader.samplers import SamplerOrder
+from mmload.runtime.thread_pools import single_op_pool
+from mmload.store.split_views import View
+
+
+class Prefetcher:
+    """Prefetch of a loader's epochs from object storage; a copy has prefetched none yet.
+
+    Args:
+        order: the loader's order; the rows of a sampler are not known ahead, and not prefetched.
+        view: the rows that are read.
+        fields: the fields that are read.
+        margin: positions by which one of the loader's threads may be behind all others.
+    """
+
+    def __init__(self, order: Order | SamplerOrder, view: View, fields: Sequence[str], margin: int) -> None:
+        self._order, self._view, self._fields, self._margin = order, view, fields, margin
+        self._takes: list[Callable[[int, int, int], Any]] = []
+        self._prefetch: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Prefetcher, (self._order, self._view, self._fields, self._margin)
+
+    def prefetch(self, epoch: int, offset: int) -> None:
+        """Starts the prefetch of an epoch, after ``offset`` of its samples, and ends that of an earlier epoch."""
+        order = self._order
+        prefetch_epoch = getattr(self._view.rows.reader, "prefetch_epoch", None)  # only of rows in object storage
+        if not isinstance(order, Order) or prefetch_epoch is None:
+            return
+        if not self._takes:
+            ranks = ranks_here(order.rank, order.world_size)
+            self._takes = [partial(_rows_at, replace(order, rank=rank), self._view) for rank in ranks]
+        self.close()
+        self._prefetch = prefetch_epoch(self._fields, self._takes, epoch, offset // order.world_size, self._margin)
+
+    def close(self) -> None:
+        """Ends the prefetch."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+
+
+def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Any:
+    """Returns the rows at positions of an epoch, int64 [B]."""
+    return view.ids(order.take(epoch, start, stop).rows).numpy()
+
+
+class BatchPool(Protocol):
+    """Maker of batches in threads or in a subprocess. Thread-safe."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether batches can be submitted in this process."""
+
+    def check_open(self) -> None:
+        """Raises UsageError unless the pool is :attr:`usable`."""
+
+    def submit(self, selection: RowSelection, epoch: int) -> Any:
+        """Starts making a batch; returns what :meth:`receive` waits for."""
+
+    def receive(self, reply: Any) -> Any:
+        """Waits for a batch and returns it, or raises the error of making it."""
+
+    def prefetch(self, epoch: int, offset: int) -> None:
+        """Prefetches the rows of an epoch from object storage, after ``offset`` of its samples."""
+
+    def statistics(self) -> Statistics:
+        """Returns counters since the pool was made."""
+
+    def close(self) -> None:
+        """Ends the threads or the subprocess, after the batches that they are making."""
+
+
+class WorkerPool:
+    """Threads that make batches. A forked process inherits no threads, so it cannot use its parent's pool.
+
+    Args:
+        worker: maker of the batches.
+        announcer: tells a dataset in object storage what an epoch reads.
+        threads: number of threads.
+    """
+
+    def __init__(self, worker: BatchWorker, prefetcher: Prefetcher, threads: int) -> None:
+        self._worker, self._prefetcher = worker, prefetcher
+        self._threads = single_op_pool(threads, "mmload-loader")
+        self._process = os.getpid()
+        self._closed = False
+        weakref.finalize(self, _end, self._threads, self._process).atexit = False
+
+    @property
+    def usable(self) -> bool:
+        return not self._closed and self._process == os.getpid()
+
+    def check_open(self) -> None:
+        """Raises UsageError unless the pool is :attr:`usable`."""
+        check_open(self._process, self._closed)
+
+    def submit(self, selection: RowSelection, epoch: int) -> Future[Delivery]:
+        """Makes a batch in a thread."""
+        try:
+            return self._threads.submit(self._worker.make, selection, epoch)
+        except RuntimeError:
+            self.check_open()  # closed by another thread
+            raise
+
+    def receive(self, reply: Future[Delivery]) -> BatchOrViews:
+        """Waits for a batch and returns it.
+
+        Raises:
+            UsageError: if the batch was cancelled.
+            Exception: the error of the thread while it made the batch.
+        """
+        try:
+            return reply.result().receive()
+        except CancelledError as error:
+            self.check_open()
+            raise UsageError("the batch was cancelled; begin another epoch with iter(loader)") from error
+
+    def prefetch(self, epoch: int, offset: int) -> None:
+        """Prefetches what an epoch reads from object storage, after ``offset`` of its samples."""
+        self._prefetcher.prefetch(epoch, offset)
+
+    def statistics(self) -> Statistics:
+        """Returns counters since the pool was made."""
+        return self._worker.statistics()
+
+    def close(self) -> None:
+        """Ends the threads, after the batches that they are making; a forked process has none to end."""
+        self._closed = True
+        self._prefetcher.close()
+        if self._process == os.getpid():
+            self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def check_open(owner: int, is_closed: bool) -> None:
+    """Checks that batches can be made by a pool of the process ``owner``.
+
+    Raises:
+        UsageError: if this is another process, or the pool was closed.
+    """
+    if owner != os.getpid():
+        raise UsageError("this epoch was begun in another process; begin one here with iter(loader)")
+    if is_closed:
+        raise UsageError("the loader was closed in the middle of an epoch; begin another with iter(loader)")
+
+
+def _end(threads: ThreadPoolExecutor, process: int) -> None:
+    """Ends threads that nobody can use anymore, without waiting."""
+    if process == os.getpid():
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass
 class Position:
-    """Where a pass over an epoch is.
+    """Position of a pass over an epoch.
 
     Attributes:
-        epoch: its number.
+        epoch: number of the epoch.
         offset: samples of the epoch, of all ranks together, that were used before this pass.
         used: rows that this pass has yielded.
     """
@@ -41,59 +194,61 @@ class Counts:
 
 
 class BatchRows:
-    """The rows of each batch. An error of ``take`` does not end the iterator: the next call tries again.
+    """Rows of each batch. An error of ``take`` does not end the iterator: the next call tries again.
 
     Args:
         take: (start, stop) -> the rows at these positions of the epoch.
-        batches: how many there are; the last may be smaller.
+        batches: number of batches; the last may be smaller.
         size: rows of a batch.
-        batches_at_once: how many batches to request from ``take`` at a time.
+        batches_at_once: number of batches to request from ``take`` at a time.
     """
 
-    def __init__(self, take: Callable[[int, int], Taken], batches: int, size: int, batches_at_once: int = 1) -> None:
+    def __init__(
+        self, take: Callable[[int, int], RowSelection], batches: int, size: int, batches_at_once: int = 1
+    ) -> None:
         self._take, self._batches, self._size, self._at_once = take, batches, size, batches_at_once
-        self._taken: deque[Taken] = deque()
+        self._ready: deque[RowSelection] = deque()
         self._next = 0
 
     def __iter__(self) -> BatchRows:
         return self
 
-    def __next__(self) -> Taken:
+    def __next__(self) -> RowSelection:
         if self._next == self._batches:
             raise StopIteration
-        if not self._taken:
+        if not self._ready:
             start = self._next * self._size
-            self._taken.extend(self._take(start, start + self._size * self._at_once).split(self._size))
+            self._ready.extend(self._take(start, start + self._size * self._at_once).split(self._size))
         self._next += 1
-        return self._taken.popleft()
+        return self._ready.popleft()
 
 
 @dataclass
 class _Pending:
-    """A batch that was not yielded yet; without a future it has to be submitted (again)."""
+    """Batch that was not yielded yet; without a future it must be submitted (again)."""
 
-    taken: Taken
-    future: Future[Delivery] | None = None
+    selection: RowSelection
+    future: Any = None
 
 
 class EpochIterator:
-    """An epoch's batches in order. Threads may share it; each batch goes to one of them.
+    """Iterator over one epoch's batches in order. Threads may share it; each batch goes to one of them.
 
     A batch is a function of its rows and epoch. So after an error, or an interruption such as Ctrl-C, the next call
     makes the same batch again, and no batch is lost.
 
     Args:
-        pool: the threads that make the batches.
-        rows: of each batch.
-        position: advanced by every batch.
-        counts: likewise.
+        pool: the threads, or the subprocess, that make the batches.
+        rows: rows of each batch.
+        position: position that every batch advances.
+        counts: totals that every batch advances.
         ahead: batches to prepare besides the one that is yielded next.
-        returns: what they are given as; None: as they are made.
+        returns: form of the batches; None: as they are made.
     """
 
     def __init__(
         self,
-        pool: WorkerPool,
+        pool: BatchPool,
         rows: BatchRows,
         position: Position,
         counts: Counts,
@@ -110,20 +265,20 @@ class EpochIterator:
         return self
 
     def __next__(self) -> Any:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
             UsageError: if the loader was closed, or this is another process than the one that began the epoch.
-            Exception: what made the batch fail.
+            Exception: the error of making the batch.
         """
-        self._pool.refuse_ended()  # before the lock, which a fork may have left locked
+        self._pool.check_open()  # before the lock, which a fork may have left locked
         with self._lock:
             self._submit()
             if not self._pending:
                 raise StopIteration
             began = perf_counter()
             batch = self._received(self._pending[0])
-            self._position.used += len(self._pending.popleft().taken.rows)
+            self._position.used += len(self._pending.popleft().selection.rows)
             self._counts.batches += 1
             self._counts.waited_s += perf_counter() - began
             return batch
@@ -134,24 +289,20 @@ class EpochIterator:
                 pending.future.cancel()
 
     def _submit(self) -> None:
-        """Keep the threads busy."""
+        """Submits enough batches to keep the threads busy."""
         while len(self._pending) <= self._ahead:
-            taken = next(self._rows, None)
-            if taken is None:
+            selection = next(self._rows, None)
+            if selection is None:
                 break
-            self._pending.append(_Pending(taken))
+            self._pending.append(_Pending(selection))
         for pending in self._pending:
             if pending.future is None:
-                pending.future = self._pool.submit(pending.taken, self._position.epoch)
+                pending.future = self._pool.submit(pending.selection, self._position.epoch)
 
     def _received(self, pending: _Pending) -> Any:
-        """Wait for the batch; after an error it has to be submitted again."""
+        """Waits for the batch; after an error it must be submitted again."""
         if pending.future is None:
             raise RuntimeError("the batch was not submitted")
         future, pending.future = pending.future, None
-        try:
-            made = future.result().receive()
-        except CancelledError as error:
-            self._pool.refuse_ended()
-            raise UsageError("the batch was cancelled; begin another epoch with iter(loader)") from error
+        made = self._pool.receive(future)
         return made if self._returns is None else self._returns.given(made)

@@ -1,60 +1,63 @@
-"""Which row lies at each position of an epoch, for all ranks together: the store's own order, and shuffles of it.
+"""Order of an epoch, common to all ranks: the stored order, shuffles of it, and batches of rows of like shapes.
 
-Pure functions of (seed, epoch, position), in O(1) memory. :mod:`mmload.loader.drawn_orders` has those in which rows may
-come several times; :mod:`mmload.loader.order` deals positions to ranks.
+Orders are pure functions of (seed, epoch, position), in O(1) memory. :mod:`mmload.loader.drawn_orders` has those in
+which rows may come several times; :mod:`mmload.loader.order` deals positions to ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from mmload.errors import UsageError
 from mmload.runtime.permutation import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
+from mmload.store.split_views import View
 
-_FULL, _BLOCKS, _HOLE, _INSIDE = 1, 2, 3, 4  # what a key is for
+_FULL, _BLOCKS, _HOLE, _INSIDE = 1, 2, 3, 4  # purposes of keys
 
 
 class EpochOrder(Protocol):
-    """The order of an epoch, which does not depend on ranks."""
+    """Order of an epoch, which does not depend on ranks. A pure function of seed, epoch and position."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are to draw from."""
+        """Number of rows to draw from."""
 
     @property
     def length(self) -> int:
-        """Positions of an epoch."""
+        """Number of positions per epoch."""
 
     @property
-    def together(self) -> int:
-        """How many positions in a row belong to one rank, as they make a batch; 1: every position by itself."""
+    def group_size(self) -> int:
+        """Number of successive positions that belong to one rank, as they make a batch; 1: each position by itself."""
 
     @property
     def identity(self) -> str:
-        """What determines the order besides rows and seed, for a loader's state."""
+        """Text in a loader's state that identifies the order, besides rows and seed."""
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
-        """The row at each position in [0, length), and a number that no other position with that row has, uint64 [B].
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
+        """Returns the row at each position in [0, length), and a number that distinguishes positions with equal rows.
 
-        None instead of numbers: no row comes twice.
+        Both are uint64 [B]. None instead of numbers: no row comes twice.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """All rows in the order of the store.
-
-    Attributes:
-        rows: how many rows there are.
+class StoredOrder:
+    """All rows in stored order.
 
     Raises:
         ValueError: if an option is out of its range.
     """
 
     rows: int
-    together = 1
+    group_size = 1
     identity = "sequential"
 
     def __post_init__(self) -> None:
@@ -62,17 +65,17 @@ class Stored:
 
     @property
     def length(self) -> int:
-        """Each row once."""
+        """Number of rows, each of which comes once."""
         return self.rows
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
-        """The positions themselves."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+        """Returns the positions themselves."""
         return positions, None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffled(Stored):
-    """A permutation of all rows, another one in each epoch.
+class ShuffledOrder(StoredOrder):
+    """Permutation of all rows, a different one in each epoch.
 
     Attributes:
         seed: 0 to 2**64 - 1; another seed, another order.
@@ -85,19 +88,19 @@ class Shuffled(Stored):
         super().__post_init__()
         check_integer("seed", self.seed, 0, 2**64 - 1)
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
-        """The permuted positions."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+        """Returns the permuted positions."""
         return shuffled(positions, self.rows, self.seed, epoch), None
 
 
 def shuffled(positions: Words, rows: int, seed: int, epoch: int) -> Words:
-    """The full shuffle of an epoch, which other orders share."""
+    """Returns the full shuffle of an epoch, which other orders share."""
     return permute_words(positions, rows, np.uint64(key_of(seed, epoch, _FULL)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks(Shuffled):
-    """Blocks of stored neighbors permuted, and samples permuted within each window of so many blocks.
+class BlockOrder(ShuffledOrder):
+    """Permutation of blocks of stored neighbors, with samples permuted within each window of blocks.
 
     Reads stay in few regions of the disk for a long time.
 
@@ -116,17 +119,17 @@ class Blocks(Shuffled):
 
     @property
     def identity(self) -> str:  # type: ignore[override]  # of the others it is a constant
-        """With the sizes."""
+        """Text that identifies the order, with the sizes."""
         return f"block of {self.block_size} rows, window of {self.window}"
 
-    def at(self, positions: Words, epoch: int) -> tuple[Words, None]:
-        """Permuted blocks, permuted within windows."""
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+        """Returns the rows of permuted blocks, permuted within windows."""
         return _block_rows(positions, self, epoch) if positions.size else positions, None
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """The layout of one epoch: blocks lie in slots; the hole is the slot of the partial block, if there is one.
+    """Layout of one epoch: blocks lie in slots; the hole is the slot of the partial block, if there is one.
 
     Addresses count as if every block were full, so that a division finds the window or slot.
     """
@@ -143,7 +146,7 @@ class _Layout:
         return min(self.window, self.slots - number * self.window) * self.size - lacking
 
 
-def _layout(order: Blocks, epoch: int) -> _Layout:
+def _layout(order: BlockOrder, epoch: int) -> _Layout:
     size = min(order.block_size, order.rows)
     full, rest = divmod(order.rows, size)
     slots = full + (rest > 0)
@@ -152,8 +155,8 @@ def _layout(order: Blocks, epoch: int) -> _Layout:
     return _Layout(size, full, slots, min(order.window, slots), (size - rest) % size, hole)
 
 
-def _block_rows(positions: Words, order: Blocks, epoch: int) -> Words:
-    """Positions -> addresses -> addresses permuted within their windows -> rows."""
+def _block_rows(positions: Words, order: BlockOrder, epoch: int) -> Words:
+    """Converts positions to addresses, permutes these within their windows, and converts them to rows."""
     layout = _layout(order, epoch)
     if layout.gap:
         holed = layout.hole // layout.window
@@ -170,7 +173,7 @@ def _block_rows(positions: Words, order: Blocks, epoch: int) -> Words:
 
 
 def _permute_windows(addresses: Words, layout: _Layout, key: int) -> Words:
-    """Each address permuted among those of its window, by the window's own key."""
+    """Permutes each address among those of its window, by the window's own key."""
     span = np.uint64(layout.window * layout.size)
     windows = addresses // span
     inside = addresses - windows * span
@@ -186,3 +189,103 @@ def _permute_windows(addresses: Words, layout: _Layout, key: int) -> Words:
     behind = (windows == holed) & (mixed >= (layout.hole + 1) * layout.size - layout.gap)
     mixed += np.uint64(layout.gap) * behind
     return mixed
+
+
+WINDOW = 64
+"""Batches that are sorted together: a larger window makes batches more alike, and less random."""
+
+_BATCHES, _PLACE = 11, 12  # purposes of keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketOrder:
+    """Rows of another order in batches of similar aspects; the batches of a window are shuffled.
+
+    A smaller batch at the end of the epoch has rows of any aspect.
+
+    Attributes:
+        of: the order.
+        aspects: places in the loader's rows -> width / height, float64 [B].
+        together: rows of a batch.
+        seed: seed of the shuffle; None: batches come from the highest images to the widest.
+    """
+
+    source: EpochOrder
+    aspects: Callable[[Words], NDArray[np.float64]]
+    group_size: int
+    seed: int | None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the other order."""
+        return self.source.rows
+
+    @property
+    def length(self) -> int:
+        """Number of positions of the other order."""
+        return self.source.length
+
+    @property
+    def identity(self) -> str:
+        """Text that identifies the order, with the batch size, as another size gives another order."""
+        return f"{self.source.identity}, batches of {self.group_size} by aspect"
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
+        """Returns the rows of the other order, sorted by aspect within windows."""
+        span = self.group_size * WINDOW
+        windows = positions // np.uint64(span)
+        rows = np.empty_like(positions)
+        occurrences: Words | None = None
+        for window in np.unique(windows).tolist():
+            chosen = np.flatnonzero(windows == window)
+            first, stop = window * span, min((window + 1) * span, self.length)
+            sources = self._sources(first, stop, epoch)[positions[chosen] - np.uint64(first)]
+            rows[chosen], again = self.source.rows_at(sources, epoch)
+            if again is not None:
+                occurrences = np.zeros_like(positions) if occurrences is None else occurrences
+                occurrences[chosen] = again
+        return rows, occurrences
+
+    def _sources(self, first: int, stop: int, epoch: int) -> Words:
+        """Returns the position in the other order of each position of a window."""
+        positions = np.arange(first, stop, dtype=np.uint64)
+        places = positions[np.argsort(self.aspects(self.source.rows_at(positions, epoch)[0]), kind="stable")]
+        full, rest = divmod(len(places), self.group_size)
+        if self.seed is None or not full:
+            return places
+        # The smaller batch is from anywhere: from an end, drop_last would leave out the widest images of all.
+        gap = (key_of(self.seed, epoch, _PLACE) * (full + 1) >> 64) * self.group_size
+        batches = np.delete(places, slice(gap, gap + rest)).reshape(full, self.group_size)
+        key = np.uint64(key_of(self.seed ^ first, epoch, _BATCHES))
+        shuffled = batches[permute_words(np.arange(full, dtype=np.uint64), full, key)]
+        return np.concatenate([shuffled.reshape(-1), places[gap : gap + rest]])
+
+
+def bucketed(bucket: str, source: EpochOrder, view: View, batch_size: int, seed: int) -> BucketOrder:
+    """Returns the order of a Loader with ``bucket``.
+
+    Raises:
+        ValueError: if it is not "aspect", or the order makes batches of its own.
+        UsageError: if images have one size.
+    """
+    if bucket != "aspect":
+        raise ValueError(f'bucket is {bucket!r}; use "aspect" or None')
+    if source.group_size > 1:
+        raise ValueError('bucket="aspect" cannot be combined with order=classes(...), which makes batches itself')
+    spec = view.rows.fields.get("images")
+    if spec is None or not spec.variable_size:
+        raise UsageError(f'bucket="aspect", but split {view.rows.name!r} has no variable-size images; leave bucket out')
+    return BucketOrder(
+        source=source,
+        aspects=partial(_aspects, view),
+        group_size=batch_size,
+        seed=None if type(source) is StoredOrder else seed,
+    )
+
+
+def _aspects(view: View, places: Words) -> NDArray[np.float64]:
+    """Returns width / height of the images at places of a view."""
+    ids = view.ids(torch.from_numpy(places.view(np.int64))).numpy()
+    located = view.rows.reader.field("images").located(ids)
+    aspects: NDArray[np.float64] = located["width"] / located["height"]
+    return aspects

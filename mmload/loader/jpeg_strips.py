@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
+from simplejpeg import decode_jpeg  # type: ignore[import-untyped]
 
+from mmload.errors import DamagedError
 from mmload.runtime.numba_compile import called, inlined, numba_compiled
+from mmload.store.variable_rows import check_jpeg
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -29,13 +31,13 @@ _SOI, _EOI, _SOS, _DRI, _RST0, _SOF0, _SOF1 = 0xD8, 0xD9, 0xDA, 0xDD, 0xD0, 0xC0
 
 @inlined
 def _word(data: Bytes, at: int) -> int:
-    """Two bytes, the upper one first."""
+    """Returns two bytes as a number, the upper one first."""
     return int((np.int64(data[at]) << 8) | np.int64(data[at + 1]))
 
 
 @called
 def _find_marker(data: Bytes, at: int) -> int:
-    """Where the next marker in entropy-coded bytes is; the length of ``data`` if there is none."""
+    """Returns the place of the next marker in entropy-coded bytes; the length of ``data`` if there is none."""
     size = len(data)
     while at < size:
         stop = min(at + _BLOCK, size)
@@ -52,7 +54,7 @@ def _find_marker(data: Bytes, at: int) -> int:
 
 @numba_compiled("UniTuple(int64, 3)(uint8[::1], int64, int64, uint8[::1])")
 def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int, int]:
-    """The lines from ``first`` to ``stop`` of a JPEG as a JPEG of their own.
+    """Cuts the lines from ``first`` to ``stop`` out of a JPEG, as a JPEG of their own.
 
     Args:
         data: uint8 [n], the JPEG.
@@ -123,20 +125,6 @@ def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int,
     return end + 2, begin * tall, lines
 
 
-def refuse_other_size(data: Bytes, size: tuple[int, int]) -> None:
-    """Refuses what is no JPEG of this height and width.
-
-    Raises:
-        ValueError: saying what it is.
-    """
-    try:
-        have = decode_jpeg_header(data)[:2]
-    except (ValueError, KeyError) as error:  # KeyError: a subsampling that it does not know
-        raise ValueError(f"its JPEG cannot be decoded ({error})") from error
-    if have != size:
-        raise ValueError(f"its JPEG is {have[0]} x {have[1]}, its size is {size[0]} x {size[1]}")
-
-
 def decode_lines(
     data: Bytes, size: tuple[int, int], channels: int, needed: tuple[int, int], shrink: int, spare: Bytes, out: Bytes
 ) -> tuple[int, int]:
@@ -158,9 +146,9 @@ def decode_lines(
         The first line that is there, and how many there are, in the smaller image.
 
     Raises:
-        ValueError: if it is no sound JPEG of this size.
+        DamagedError: if it is no sound JPEG of this size; the message does not name the row.
     """
-    refuse_other_size(data, size)
+    check_jpeg(data, size)
     used, first, lines = 0, 0, size[0]
     if needed[1] - needed[0] < WORTH * size[0]:
         used, first, lines = cut_strip(data, *needed, spare)
@@ -172,7 +160,7 @@ def decode_lines(
         least = {} if shrink == 1 else {"min_height": sides[0], "min_width": sides[1], "min_factor": shrink}
         pixels = decode_jpeg(jpeg, "RGB" if channels == 3 else "GRAY", buffer=out, **least)
     except ValueError as error:
-        raise ValueError(f"its JPEG cannot be decoded ({error})") from error
+        raise DamagedError(f"its JPEG cannot be decoded ({error})") from error
     if pixels.shape != (*sides, channels):
-        raise ValueError(f"its JPEG decodes to {pixels.shape}, expected {(*sides, channels)}")
+        raise DamagedError(f"its JPEG decodes to {pixels.shape}, expected {(*sides, channels)}")
     return first // shrink, sides[0]

@@ -18,9 +18,17 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset
 
 from mmload.errors import UsageError, choices, counted
-from mmload.loader.drawn_orders import Balanced, Classes, Listed, Members, Mixed, Repeated, Weighted
-from mmload.loader.epoch_orders import Blocks, EpochOrder, Shuffled, Stored
-from mmload.loader.occurrences import occurrences_in
+from mmload.loader.drawn_orders import (
+    BalancedOrder,
+    ClassMembers,
+    ClassOrder,
+    ListOrder,
+    MixedOrder,
+    RepeatedOrder,
+    WeightedOrder,
+)
+from mmload.loader.epoch_orders import BlockOrder, EpochOrder, ShuffledOrder, StoredOrder
+from mmload.loader.order import occurrences_in
 from mmload.runtime.permutation import MAX_ROWS
 from mmload.store.row_numbers import as_integer, row_numbers
 from mmload.store.split_views import View
@@ -32,11 +40,11 @@ _LABELS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Sampling:
-    """How rows are drawn: what the functions of this module return. Picklable.
+    """Way to draw rows: result of the functions of this module. Picklable.
 
     Attributes:
-        text: as it was asked for, for ``repr``.
-        bound: the order of a view's rows, for the dataset that the Loader was given and its seed.
+        text: the call, for ``repr``.
+        bound: makes the order of a view's rows, given the Loader's dataset and seed.
     """
 
     text: str
@@ -47,7 +55,7 @@ class Sampling:
 
 
 def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> EpochOrder:
-    """The order that a Loader's argument asks for.
+    """Returns the order that a Loader's argument requests.
 
     Raises:
         ValueError, TypeError, UsageError: if there is none, or it does not fit the rows.
@@ -55,18 +63,18 @@ def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> E
     if isinstance(order, Sampling):
         return order.bound(dataset, view, seed)
     if order == "shuffled":
-        return Shuffled(rows=len(view), seed=seed)
+        return ShuffledOrder(rows=len(view), seed=seed)
     if order == "block":
-        return Blocks(rows=len(view), seed=seed)
+        return BlockOrder(rows=len(view), seed=seed)
     if order == "sequential":
-        return Stored(rows=len(view))
+        return StoredOrder(rows=len(view))
     raise ValueError(f"order is {order!r}; choose {choices(ORDERS)}, or an order of mmload.loader.orders")
 
 
 def weighted(weights: object, num_samples: int | None = None) -> Sampling:
-    """Rows drawn with replacement, each as likely as its weight: torch's ``WeightedRandomSampler``.
+    """Draws rows with replacement, in proportion to their weights, as torch's ``WeightedRandomSampler``.
 
-    It takes 8 bytes a row.
+    It takes 8 bytes per row.
 
     Args:
         weights: one number from 0 per row (of the subset, if the Loader reads one), in any unit: a tensor, an array or
@@ -91,10 +99,10 @@ def weighted(weights: object, num_samples: int | None = None) -> Sampling:
 
 
 def balanced(labels: object = "targets", num_samples: int | None = None) -> Sampling:
-    """All classes equally often: each once in every run of as many samples as there are classes.
+    """Draws all classes equally often: each once in every run of as many samples as there are classes.
 
     The rows of a class come in a random order, all of them before one comes again; the rows of small classes therefore
-    come more often. It takes 4 bytes a row.
+    come more often. It takes 4 bytes per row.
 
     Args:
         labels: a field with one integer per row; or one integer per row: a tensor, an array or a list.
@@ -110,7 +118,7 @@ def balanced(labels: object = "targets", num_samples: int | None = None) -> Samp
 
 
 def repeated(times: int = 3) -> Sampling:
-    """Repeated augmentation: every row ``times`` times in succession, each time with draws of its own.
+    """Repeats every row ``times`` times in succession, each time with draws of its own (repeated augmentation).
 
     An epoch has as many samples as the dataset has rows, so it shows one in ``times`` of them (Hoffer and others 2020),
     as torchvision's ``RASampler`` and timm's ``RepeatAugSampler``. As there, several ranks get one of them each. They
@@ -126,9 +134,9 @@ def repeated(times: int = 3) -> Sampling:
 
 
 def classes(p: int, k: int, labels: object = "targets", batches: int | None = None) -> Sampling:
-    """Batches of ``p`` classes with ``k`` rows of each, for metric learning.
+    """Makes batches of ``p`` classes with ``k`` rows of each, for metric learning.
 
-    ``batch_size`` has to be p * k. A class comes once before all others have come, but for those that do not fill a
+    ``batch_size`` has to be p * k. A class comes once before all others have come, except for those that do not fill a
     batch at the end; its rows come in a random order. A class with fewer than k rows gives them several times, with
     draws of their own.
 
@@ -152,13 +160,13 @@ def classes(p: int, k: int, labels: object = "targets", batches: int | None = No
 
 
 def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None = None) -> Sampling:
-    """Shares of several datasets, which a ``ConcatDataset`` joins.
+    """Mixes several datasets, which a ``ConcatDataset`` joins, in fixed shares.
 
     In every 64 samples (more where a share is small) the shares are exact but for one sample. All rows of a dataset
     come, in a random order, before one comes again.
 
     Args:
-        shares: of the parts of the ConcatDataset, in its order, in any unit; or part -> share.
+        shares: shares of the parts of the ConcatDataset, in its order, in any unit; or part -> share.
         num_samples: samples of an epoch; None: as many as rows.
 
     Raises:
@@ -175,7 +183,7 @@ def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None
 
 
 def subset(rows: object) -> Sampling:
-    """Some rows, shuffled: all of a list, with each row as often as it is listed. It takes 8 bytes a row.
+    """Shuffles listed rows, each as often as it is listed. It takes 8 bytes per row.
 
     Args:
         rows: row numbers, or one boolean a row: a tensor, an array or a list.
@@ -192,15 +200,15 @@ def subset(rows: object) -> Sampling:
 def _weighted(sums: NDArray[np.float64], length: int | None, dataset: object, view: View, seed: int) -> EpochOrder:
     if len(view) != len(sums):
         raise ValueError(f"got {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
-    return Weighted(sums=sums, length=length or len(view), seed=seed)
+    return WeightedOrder(sums=sums, length=length or len(view), seed=seed)
 
 
 def _balanced(labels: object, length: int | None, dataset: object, view: View, seed: int) -> EpochOrder:
-    return Balanced(members=_members(labels, view), length=length or len(view), seed=seed)
+    return BalancedOrder(members=_members(labels, view), length=length or len(view), seed=seed)
 
 
 def _repeated(times: int, dataset: object, view: View, seed: int) -> EpochOrder:
-    return Repeated(rows=len(view), seed=seed, times=times)
+    return RepeatedOrder(rows=len(view), seed=seed, times=times)
 
 
 def _classes(
@@ -210,7 +218,7 @@ def _classes(
     if members.count < per_batch:
         raise ValueError(f"p is {per_batch}, and the number of classes that have rows is {members.count}; use fewer")
     many = batches or max(1, len(view) // (per_batch * each))
-    return Classes(members=members, per_batch=per_batch, each=each, batches=many, seed=seed)
+    return ClassOrder(members=members, per_batch=per_batch, each=each, batches=many, seed=seed)
 
 
 def _mixed(
@@ -238,16 +246,16 @@ def _mixed(
     if 0 in sizes:
         raise ValueError(f"part {sizes.index(0)} of the ConcatDataset has no rows; leave it out")
     normal = tuple((shares / shares.sum()).tolist())
-    return Mixed(sizes=sizes, shares=normal, length=length or len(view), seed=seed)
+    return MixedOrder(sizes=sizes, shares=normal, length=length or len(view), seed=seed)
 
 
 def _subset(rows: object, dataset: object, view: View, seed: int) -> EpochOrder:
     numbers = row_numbers(rows, len(view), "the loader's dataset").numpy()
-    return Listed(rows=len(view), listed=numbers, occurrences=occurrences_in(numbers, len(view)), seed=seed)
+    return ListOrder(rows=len(view), listed=numbers, occurrences=occurrences_in(numbers, len(view)), seed=seed)
 
 
 def _length(name: str, value: object) -> int | None:
-    """An integer from 1, or None."""
+    """Returns an integer from 1, or None."""
     if value is None:
         return None
     number = as_integer(value)
@@ -257,7 +265,7 @@ def _length(name: str, value: object) -> int | None:
 
 
 def _weights(weights: object) -> NDArray[np.floating]:
-    """Numbers, float64 or float32 [N]."""
+    """Returns the weights as float64 or float32 [N]."""
     try:
         array = np.asarray(weights.detach().cpu() if isinstance(weights, Tensor) else weights)
         if array.dtype.kind not in "iuf":
@@ -271,8 +279,8 @@ def _weights(weights: object) -> NDArray[np.floating]:
 
 
 def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Their sums up to each: a copy, as the caller may change the weights."""
-    from mmload.loader.drawn_loops import cumulate  # compiled only by those who draw by weight
+    """Returns the cumulative weights: a copy, as the caller may change the weights."""
+    from mmload.loader.order_loops import cumulate  # compiled only by those who draw by weight
 
     sums = np.empty(len(weights))
     lowest = cumulate(weights, sums)
@@ -281,9 +289,9 @@ def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
     return sums
 
 
-def _members(labels: object, view: View) -> Members:
-    """The rows of each class."""
-    from mmload.loader.drawn_loops import count_labels, group_rows  # compiled only by those who draw by class
+def _members(labels: object, view: View) -> ClassMembers:
+    """Returns the rows of each class."""
+    from mmload.loader.order_loops import count_labels, group_rows  # compiled only by those who draw by class
 
     values = _labels_of(labels, view)
     if not len(values):
@@ -294,11 +302,11 @@ def _members(labels: object, view: View) -> Members:
     count_labels(values, counts)
     rows: NDArray[np.signedinteger] = np.empty(len(values), np.int32 if len(values) < 1 << 31 else np.int64)
     group_rows(values, np.cumsum(counts) - counts, rows)
-    return Members(rows=rows, starts=np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64))
+    return ClassMembers(rows=rows, starts=np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64))
 
 
 def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
-    """One integer per row of the view, int64 or int32."""
+    """Returns one integer per row of the view, int64 or int32."""
     if isinstance(labels, str):
         spec = view.rows.fields.get(labels)
         if spec is None:

@@ -14,12 +14,12 @@ _OPTIONAL = ("subset", "sampler")
 
 @dataclass(frozen=True, kw_only=True)
 class OrderIdentity:
-    """What two loaders must have in common for one to continue an epoch of the other.
+    """Properties that two loaders must share for one to continue an epoch of the other.
 
     Attributes:
         order: the kind of order, with its block sizes or the sampler's class.
-        rows: how many rows there are.
-        seed: the loader's.
+        rows: number of rows.
+        seed: seed of the loader.
         dataset: a digest of what the rows are made of.
         subset: a digest of the subset's rows; None: all rows.
         sampler: a digest of a sampler's rows, or how many it yields; None: no sampler.
@@ -34,12 +34,12 @@ class OrderIdentity:
 
 
 def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
-    """The state as a flat dict, without the keys that do not apply.
+    """Returns the state as a flat dict, without the keys that do not apply.
 
     Args:
-        epoch: where training is.
-        samples: of this epoch, used by all ranks together.
-        identity: of the loader.
+        epoch: current epoch.
+        samples: samples of this epoch that all ranks together have used.
+        identity: identity of the loader.
     """
     state: State = {"epoch": epoch, "samples": samples, **_required(identity)}
     optional = {name: getattr(identity, name) for name in _OPTIONAL}
@@ -47,16 +47,16 @@ def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
 
 
 def position_in(state: Mapping[str, object], identity: OrderIdentity, *, length: int) -> tuple[int, int]:
-    """The epoch of a state, and how many samples of it are used.
+    """Returns the epoch of a state, and how many of its samples are used.
 
     Args:
-        state: what ``Loader.state_dict`` returned.
-        identity: of the loader that continues.
+        state: result of ``Loader.state_dict``.
+        identity: identity of the loader that continues.
         length: samples of an epoch, of all ranks together.
 
     Raises:
         ValueError: if it is not such a state, or the state of a loader with another order or other rows. The rows of a
-            sampler are not compared: see :func:`refuse_other_sampler`.
+            sampler are not compared: see :func:`check_sampler`.
     """
     expected = _required(identity)
     required = ("epoch", "samples", *expected)
@@ -80,8 +80,8 @@ def position_in(state: Mapping[str, object], identity: OrderIdentity, *, length:
     return epoch, samples
 
 
-def refuse_other_sampler(state: Mapping[str, object], identity: OrderIdentity) -> None:
-    """ValueError if an epoch would continue with other rows: a list may change, but only between epochs."""
+def check_sampler(state: Mapping[str, object], identity: OrderIdentity) -> None:
+    """Checks that an epoch continues with the same rows; raises ValueError. A list may change only between epochs."""
     if state.get("sampler") != identity.sampler:
         raise ValueError(
             f"the state is in the middle of an epoch of sampler {state.get('sampler')}, this loader has "

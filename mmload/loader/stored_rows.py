@@ -1,125 +1,141 @@
-"""The pixels of whole photographs as they are stored: rows of pixels as they are, of JPEGs the lines that are needed.
+"""Rows of a batch as they are stored: where their bytes are in memory, and the lines of pixels that they hold.
 
-It takes the rows that a tier has read, and gives their lines to the renderer. It reads no files.
+A tier says where the rows are; their lines go to the renderer, decoded if they are JPEGs. Nothing is read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, PIXELS, SHRINK, START, WIDTH, ImageLines
-from mmload.render.scratch_memory import scratch
-from mmload.store.field_rows import Rows
+from mmload.errors import DamagedError
+from mmload.render.cached_tensors import scratch
+from mmload.render.image_lines import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
+from mmload.store.field_rows import Numbers, Places, Rows
+from mmload.store.variable_rows import JPEG
 
 Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 
 class StoredRows(NamedTuple):
     """Rows as they are stored, in memory.
 
     Attributes:
+        memory: uint8 [n].
         rows: int64 [B], their numbers.
         jpeg: bool [B], which of them are JPEGs.
-        needed: int64 [B, 3], the lines that are needed: the first, and the one after the last; and how many times
-            smaller a JPEG is decoded.
-        memory: uint8 [n].
-        places: int64 [B, 7], as :class:`~mmload.render.image_lines.ImageLines` has them, of pixels; a JPEG begins
-            where its lines would.
+        needed: :data:`~mmload.render.image_lines.NEEDED` [B], of each image, with how many times smaller a JPEG is
+            decoded.
+        places: :data:`~mmload.render.image_lines.PLACE` [B], where the lines of pixels are; a JPEG begins where its
+            lines would.
         lengths: int64 [B], bytes of each row in ``memory``.
     """
 
+    memory: Bytes
     rows: Numbers
     jpeg: npt.NDArray[np.bool_]
-    needed: Numbers
-    memory: Bytes
-    places: Numbers
+    needed: Places
+    places: Places
     lengths: Numbers
 
-    def of(self, chosen: Numbers) -> StoredRows:
-        """Some of the rows."""
-        rows, jpeg, needed, memory, places, lengths = self
-        return StoredRows(rows[chosen], jpeg[chosen], needed[chosen], memory, places[chosen], lengths[chosen])
-
-    @property
-    def pixels(self) -> ImageLines:
-        """Of the rows that are no JPEGs, the lines."""
-        return ImageLines(self.memory, self.places)
+    def part(self, group: slice) -> StoredRows:
+        """Returns some of the rows."""
+        _, rows, jpeg, needed, places, lengths = self
+        return StoredRows(self.memory, rows[group], jpeg[group], needed[group], places[group], lengths[group])
 
     def data(self, k: int) -> Bytes:
-        """The bytes of the row at place ``k``, a JPEG."""
-        start = self.places[k, START]
+        """Returns the bytes of the row at place ``k``, a JPEG."""
+        start = self.places["start"][k]
         return self.memory[start : start + self.lengths[k]]
 
 
-def all_lines(sizes: npt.NDArray[np.integer]) -> Numbers:
-    """What is needed of whole images of these heights and widths [B, 2]: int64 [B, 3]."""
-    height = sizes[:, 0].astype(np.int64)
-    return np.stack((np.zeros_like(height), height, np.ones_like(height)), 1)
+def all_lines(heights: npt.NDArray[np.integer]) -> Places:
+    """Returns the need for all lines of images of these heights, [B]: :data:`NEEDED` [B]."""
+    needed = np.empty(len(heights), NEEDED)
+    needed["first"], needed["stop"], needed["shrink"] = 0, heights, 1
+    return needed
 
 
-def lines_of(stored: StoredRows, reader: Rows) -> ImageLines:
-    """The lines of rows, of which the JPEGs are decoded; valid until the next call in this thread.
+def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> tuple[Places, StoredRows]:
+    """Locates rows of images and describes the lines that they hold.
 
     Args:
-        stored: the rows.
-        reader: where they come from: names a damaged row.
+        field: the images.
+        numbers: int64 [B].
+        needed: needed lines of variable-size images; None: all.
+
+    Returns:
+        Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
+        there, with no memory yet, each beginning at 0.
+    """
+    located, variable = field.located(numbers), field.spec.variable_size
+    places, jpeg = np.zeros(len(numbers), PLACE), located["encoding"] == JPEG
+    places["height"], places["width"], places["shrink"] = located["height"], located["width"], 1
+    places["layout"] = LINES if variable else PLANES
+    needed = all_lines(places["height"]) if needed is None else needed.copy()
+    np.minimum(needed["stop"], places["height"], out=needed["stop"])
+    places["first"], places["count"] = needed["first"], needed["stop"] - needed["first"]
+    if variable:
+        line = np.where(jpeg, 0, places["width"] * field.spec.channels)
+        located["offset"] += needed["first"] * line
+        located["bytes"] = np.where(jpeg, located["bytes"], places["count"] * line)
+    lengths = np.ascontiguousarray(located["bytes"])
+    return located, StoredRows(np.empty(0, np.uint8), numbers, jpeg, needed, places, lengths)
+
+
+def pixel_bytes(places: Places, channels: int) -> Numbers:
+    """Returns the bytes of the pixels of complete images, int64 [B], for located or stored rows."""
+    sizes: Numbers = places["height"].astype(np.int64) * places["width"] * channels
+    return sizes
+
+
+def split_by_size(room: Numbers, most: int) -> list[slice]:
+    """Splits rows in order into groups that need at most ``most`` bytes together, or are one row."""
+    ends, groups, first = np.cumsum(room), [], 0
+    while first < len(room):
+        used = ends[first - 1] if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, used + most, "right")))
+        groups.append(slice(first, stop))
+        first = stop
+    return groups
+
+
+def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
+    """Returns the lines of rows, with JPEGs decoded; valid until the next call in this thread.
+
+    If some rows are JPEGs, the lines of the others are copied next to theirs.
+
+    Args:
+        stored: rows as they are stored.
+        field: the images: names a damaged row.
 
     Raises:
         DamagedError: if a JPEG is broken, or has another size.
     """
-    if not stored.jpeg.any():
-        return stored.pixels
-    if not stored.jpeg.all():
-        return _together(stored, reader)
+    jpeg, places = stored.jpeg, stored.places
+    if not jpeg.any():
+        return ImageLines(stored.memory, places)
     from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels
+    from mmload.loader.row_loops import copy_ranges
 
-    channels, places = reader.spec.channels, stored.places.copy()
-    room = places[:, HEIGHT] * places[:, WIDTH] * channels
+    channels, lengths, decoded = field.spec.channels, stored.lengths, places.copy()
+    room = np.where(jpeg, pixel_bytes(places, channels), lengths)
+    decoded["start"] = np.cumsum(room) - room
+    decoded["layout"][jpeg], decoded["shrink"][jpeg] = PIXELS, stored.needed["shrink"][jpeg]
     pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
-    spare = scratch("strip", (int(stored.lengths.max()) + 2,), torch.uint8).numpy()
-    starts, sizes = places[:, START].tolist(), places[:, HEIGHT : WIDTH + 1].tolist()
-    at, made = 0, []
-    for row, start, length, (height, width), (begin, stop, shrink) in zip(
-        stored.rows.tolist(), starts, stored.lengths.tolist(), sizes, stored.needed.tolist(), strict=True
-    ):
-        data = stored.memory[start : start + length]
+    spare = scratch("strip", (int(lengths[jpeg].max()) + 2,), torch.uint8).numpy()
+    raw = np.flatnonzero(~jpeg)
+    copy_ranges(stored.memory, places["start"][raw], lengths[raw], pixels, decoded["start"][raw])
+    for k in np.flatnonzero(jpeg).tolist():  # a call of the decoder for each image, of which none does several
+        start, size = decoded["start"][k], (int(places["height"][k]), int(places["width"][k]))
+        first, stop, shrink = stored.needed[k].tolist()
         try:
-            first, count = decode_lines(data, (height, width), channels, (begin, stop), shrink, spare, pixels[at:])
-        except ValueError as error:
-            raise reader.damaged(row, str(error)) from error
-        made.append((at, first, count))
-        at += count * -(-width // shrink) * channels
-    places[:, START : COUNT + 1], places[:, LAYOUT], places[:, SHRINK] = made, PIXELS, stored.needed[:, 2]
-    return ImageLines(pixels, places)
-
-
-def _together(stored: StoredRows, reader: Rows) -> ImageLines:
-    """:func:`lines_of` where only some rows are JPEGs: the lines of the others are copied beside them."""
-    chosen, others = np.flatnonzero(stored.jpeg), np.flatnonzero(~stored.jpeg)
-    decoded, places, needed = lines_of(stored.of(chosen), reader), stored.places, stored.needed
-    width = places[:, WIDTH] * reader.spec.channels
-    parts: Sequence[Bytes] = [
-        stored.memory[start : start + size]
-        for start, size in zip(
-            (places[others, START] + (needed[others, 0] - places[others, FIRST]) * width[others]).tolist(),
-            ((needed[others, 1] - needed[others, 0]) * width[others]).tolist(),
-            strict=True,
-        )
-    ]
-    smaller = -(-places[chosen, WIDTH] // decoded.places[:, SHRINK]) * reader.spec.channels
-    used = int(decoded.places[:, COUNT] @ smaller)
-    both = scratch("both kinds of rows", (used + sum(map(len, parts)),), torch.uint8).numpy()
-    both[:used] = decoded.memory[:used]
-    made = places.copy()
-    made[chosen] = decoded.places
-    for k, part in zip(others.tolist(), parts, strict=True):
-        both[used : used + len(part)] = part
-        made[k, [START, FIRST, COUNT]] = used, needed[k, 0], needed[k, 1] - needed[k, 0]
-        used += len(part)
-    return ImageLines(both, made)
+            decoded["first"][k], decoded["count"][k] = decode_lines(
+                stored.data(k), size, channels, (first, stop), shrink, spare, pixels[start:]
+            )
+        except DamagedError as error:
+            raise field.damaged(int(stored.rows[k]), str(error)) from error
+    return ImageLines(pixels, decoded)

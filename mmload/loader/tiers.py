@@ -1,294 +1,384 @@
-"""Where a split's images are read from: the files, memory of the machine, or the device.
+"""Where a split's rows are read from: mapped files, positioned reads, decoded pixels in memory, or a device.
 
-All tiers give the same batches. ``choose`` picks one: "auto" takes memory if the images fit into half of what is free.
+All tiers give the same batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Protocol
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.loader.kept_rows import is_kept, kept_by, kept_bytes, kept_rows, processes_text, unfilled_bytes
-from mmload.loader.row_counts import RowCounts
-from mmload.runtime import cgroup
+from mmload.errors import DamagedError
+from mmload.loader.stored_rows import StoredRows, lines_of, locate_rows, pixel_bytes, split_by_size
+from mmload.render.cached_tensors import scratch
+from mmload.render.image_lines import LINES, PIXELS
+from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.local_ranks import local_ranks
-from mmload.runtime.shared_segment import NotSharedError
-from mmload.store.field_rows import FieldRows, Numbers, Places, read
-from mmload.store.joined_rows import JoinedRows
+from mmload.runtime.cgroup import free_memory
+from mmload.runtime.thread_pools import local_ranks
+from mmload.store.field_rows import FieldRows, Numbers, Places, Rows, read
 from mmload.store.row_map import RowMap, row_map
 from mmload.store.row_reader import memory_of
-from mmload.store.split_views import Rows
+from mmload.store.split_views import AnySplit
+
+if TYPE_CHECKING:
+    from mmload.remote.block_map import BlockMap
 
 TIERS = ("auto", "disk", "memory", "device")
 
 MEMORY_SHARE = 0.5
-"""The largest share of the free memory (the host's, or the device's) that ``auto`` uses for a split's images."""
+"""Largest share of the free memory, of the host or the device, that tier="auto" takes."""
+
+PART_BYTES = 2 * 2**20
+"""Bytes of pixels that a thread reads or decodes at a time before it renders them."""
 
 _CHUNK_BYTES = 64 * 2**20
 
 
 class Tier(Protocol):
-    """A source of image rows. Thread-safe.
+    """Source of rows of one field in host memory. Thread-safe.
 
     Attributes:
-        name: "disk", "memory" or "device".
         hits: rows that were in memory already.
         misses: rows that had to be read from files.
+        rows: source of the rows.
     """
 
-    name: str
     hits: int
     misses: int
 
     @property
-    def sharing(self) -> str:
-        """Who shares the rows in memory now, as a sentence; "" if none are kept in the host's memory."""
+    def note(self) -> str:
+        """Sentence on how the rows are in memory now, or ""."""
 
-    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The rows in turn, some at a time: images [N, C, H, W], and int64 [b], the indices of the next rows in them.
+    @property
+    def rows(self) -> Rows:
+        """Rows of the field."""
 
-        The images are valid until the next part; ``scratch`` [n, C, H, W] may be used for them.
+    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+        """Yields the rows in turn, some at a time; valid until the next.
+
+        Args:
+            rows: int64 [B].
+            needed: :data:`~mmload.render.image_lines.NEEDED` [B], lines that must be there at least; None: all.
+
+        Raises:
+            DamagedError: if a row is damaged; it names the row and the sample that it was made from.
+            StoreError: if a file cannot be read.
         """
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """All rows into ``out`` [B, C, H, W] at once."""
+        """Copies all rows, which have a fixed size, into ``out`` [B, *row shape] at once."""
 
 
-class Disk(RowCounts):
-    """Rows that are read, as they cannot be mapped: in object storage, or where the system has no safe maps."""
+class HitCounter:
+    """Counter of rows that were in memory and rows that had to be read. Thread-safe."""
 
-    name = "disk"
-    sharing = ""
+    def __init__(self) -> None:
+        self.hits = self.misses = 0
+        self._counting = threading.Lock()
 
-    def __init__(self, split: Rows) -> None:
+    def count(self, hits: int = 0, misses: int = 0) -> None:
+        """Adds the rows of a batch."""
+        with self._counting:  # a plain += may forget what another thread adds meanwhile
+            self.hits += hits
+            self.misses += misses
+
+
+class ReadTier(HitCounter):
+    """Tier of rows that are read, as they cannot be mapped: in object storage, or on systems without safe maps."""
+
+    def __init__(self, rows: Rows, note: str = "") -> None:
         super().__init__()
-        self._rows = split.reader.field("images")
+        self.rows, self.note = rows, note
 
-    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`Tier`."""
+    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+        """Yields the rows as they are read, some at a time."""
         self.count(misses=len(rows))
-        indices = torch.arange(len(scratch))
-        return ((scratch, indices[:count]) for count in _read_in_parts(self._rows, rows, scratch))
+        located, stored = locate_rows(self.rows, rows.numpy(), needed)
+        lengths = stored.lengths
+        groups = split_by_size(
+            np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), lengths), PART_BYTES
+        )
+        ends = np.cumsum(lengths)
+        firsts = np.array([ends[group.start] - lengths[group.start] for group in groups], np.int64)
+        starts: Numbers = ends - lengths - np.repeat(firsts, [group.stop - group.start for group in groups])
+        stored.places["start"] = starts
+        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),), torch.uint8)
+        stored = stored._replace(memory=room.numpy())
+        stops = [group.stop for group in groups]
+        arriving = self.rows.arriving(stored.rows, located, memory_of(room), starts, stops)
+        for group, _ in zip(groups, arriving, strict=True):
+            yield stored.part(group)
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """See :class:`Tier`."""
+        """Reads all rows into ``out``."""
         self.count(misses=len(rows))
-        read(self._rows, rows.numpy(), memory_of(out))
+        read(self.rows, rows.numpy(), memory_of(out))
 
 
-class MappedRows(RowCounts):
-    """Rows in the files where they lie, in the system's page cache.
+class MappedTier(HitCounter):
+    """Tier of rows in mapped files, in the system's page cache; each batch is checked after its use.
 
     Args:
-        split: whose images.
-        rows: the map of them.
+        rows: rows of the field.
+        memory: map of the rows, or of their blocks from object storage.
+        populate: whether to read all of them into memory now, and to lock them there where that is permitted; not of
+            blocks.
+        note: see :class:`Tier`.
+
+    Raises:
+        DamagedError, StoreError: if a file that is populated was truncated or written to, or cannot be read.
     """
 
-    name = "disk"
-    sharing = ""
-
-    def __init__(self, split: Rows, rows: RowMap) -> None:
+    def __init__(self, rows: Rows, memory: RowMap | BlockMap, populate: bool = False, note: str = "") -> None:
         super().__init__()
-        self._rows, self._map = split.reader.field("images"), rows
+        self.rows, self._map, self.note = rows, memory, note
+        if populate and isinstance(memory, RowMap):
+            self.note = memory.populate(lock_limit=int(MEMORY_SHARE * free_memory()))
+            self.count(misses=len(rows))
 
-    def _prepared(self, places: Places, refuse: Callable[[int, Exception], Exception]) -> Numbers:
+    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+        """Yields the rows where they are mapped."""
+        most = self._map.most_rows
+        for first in range(0, len(rows), most):
+            some = slice(first, first + most)
+            located, stored = locate_rows(self.rows, rows[some].numpy(), None if needed is None else needed[some])
+            stored.places["start"] = self._prepared(located, stored.rows)
+            stored = stored._replace(memory=self._map.memory)  # now: that of blocks may have moved
+            if stored.jpeg.any():
+                room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), 0)
+                for group in split_by_size(room, PART_BYTES):
+                    yield stored.part(group)
+            else:
+                # All rows at once: to split them to keep rows in cache between views made DINO's ten crops 4 to 8 %
+                # slower, as every call has a cost of its own.
+                yield stored
+            self._map.check(located)
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """Copies all rows from the map into ``out``."""
+        spec, most = self.rows.spec, self._map.most_rows
+        for first in range(0, len(rows), most):
+            some = rows[first : first + most].numpy()
+            places = self.rows.located(some)
+            starts = self._prepared(places, some)
+            memory = self._map.memory[: len(self._map.memory) // spec.row_bytes * spec.row_bytes]
+            stored = torch.from_numpy(memory).view(spec.torch_dtype).view(-1, *spec.shape)
+            torch.index_select(stored, 0, torch.from_numpy(starts // spec.row_bytes), out=out[first : first + most])
+            self._map.check(places)
+
+    def _prepared(self, places: Places, rows: Numbers) -> Numbers:
         """Brings rows into memory and counts them; returns where each begins in the map, int64 [B]."""
+
+        def refuse(place: int, error: Exception) -> Exception:
+            return self.rows.damaged(int(rows[place]), str(error)) if isinstance(error, DamagedError) else error
+
         starts, absent = self._map.prepare(places, refuse)
         self.count(len(places) - absent, absent)
         return starts
 
 
-class Mapped(MappedRows):
-    """Rows of one size, rendered from the map."""
+class CachedPixelsTier(HitCounter):
+    """Tier of pixels decoded from JPEGs at their first use.
 
-    def __init__(self, split: Rows, rows: RowMap) -> None:
-        super().__init__(split, rows)
-        spec = split.fields["images"]
-        self._row_bytes = spec.row_bytes
-        whole = len(rows.memory) // spec.row_bytes * spec.row_bytes
-        self._images = torch.from_numpy(rows.memory[:whole]).view(spec.torch_dtype).view(-1, *spec.shape)
-
-    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`Tier`; what was rendered is checked after it."""
-        places = self._rows.located(rows.numpy())
-        yield self._images, self._numbers(places)
-        self._map.check(places)
-
-    def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """See :class:`Tier`."""
-        places = self._rows.located(rows.numpy())
-        torch.index_select(self._images, 0, self._numbers(places), out=out)
-        self._map.check(places)
-
-    def _numbers(self, places: Places) -> Tensor:
-        """Returns the numbers of rows among all images of the map, int64 [B]."""
-        return torch.from_numpy(self._prepared(places, lambda _, error: error) // self._row_bytes)
-
-
-class Memory(RowCounts):
-    """Keeps rows in memory at their first use: no wait at the start, no file access from the second epoch on.
-
-    All loaders of this machine that read the same rows share one copy: see :mod:`mmload.loader.kept_rows`.
+    All loaders of this machine share one copy: see :mod:`mmload.loader.shared_pixels`.
     """
 
-    name = "memory"
+    def __init__(self, split: AnySplit) -> None:
+        from mmload.loader import shared_pixels as copies
 
-    def __init__(self, split: Rows) -> None:
         super().__init__()
-        self._reader, self._spec = split.reader, split.fields["images"]
-        self._kept = kept_rows(split)
+        self.rows, self._pixels = split.reader.field("images"), copies.shared_pixels(split)
+        self._stored = ReadTier(self.rows)  # it checks rows before it gives them, a map after their use
 
     @property
-    def sharing(self) -> str:
-        """See :class:`Tier`."""
-        return self._kept.sharing
+    def note(self) -> str:
+        """Sentence on who shares the copy."""
+        return self._pixels.sharing
 
-    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`Tier`."""
-        self._fetch(rows, scratch)
-        yield self._kept.rows, rows
+    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+        """Yields the decoded rows at once, with all of their lines."""
+        self._fill(rows)
+        _, stored = locate_rows(self.rows, rows.numpy())
+        stored.places["start"] = self._pixels.ends[stored.rows]
+        stored.places["layout"] = np.where(stored.jpeg, PIXELS, LINES)
+        lengths = pixel_bytes(stored.places, self.rows.spec.channels)
+        yield stored._replace(memory=self._pixels.memory.numpy(), jpeg=np.zeros_like(stored.jpeg), lengths=lengths)
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """See :class:`Tier`."""
-        self._fetch(rows, out)
-        torch.index_select(self._kept.rows, 0, rows, out=out)
+        """Raises TypeError, as JPEGs differ in size."""
+        raise TypeError("decoded rows have variable size")
 
-    def _fetch(self, rows: Tensor, scratch: Tensor) -> None:
-        """Read the rows that are not in memory yet, by way of ``scratch``: only checked rows may be seen by others."""
-        absent = self._kept.absent(rows)
+    def _fill(self, rows: Tensor) -> None:
+        """Decodes the rows that are not in memory yet; only checked rows may become visible to others."""
+        absent = self._pixels.absent(rows)
         self.count(len(rows) - len(absent), len(absent))
-        first = 0
-        for count in _read_in_parts(self._reader.field("images"), absent, scratch):
-            self._kept.write(absent[first : first + count], scratch[:count])
-            first += count
+        for stored in self._stored.parts(absent) if len(absent) else ():
+            self._pixels.write(stored.rows, lines_of(stored, self.rows))
 
 
-class OnDevice(RowCounts):
-    """The whole split on a device, copied there in chunks when the tier is made."""
+class DeviceTier(HitCounter):
+    """Tier of all images of a split, of a fixed size, on a device, copied there in chunks on creation."""
 
-    name = "device"
-    sharing = ""
+    note = ""
 
-    def __init__(self, split: Rows, device: torch.device) -> None:
+    def __init__(self, split: AnySplit, device: torch.device) -> None:
         super().__init__()
-        spec = split.fields["images"]
-        self.rows = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
+        self.rows = split.reader.field("images")
+        spec = self.rows.spec
+        self.images = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
             chunk = torch.arange(start, min(start + step, len(split)))
-            self.rows[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
+            self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
         self.count(misses=len(split))
 
-    def parts(self, rows: Tensor, scratch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`Tier`."""
+    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+        """Yields the rows at once, for a device that is the CPU."""
         self.count(len(rows))
-        yield self.rows, rows
+        _, stored = locate_rows(self.rows, rows.numpy())
+        stored.places["start"] = stored.rows * self.rows.spec.row_bytes
+        yield stored._replace(memory=np.frombuffer(memory_of(self.images), np.uint8))
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """See :class:`Tier`."""
+        """Copies all rows from the device's memory into ``out``."""
         self.count(len(rows))
-        torch.index_select(self.rows, 0, rows, out=out)
+        torch.index_select(self.images, 0, rows, out=out)
 
 
-def _read_in_parts(field: FieldRows | JoinedRows, rows: Tensor, scratch: Tensor) -> Iterator[int]:
-    """Reads rows of one size in turn, as many at a time as fit into ``scratch``; yields how many of it are filled."""
-    numbers, count, most = rows.numpy(), len(rows), len(scratch)
-    starts = np.arange(count) % most * field.spec.row_bytes
-    stops = [*range(most, count, most), count] if count else []
-    arriving = field.arriving(numbers, field.located(numbers), memory_of(scratch), starts, stops)
-    for stop, _ in zip(stops, arriving, strict=True):
-        yield stop - (stop - 1) // most * most
+def choose_tier(name: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> tuple[str, str, bool]:
+    """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
 
-
-def choose(asked: str, split: Rows, device: torch.device, decoded: bool = False) -> tuple[str, str]:
-    """The tier for a split, and why.
-
-    A copy that this process or another one of the user keeps already is taken, if what is missing of it still fits.
-    Where processes cannot share one, the free memory is divided evenly among the ranks of this machine
-    (``LOCAL_WORLD_SIZE``, which torchrun sets).
+    With ``cache_pixels``, "auto" takes the memory if the pixels fit there. An existing copy of this user's processes is
+    used if its missing part still fits. Where processes cannot share a copy, the free memory is divided evenly among
+    the ranks of this machine (``LOCAL_WORLD_SIZE``, set by torchrun).
 
     Args:
-        asked: one of :data:`TIERS`.
-        split: what is read.
-        device: where batches go.
-        decoded: whether memory keeps the pixels of JPEGs; they count.
+        name: one of :data:`TIERS`.
+        split: split that is read.
+        device: device of the batches.
+        cache_pixels: whether the memory should cache the pixels of JPEGs.
 
     Returns:
-        "disk", "memory" or "device", and the reason as a sentence.
+        "disk", "memory" or "device"; the reason as a sentence; and whether the memory caches the pixels of JPEGs.
 
     Raises:
-        ValueError: if ``asked`` is none of :data:`TIERS`.
+        ValueError: if ``name`` is none of :data:`TIERS`.
     """
-    if asked not in TIERS:
-        raise ValueError(f"tier is {asked!r}; use one of {', '.join(TIERS)}")
+    if name not in TIERS:
+        raise ValueError(f"tier is {name!r}; use one of {', '.join(TIERS)}")
     images = split.fields.get("images")
-    size = kept_bytes(split, decoded) if images and (decoded or asked == "auto") else 0
-    kind = f"pixels, decoded from {bytes_text(kept_bytes(split))}" if decoded else "images"
-    if asked != "auto":
-        return asked, f"{asked}: as asked" + (f"; {bytes_text(size)} of {kind}" if decoded else "")
-    if device.type == "cuda" and not (images and images.own_sizes):
-        free = torch.cuda.mem_get_info(device)[0]
-        if size <= MEMORY_SHARE * free:
-            return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
-    held = f"memory: {bytes_text(size)} of {kind}, which"
-    if is_kept(split, decoded):
-        return "memory", f"{held} another loader of this process keeps already"
-    free, left = free_memory(), unfilled_bytes()
+    size = _stored_bytes(split) if images and (cache_pixels or name == "auto") else 0
+    if not cache_pixels:
+        if name != "auto":
+            return name, f"{name}: as asked", False
+        if device.type == "cuda" and not (images and images.variable_size):
+            free = torch.cuda.mem_get_info(device)[0]
+            if size <= MEMORY_SHARE * free:
+                return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}", False
+        return "disk", f"disk: {bytes_text(size)} of images, mapped", False
+    from mmload.loader.shared_pixels import split_pixel_bytes
+
+    pixels = f"{bytes_text(split_pixel_bytes(split))} of pixels, decoded from {bytes_text(size)}"
+    if name == "memory":
+        return name, f"memory: as asked; {pixels}", True
+    fits, reason = _room_for_pixels(split)
+    if fits:
+        return "memory", f"memory: {pixels}, {reason}", True
+    tier, other, _ = choose_tier(name, split, device)
+    return tier, f"{other}; not decoded: {pixels}, {reason}", False
+
+
+def _room_for_pixels(split: AnySplit) -> tuple[bool, str]:
+    """Returns whether memory has room for the decoded pixels of a split, and the reason."""
+    from mmload.loader import shared_pixels as copies
+    from mmload.runtime.shared_segment import NotSharedError
+
+    if copies.is_in_memory(split):
+        return True, "which another loader of this process has already"
+    free, unfilled = free_memory(), copies.unfilled_bytes()
     ranks, unshared = 1, ""
     try:
-        if images and (processes := kept_by(split, decoded)) and left <= free:
-            return "memory", f"{held} {processes_text(processes)} here keep already"
+        if (processes := copies.holders(split)) and unfilled <= free:
+            return True, f"which {copies.processes_text(processes)} here have already"
     except NotSharedError as error:
         ranks, unshared = local_ranks(), f"; not shared with other processes: {error}"
-    free = max(0, free - left) // ranks
+    free = max(0, free - unfilled) // ranks
     shown = f"{bytes_text(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
-    if size <= MEMORY_SHARE * free:
-        return (
-            "memory",
-            f"memory: {bytes_text(size)} of {kind}, {shown}{unshared or '; one copy for all processes here'}",
-        )
-    return "disk", f"disk: {bytes_text(size)} of {kind} are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
+    if copies.split_pixel_bytes(split) <= MEMORY_SHARE * free:
+        return True, f"{shown}{unshared or '; one copy for all processes here'}"
+    return False, f"are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
 
 
-def chosen(asked: str, split: Rows, device: torch.device, decoded: bool) -> tuple[str, str, bool]:
-    """:func:`choose`, and whether pixels are kept: "auto" keeps JPEGs in memory where these fit and pixels do not."""
-    tier, reason = choose(asked, split, device, decoded)
-    if not decoded or tier == "memory":
-        return tier, reason, decoded
-    stored, other = choose(asked, split, device)
-    return (tier, reason, False) if stored == tier else (stored, f"{other}; not decoded: {reason[6:]}", False)
+def make_tier(tier: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> Tier:
+    """Returns the tier of this name over the images of a split."""
+    rows = split.reader.field("images")
+    if tier == "device" and not rows.spec.variable_size:
+        return DeviceTier(split, device)
+    return (
+        CachedPixelsTier(split) if tier == "memory" and cache_pixels else tier_of_files(rows, populate=tier == "memory")
+    )
 
 
-def make(tier: str, split: Rows, device: torch.device) -> Tier:
-    """The tier of this name over a split."""
-    if tier == "device":
-        return OnDevice(split, device)
-    if tier == "memory":
-        return Memory(split)
-    rows = row_map(split.reader.field("images"))
-    return Disk(split) if rows is None else Mapped(split, rows)
+def tier_of_files(rows: Rows, populate: bool = False) -> ReadTier | MappedTier:
+    """Returns the tier that maps the files of a field, or reads them where they cannot be mapped."""
+    memory = row_map(rows)
+    if memory is not None:
+        return MappedTier(rows, memory, populate)
+    blocks, note = _block_map(rows), ""
+    if populate:
+        note = "not in memory: files that cannot be mapped, and blocks of object storage, are read as they are used"
+    return ReadTier(rows, note) if blocks is None else MappedTier(rows, blocks, note=note)
 
 
-def free_memory() -> int:
-    """Bytes that this process can still allocate: the system's available memory or what its cgroup allows, if less.
+def _block_map(rows: Rows) -> BlockMap | None:
+    """Returns the map of rows in object storage; None where they are local or read faster."""
+    if not isinstance(rows, FieldRows) or rows.split_files.is_local:
+        return None
+    from mmload.remote.block_map import block_map
 
-    0 if neither is known.
+    return block_map(rows)
+
+
+def sizes_of(rows: Rows, numbers: Tensor) -> Tensor:
+    """Returns height and width of rows, int64 [B, 2]."""
+    located = rows.located(numbers.numpy())
+    return torch.from_numpy(np.stack([located["height"], located["width"]], 1).astype(np.int64))
+
+
+def read_masks(masks: Tier, rows: Tensor, sizes: Tensor) -> OwnMasks:
+    """Reads variable-size masks into new memory.
+
+    Raises:
+        DamagedError: if one has another size than its image, int64 [B, 2].
+        StoreError: if they cannot be read.
     """
-    left = [size for size in (_system_memory(), cgroup.free_memory()) if size is not None]
-    return max(0, min(left)) if left else 0
+    from mmload.loader.row_loops import copy_ranges
+
+    wrong = np.flatnonzero((sizes_of(masks.rows, rows) != sizes).any(1))
+    if len(wrong):
+        height, width = sizes_of(masks.rows, rows)[wrong[0]].tolist()
+        message = f"it is {height} x {width}, but its image has another size"
+        raise masks.rows.damaged(int(rows[wrong[0]]), message)
+    lengths = sizes.prod(1).numpy()
+    starts, done = np.cumsum(lengths) - lengths, 0
+    memory = np.empty(int(lengths.sum()), np.uint8)
+    for part in masks.parts(rows):
+        stop = done + len(part.rows)
+        copy_ranges(part.memory, part.places["start"].copy(), part.lengths, memory, starts[done:stop])
+        done = stop
+    return OwnMasks(torch.from_numpy(memory), torch.from_numpy(starts))
 
 
-def _system_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
+def _stored_bytes(split: AnySplit) -> int:
+    """Returns the bytes of all images of a split as they are stored."""
+    spec = split.fields["images"]
+    if not spec.variable_size:
+        return len(split) * spec.row_bytes
+    return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())

@@ -37,7 +37,7 @@ _PILLOW_RESIZES = (
 
 
 def looks_like(stored: Tensor, reference: Reference, transforms: v2.Compose) -> str:
-    """The known fault that explains a row best; empty if there is none.
+    """Returns the known fault that explains a row best; empty if there is none.
 
     Args:
         stored: uint8 [C, H, W].
@@ -77,13 +77,13 @@ def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Se
 
 
 def signature(images: Tensor) -> Tensor:
-    """A short descriptor of an image: float32 [C, 8, 8] means."""
+    """Returns a short descriptor of an image: float32 [C, 8, 8] means."""
     means: Tensor = torch.nn.functional.adaptive_avg_pool2d(images.to(torch.float32), _SIGNATURE)
     return means
 
 
 def _scores(stored: Tensor, reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, float]]:
-    """The name of every variant and its difference from the row."""
+    """Yields the name of every variant and its difference from the row."""
     right = reference.images
     if right is None:
         return
@@ -99,7 +99,7 @@ def _scores(stored: Tensor, reference: Reference, transforms: v2.Compose) -> Ite
 
 
 def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, Tensor]]:
-    """Variants of the reference with one setting of the geometry changed."""
+    """Yields variants of the reference with one setting of the geometry changed."""
     opened = reference.opened
     if opened is None:
         return
@@ -117,7 +117,7 @@ def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[
 
 
 def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Variants of an image with its channels, axes or levels changed."""
+    """Yields variants of an image with its channels, axes or levels changed."""
     if len(pixels) == 3:
         yield "channels swapped (BGR)", pixels.flip(0)
     yield "mirrored left to right", pixels.flip(-1)
@@ -128,7 +128,7 @@ def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _shifted(stored: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
-    """The crop shifted by a few pixels, compared on the overlap."""
+    """Yields the crop shifted by a few pixels, compared on the overlap."""
     height, width = stored.shape[-2:]
     if min(height, width) <= 2 * _SHIFTS:
         return
@@ -140,7 +140,7 @@ def _shifted(stored: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
 
 
 def _offset_text(down: int, along: int) -> str:
-    """An offset as text."""
+    """Formats an offset as text."""
     parts = []
     for count, unit, after, before in (
         (down, "row", "too low", "too high"),
@@ -152,7 +152,7 @@ def _offset_text(down: int, along: int) -> str:
 
 
 def _with(transforms: v2.Compose, **settings: Any) -> v2.Compose:
-    """The transforms with different settings in every step that resizes."""
+    """Returns the transforms with different settings in every step that resizes."""
     steps = []
     for step in transforms.transforms:
         if hasattr(step, "interpolation"):
@@ -169,7 +169,7 @@ def _tensor(image: Any) -> Tensor:
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
-    """The mean difference in levels; infinite for different shapes."""
+    """Returns the mean difference in levels; infinite for different shapes."""
     if a.shape != b.shape:
         return float("inf")
     return float((a.to(torch.int16) - b.to(torch.int16)).abs().to(torch.float32).mean())

@@ -1,207 +1,335 @@
-"""Checks that a collate's draws have the same distribution as torchvision's draws.
+"""Checks that the loader's batches are equal to torchvision's result for the same rows with the same draws.
 
-There is one verdict per property of each random step. Seeds are fixed, so the same check returns the same numbers.
+The batches come through the :class:`~mmload.loader.Loader` itself. Its draws are recomputed from the samples' seeds and
+passed to torchvision's own transforms, step by step; verdicts cover images, labels, boxes and masks. JPEGs that the
+Loader decodes smaller are compared with torchvision's resize.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as F
 
-from mmload.augment import (
-    AlternatingHorizontalFlip,
-    CenterCrop,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-)
+from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.mix import MixStep
 from mmload.augment.step import Step
-from mmload.parity.draws import Property, Shape, properties, run_seeds, shape_after
-from mmload.parity.statistics import Test, chi_square, kolmogorov_smirnov
-from mmload.parity.verdict import Verdict
-from mmload.parity.whole_rows import shape_of
+from mmload.batch import Batch
+from mmload.errors import counted
+from mmload.loader import Loader
+from mmload.parity.program_replay import Allowance, Items, frame_after
+from mmload.parity.replay import Shape, StepDraws, beyond_torch, drawn, followable, results
+from mmload.parity.report import Verdict
+from mmload.render.image_lines import RESERVE, SHRINKS
+from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
+from mmload.store.variable_rows import JPEG, MAX_PIXELS
 
-ALPHA = 1e-4
-"""Probability that a correct store fails any test of a check; each test uses ``ALPHA`` divided by their number."""
+ROWS = 64
+"""Default number of rows to compare."""
 
-DRAWS = 20_000
-"""Draws of each property, for each of the two libraries."""
-
-
-_NEXT = 4_000  # number of draws that are compared with those of the next epoch
-
-
-def usual_collates(split: Split) -> dict[str, Collate]:
-    """The steps of common training recipes, for the size of a split's images."""
-    channels, height, width = shape_of(split)
-    if split.fields["images"].own_sizes:
-        return _of_whole_photographs(split, channels, min(height, width))
-    size = max(1, height * 7 // 8), max(1, width * 7 // 8)
-    margin = [max(1, width // 8), max(1, height // 8)]
-    crops = {
-        "crop": RandomCrop(size),
-        "padded crop": RandomCrop((height, width), margin),
-        "resized crop": RandomResizedCrop(size),
-    }
-    return {name: Collate(crop, RandomHorizontalFlip(), _normalize(split, channels)) for name, crop in crops.items()}
+_BATCH = 16
+_ROUNDING = 0.01  # of a level: float32 arithmetic in a different order
+_SCATTERED = 0.01  # share of an image's values, or of a warped mask's, that may exceed the limit
+_BOX_LIMIT = 1e-3  # pixels
+_TARGET_LIMIT = 1e-6  # of soft targets, which are computed in float32
+_SCALED_ROWS = 32
+_SCALED_LIMIT = 2.0  # mean difference in levels of JPEGs decoded smaller, as of those that a device decodes
 
 
-def _of_whole_photographs(split: Split, channels: int, short: int) -> dict[str, Collate]:
-    size = max(1, min(224, short * 7 // 8))
-    normalize = _normalize(split, channels)
-    return {
-        "resized crop": Collate(RandomResizedCrop(size), RandomHorizontalFlip(), normalize),
-        "evaluation": Collate(Resize(short), CenterCrop(size), normalize),
-    }
+def shape_of(split: Split) -> Shape:
+    """Returns (C, H, W) of a split's images; the most common size of variable-size images."""
+    spec = split.fields["images"]
+    if not spec.variable_size:
+        channels, height, width = spec.shape
+        return channels, height, width
+    ((height, width), _) = Counter(map(tuple, split.reader.field("images").index.sizes.tolist())).most_common(1)[0]
+    return spec.channels, int(height), int(width)
 
 
-def _normalize(split: Split, channels: int) -> Normalize:
-    mean, std = split.mean or (0.5,) * channels, split.std or (0.25,) * channels
-    return Normalize(mean, [value or 1.0 for value in std])
-
-
-def check_draws(
-    collates: dict[str, Collate], split: Split, *, seed: int, draws: int = DRAWS, alpha: float = ALPHA
-) -> list[Verdict]:
-    """Compare the draws of every random step with torchvision's own.
+def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, seed: int) -> list[Verdict]:
+    """Compares batches with torchvision's result for the same draws.
 
     Args:
-        collates: keyed by name.
-        split: the input of the collates; its rows' seeds are those of training.
-        seed: the seed of the run.
-        draws: number of draws of each property.
-        alpha: probability that a correct store fails.
+        name: the collate's name, for the verdicts.
+        collate: compared up to the first step that has no torchvision transform for one sample.
+        split: the split that rows are read from.
+        rows: lower bound on the rows; a smaller split is repeated for several epochs.
+        seed: the seed of the run; it also selects the rows.
     """
-    found: list[tuple[str, Property, list[Test]]] = []
-    notes: list[Verdict] = []
-    for name, collate in collates.items():
-        shape = shape_of(split)
-        for step_index, each_epochs in enumerate(collate.steps):
-            step = each_epochs.at_epoch(0) if isinstance(each_epochs, Step) else each_epochs
-            text = _not_compared(each_epochs, step)
-            if text:
-                notes.append(Verdict(part="load", name=name, state="note", text=text))
-            found += [
-                (name, each, tests_of(each)) for each in _of_step(step, shape, step_index, len(split), draws, seed)
-            ]
-            shape = shape_after(step, shape)
-    most = sum(len(tests) for *_, tests in found)
-    limit = alpha / max(most, 1)
-    return [_verdict(name, each, tests, limit) for name, each, tests in found] + notes
+    variable_size = split.fields["images"].variable_size
+    steps, left_out = followable(collate, shape_of(split), alone=variable_size)
+    followed = Collate(*steps, dtype=collate.dtype, memory_format=collate.memory_format, box_rule=collate.box_rule)
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))[:rows]
+    fields = [field for field, spec in split.fields.items() if field == "images" or not spec.variable_size]
+    options: dict[str, Any] = {"sampler": order.tolist(), "collate": followed, "seed": seed, "device": "cpu"}
+    loader = Loader(split, batch_size=_BATCH, fields=fields, **options)
+    totals = _RowsCompared(steps, collate.dtype)
+    try:
+        while totals.rows + totals.left_out < rows:
+            epoch = loader.epoch
+            of_epoch = [step.at_epoch(epoch) if isinstance(step, Step) else step for step in steps]
+            for batch in loader:
+                _compare(batch, split, of_epoch, followed, totals, epoch)
+    finally:
+        loader.close()
+    verdicts = totals.verdicts(name) if totals.rows else []
+    notes = [f"compared up to {left_out}"] * bool(left_out)
+    if totals.left_out:
+        limits = f"more than {MAX_PIXELS:,} pixels or a width of 1"
+        notes.append(f"{counted(totals.left_out, 'row')} not compared: torch cannot resize an image to {limits}")
+    if "boxes" in split.fields and collate.box_rule.min_visible:
+        notes.append(f"boxes are not compared: torchvision has no min_visible, here {collate.box_rule.min_visible:g}")
+    verdicts.extend(Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in notes)
+    return verdicts
 
 
-def _not_compared(step: nn.Module, in_first_epoch: nn.Module) -> str:
-    """What of a step's draws is not compared, and why; empty if nothing."""
-    name = type(step).__name__
-    if isinstance(step, MixStep) and step.per == "sample":
-        return f"{name} draws for each sample, torchvision for each batch: compared draw by draw"
-    if isinstance(step, AlternatingHorizontalFlip):
-        return f"{name} draws nothing, and torchvision has no counterpart: not compared"
-    if step is not in_first_epoch:
-        return f"{name} has another size in other epochs: its draws are compared for that of epoch 0"
-    return ""
+class _RowsCompared:
+    """Comparisons of rows with torchvision's results, added up.
+
+    Args:
+        steps: the steps of the collate.
+        dtype: the dtype of the collate.
+    """
+
+    def __init__(self, steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
+        self.levels = _levels(steps, dtype)
+        self.rows = self.values = self.far = self.left_out = 0
+        self.greatest = self.total = self.limit = 0.0
+        self.wrong: dict[str, tuple[int, float]] = {}
+        self.looks: list[str] = []
+
+    def image(self, got: Tensor, expected: Tensor, allowance: Allowance) -> None:
+        """Compares an image of a batch with torchvision's, within an allowance."""
+        self.rows += 1
+        limit = allowance.levels + _ROUNDING
+        self.limit = max(self.limit, limit)
+        if got.shape != expected.shape:
+            self.greatest, self.far = float("inf"), self.far + 1
+            self.looks.append(f"the shape is {list(got.shape)}, torchvision's {list(expected.shape)}")
+            return
+        apart = (got.to(torch.float64) - expected.to(torch.float64)).abs() * self.levels
+        self.values += apart.numel()
+        self.total += float(apart.sum())
+        self.greatest = max(self.greatest, float(apart.max()))
+        share = float((apart > limit).to(torch.float64).mean())
+        if share > (_SCATTERED if allowance.scattered else 0.0):
+            self.far += 1
+            self.looks.append(_image_looks_like(got, expected))
+
+    def field(self, name: str, apart: float, limit: float = 0.0) -> None:
+        """Adds a row's field: its difference from torchvision's, and the upper bound."""
+        wrong, greatest = self.wrong.get(name, (0, 0.0))
+        self.wrong[name] = wrong + (apart > limit), max(greatest, apart)
+
+    def verdicts(self, name: str) -> list[Verdict]:
+        """Returns one verdict for the images and one per field."""
+        right = not self.far
+        mean = self.total / max(self.values, 1)
+        text = f"{counted(self.rows, 'row')} within {self.greatest:.2g} levels, limit {self.limit:g}"
+        numbers: dict[str, float | int | str] = {
+            "rows": self.rows,
+            "greatest": self.greatest,
+            "mean": mean,
+            "limit": self.limit,
+            "far": self.far,
+        }
+        looks = "" if right else max(set(self.looks), key=self.looks.count)
+        lines = [_line(f"{name}, equal draws", right, text, looks, numbers)]
+        for field, (wrong, greatest) in sorted(self.wrong.items()):
+            text = (
+                f"{wrong:,} of {counted(self.rows, 'row')} differ, by {greatest:g} at most"
+                if wrong
+                else f"{counted(self.rows, 'row')} equal"
+            )
+            numbers = {"rows": self.rows, "wrong": wrong, "greatest": greatest}
+            lines.append(_line(f"{name}, {field} for equal draws", not wrong, text, "", numbers))
+        return lines
 
 
-def _of_step(step: nn.Module, shape: Shape, step_index: int, rows: int, draws: int, seed: int) -> list[Property]:
-    """All properties that a step draws, and whether its draws change in the next epoch."""
-    seeds = run_seeds(rows, draws, seed)
-    here = properties(step, shape, seeds, step_index, seed)
-    first = next((at for at, each in enumerate(here) if each.kind != "real"), None)
-    if first is None:
-        return here
-    count = min(draws, _NEXT)
-    following = run_seeds(rows, count + rows, seed)[rows:]
-    there = properties(step, shape, following, step_index, seed + 1)[first]
-    now = here[first]
-    ours = (now.ours[:count] == there.ours[:count]).astype(np.int64)
-    theirs = (now.theirs[:count] == there.theirs[:count]).astype(np.int64)
-    return [*here, Property(name=f"{now.name}, the same an epoch later", kind="repeat", ours=ours, theirs=theirs)]
+def _compare(
+    batch: Batch, split: Split, steps: Sequence[nn.Module], collate: Collate, totals: _RowsCompared, epoch: int
+) -> None:
+    """Compares one batch of the loader with torchvision's result; variable-size images one by one."""
+    if batch.ids is None or batch.seeds is None:
+        raise ValueError("the batch has no ids and seeds")
+    stored = split.rows(batch.ids)
+    parts: list[tuple[slice, Batch]] = [(slice(len(batch)), stored)]
+    if split.fields["images"].variable_size:
+        parts = [(slice(number, number + 1), stored[number].unsqueeze(0)) for number in range(len(batch))]
+    for part, rows in parts:
+        draws = drawn(steps, rows, batch.seeds[part], epoch, batch.ids[part])
+        if any(beyond_torch(draw) for draw in draws):
+            totals.left_out += len(rows)
+            continue
+        got = batch[part]
+        for k, (items, allowance) in enumerate(results(steps, draws, rows, collate.dtype)):
+            totals.image(got.images[k], items["images"], allowance)
+            _compare_fields(got, rows, items, draws, k, collate, totals)
 
 
-def tests_of(each: Property) -> list[Test]:
-    """The tests of one property; for integers also whether both ends are as frequent as other values."""
-    if each.kind == "real":
-        return [kolmogorov_smirnov(each.ours, each.theirs)]
-    tests = [chi_square(each.ours, each.theirs)]
-    least, greatest = _ends([each.ours, each.theirs])
-    if each.kind == "integer" and greatest - least > 1:
-        tests += [
-            chi_square(*(np.sign(np.abs(values - end)) for values in (each.ours, each.theirs)))
-            for end in (least, greatest)
-        ]
-    return tests
+def _compare_fields(
+    batch: Batch,
+    stored: Batch,
+    items: Items,
+    draws: Sequence[StepDraws],
+    k: int,
+    collate: Collate,
+    totals: _RowsCompared,
+) -> None:
+    """Compares labels, mask and boxes of sample ``k`` with torchvision's."""
+    if "targets" in items:
+        totals.field("labels", _targets_apart(batch.targets[k], items["targets"]), _TARGET_LIMIT)
+    if "masks" in items and batch.masks is not None:
+        mask = items["masks"].as_subclass(Tensor)
+        same = batch.masks[k].shape == mask.shape
+        difference = float((batch.masks[k] != mask).to(torch.float64).mean()) if same else float("inf")
+        totals.field("masks", difference, _SCATTERED if _warps(draws) else 0.0)
+    if "boxes" in items and not collate.box_rule.min_visible:
+        least = collate.box_rule.least if _cut_off(draws, k) else -torch.inf
+        totals.field("boxes", _boxes_apart(batch, k, items, stored, least), _BOX_LIMIT)
 
 
-def _verdict(name: str, each: Property, tests: Sequence[Test], limit: float) -> Verdict:
-    worst = min(tests, key=lambda test: test.p)
-    right = worst.p >= limit
-    text = f"{_spread(each)}; p {tests[0].p:.2g}"
-    if len(tests) > 1:
-        text += f", ends {min(test.p for test in tests[1:]):.2g}"
-    return Verdict(
-        part="load",
-        name=f"{name}, {each.name}",
-        state="pass" if right else "fail",
-        text=text,
-        diagnosis="" if right else draws_look_like(each),
-        numbers={
-            "draws": len(each.ours),
-            "draws_torchvision": len(each.theirs),
-            "test": tests[0].name,
-            "statistic": tests[0].statistic,
-            "freedom": tests[0].freedom,
-            "p": tests[0].p,
-            "p_least": worst.p,
-            "limit": limit,
-        },
-    )
+def _targets_apart(got: Tensor, expected: Tensor) -> float:
+    """Returns the largest difference of a class index or a soft target; infinite if the dtypes or shapes differ."""
+    if (got.shape, got.dtype) != (expected.shape, expected.dtype):
+        return float("inf")
+    return float((got.to(torch.float64) - expected.to(torch.float64)).abs().amax()) if got.numel() else 0.0
 
 
-def _spread(each: Property) -> str:
-    """A summary of both samples as text."""
-    if each.kind in ("probability", "repeat"):
-        return f"{each.ours.mean():.4f}, torchvision {each.theirs.mean():.4f}"
-    form = "d" if each.kind == "integer" else ".3g"
-    (low, high), (least, greatest) = _ends([each.ours]), _ends([each.theirs])
-    ours, theirs = f"{low:{form}} to {high:{form}}", f"{least:{form}} to {greatest:{form}}"
-    return f"{ours}, as torchvision" if ours == theirs else f"{ours}, torchvision {theirs}"
+def _warps(draws: Sequence[StepDraws]) -> bool:
+    """Returns whether masks are warped: a pixel half way between two may be rounded to either."""
+    return any(draw.plan.program is not None and draw.plan.program.operations & WARPS for draw in draws)
 
 
-def _ends(samples: Sequence[np.ndarray]) -> tuple[float | int, float | int]:
-    low, high = min(sample.min() for sample in samples), max(sample.max() for sample in samples)
-    return low.item(), high.item()
+def _cut_off(draws: Sequence[StepDraws], k: int) -> bool:
+    """Returns whether a step cut off a part of sample ``k``'s image, other than padding."""
+    frame: list[float] | None = None
+    for plan, sample_windows, sizes in draws:
+        window, (rows, cols) = sample_windows[k], sizes[k]
+        _, height, width = plan.source
+        x1, y1, x2, y2 = frame or (0.0, 0.0, float(width), float(height))
+        x1, y1, x2, y2 = x1 - window.left, y1 - window.top, x2 - window.left, y2 - window.top
+        if min(x1, y1) < -_BOX_LIMIT or x2 > window.cols + _BOX_LIMIT or y2 > window.rows + _BOX_LIMIT:
+            return True
+        placed = None if plan.resampling is None else plan.resampling.placement
+        wide, high = (cols, rows) if placed is None else (int(placed.cols[k]), int(placed.rows[k]))
+        x1, x2 = x1 * wide / window.cols, x2 * wide / window.cols
+        y1, y2 = y1 * high / window.rows, y2 * high / window.rows
+        if wide > cols or high > rows:
+            return True
+        x1, x2 = (cols - x2, cols - x1) if -1 in window.flips else (x1, x2)
+        y1, y2 = (rows - y2, rows - y1) if -2 in window.flips else (y1, y2)
+        frame = [x1, y1, x2, y2]
+        if plan.program is not None:
+            frame, lost = frame_after(frame, plan.program, k, plan.height, plan.width)
+            if lost > _BOX_LIMIT:
+                return True
+    return False
 
 
-def draws_look_like(each: Property) -> str:
-    """The known fault that explains a different distribution; else the direction of the difference."""
-    if each.kind == "repeat":
-        return "every epoch draws the same" if each.ours.all() else "draws depend on those of the epoch before"
-    if each.kind == "probability":
-        return _chance_looks_like(float(each.ours.mean()), float(each.theirs.mean()))
-    (low, high), (least, greatest) = _ends([each.ours]), _ends([each.theirs])
-    if each.kind == "integer" and low - least == high - greatest != 0:
-        return f"every place is off by {low - least:+d}"
-    if each.kind == "integer" and low == high:
-        return f"always {low}"
-    if each.kind == "integer" and (low, high) != (least, greatest):
-        ends = [f"the first place ({least}) is never drawn"] * (low > least)
-        ends += [f"the last place ({greatest}) is never drawn"] * (high < greatest)
-        ends += [f"draws reach {low}"] * (low < least) + [f"draws reach {high}"] * (high > greatest)
-        return ", ".join(ends)
-    return f"the mean is {each.ours.mean():.4g}, torchvision's {each.theirs.mean():.4g}"
+def _boxes_apart(batch: Batch, k: int, items: Items, stored: Batch, least: float) -> float:
+    """Returns the largest difference of a box's side in pixels; infinite if different boxes are kept.
+
+    A box whose shorter side is ``least`` up to rounding may be kept or not.
+    """
+    if batch.boxes is None or batch.counts is None:
+        return float("inf")
+    boxes = F.clamp_bounding_boxes(items["boxes"]).as_subclass(Tensor)
+    sides = (boxes[:, 2:] - boxes[:, :2]).amin(1)
+    labels = None if batch.labels is None or stored.labels is None else (batch.labels[k], stored.labels[k])
+    at, count, apart = 0, int(batch.counts[k]), 0.0
+    for number, side in enumerate(sides.tolist()):
+        if side < least - _BOX_LIMIT:
+            continue
+        same = at < count and (labels is None or bool(labels[0][at] == labels[1][number]))
+        off = float((batch.boxes[k, at] - boxes[number]).abs().max()) if same else float("inf")
+        if side <= least + _BOX_LIMIT and off > _BOX_LIMIT:
+            continue
+        at, apart = at + 1, max(apart, off)
+    return apart if at == count else float("inf")
 
 
-def _chance_looks_like(ours: float, theirs: float) -> str:
-    if ours in (0.0, 1.0) and not 1.9 < ours / max(theirs, 1e-9) < 2.1:
-        return "never" if ours == 0 else "always"
-    for factor, name in ((2.0, "doubled"), (0.5, "halved")):
-        if theirs and abs(ours / theirs - factor) < 0.05 * factor:
-            return f"the probability is {name}"
-    return f"the probability is {ours:.3f} instead of {theirs:.3f}"
+def _levels(steps: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | float:
+    """Returns the number of levels (of 255) per unit of the output, per channel if they differ."""
+    scale: Tensor | float = 1.0 if dtype == torch.uint8 else 255.0
+    for step in steps:
+        if isinstance(step, augment.Normalize):
+            scale = scale * step.std.to(torch.float64).view(-1, 1, 1)
+    return scale
+
+
+def _image_looks_like(got: Tensor, expected: Tensor) -> str:
+    """Returns the known fault that explains an image; empty if none does."""
+    changes = {
+        "mirrored left to right": expected.flip(-1),
+        "upside down": expected.flip(-2),
+        "channels swapped (BGR)": expected.flip(0),
+    }
+    changes |= {
+        f"off by ({down}, {along}) pixels": expected.roll((-down, -along), (-2, -1))
+        for down in (-1, 0, 1)
+        for along in (-1, 0, 1)
+        if (down, along) != (0, 0)
+    }
+    got, inner = got.to(torch.float64), slice(1, -1)  # uint8 has no difference below 0, and no mean
+    apart = {name: float((got - image)[:, inner, inner].abs().mean()) for name, image in changes.items()}
+    name = min(apart, key=lambda each: apart[each])
+    return f"looks like {name}" if apart[name] < 0.3 * float((got - expected).abs().mean()) else ""
+
+
+def _line(name: str, right: bool, text: str, diagnosis: str, numbers: dict[str, float | int | str]) -> Verdict:
+    state = "pass" if right else "fail"
+    return Verdict(part="load", name=name, state=state, text=text, diagnosis=diagnosis, numbers=numbers)
+
+
+def check_scaled(split: Split) -> list[Verdict]:
+    """Compares JPEGs that the Loader decodes smaller with torchvision's resize of their pixels.
+
+    Windows shrink by just as much as ``decode="scaled"`` asks for, where the difference is largest.
+
+    Above the limit it is a note, as the Loader decodes them exactly unless it is told otherwise.
+
+    Args:
+        split: a split of variable-size images; without JPEGs nothing is compared.
+    """
+    reader = split.reader.field("images")
+    jpegs = np.flatnonzero(reader.index.encodings == JPEG)
+    sizes = reader.index.sizes
+    found = []
+    for shrink in SHRINKS:
+        large = jpegs[(sizes[jpegs] >= 8 * shrink).all(1)]
+        rows = large[np.unique(np.linspace(0, len(large) - 1, min(len(large), _SCALED_ROWS)).astype(np.int64))]
+        if not len(rows):
+            continue
+        means = [_scaled_apart(split, int(row), (sizes[row] / (RESERVE * shrink)).astype(int).tolist()) for row in rows]
+        mean, most = sum(means) / len(means), max(means)
+        text = f"mean {mean:.2f} levels from a full decode, {most:.2f} in one row; limit: mean {_SCALED_LIMIT:g}"
+        if mean > _SCALED_LIMIT:
+            text += ': leave out decode="scaled" where it matters'
+        found.append(
+            Verdict(
+                part="load",
+                name=f"JPEGs decoded to 1/{shrink}",
+                state="pass" if mean <= _SCALED_LIMIT else "note",
+                text=text,
+                numbers={"rows": len(rows), "mean": mean, "most": most},
+            )
+        )
+    return found
+
+
+def _scaled_apart(split: Split, row: int, size: list[int]) -> float:
+    """Returns the mean difference of a row at this height and width, in levels."""
+    collate = Collate(augment.Resize((size[0], size[1])), dtype=torch.uint8)
+    options = {"fields": ("images",), "sampler": [row], "batch_size": 1, "tier": "disk", "threads": 1}
+    with Loader(split, collate=collate, decode="scaled", **options) as loader:  # type: ignore[arg-type]  # a mapping
+        (batch,) = loader
+    whole = torch.from_numpy(split.reader.rows("images", np.array([row]))[0])
+    expected = F.resize(whole, size, antialias=True)
+    return float((batch.images[0].int() - expected.int()).abs().float().mean())

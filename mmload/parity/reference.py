@@ -6,6 +6,7 @@ libraries do not provide (labels, box coordinates as annotated) come from the so
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,13 +22,15 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload.errors import SampleError
 from mmload.interop.torchvision import torchvision_equivalent
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.decode import FORMATS
 from mmload.sources.imagefolder import ImageFolderSplit
-from mmload.sources.manifest import ManifestSplit
+from mmload.sources.sample_list import ListSplit
 from mmload.sources.voc import VocSplit
 from mmload.sources.voc_tasks import VOID
+from mmload.store.dataset import Split
+from mmload.store.variable_rows import JPEG
 
 _BOXED = ("boxes", "labels", "difficult", "counts")
 _MODES = {"L": " gray", "CMYK": " cmyk", "P": " palette", "1": " 1-bit"}
@@ -80,7 +83,7 @@ class ReferenceMaker:
         self.transforms = v2.Compose([v2.Identity(), *transforms])  # an empty Compose is an error
 
     def of(self, index: int) -> Reference:
-        """The reference of sample ``index``.
+        """Returns the reference of sample ``index``.
 
         Raises:
             SampleError: if it is unreadable.
@@ -111,7 +114,7 @@ class ReferenceMaker:
         return self._transformed(reference, image, fields)
 
     def _opened(self, path: Path, sample: str) -> tuple[str, PIL.Image.Image, str]:
-        """The file's kind, its image by the recipe's rules, and the difference from ImageFolder's image."""
+        """Returns the file's kind, its image by the recipe's rules, and the difference from ImageFolder's image."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -147,7 +150,7 @@ class ReferenceMaker:
         )
 
     def _transformed(self, reference: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
-        """The reference with the results of torchvision's transforms on the tensor."""
+        """Returns the reference with the results of torchvision's transforms on the tensor."""
         size = (int(image.shape[-2]), int(image.shape[-1]))
         items: dict[str, Any] = {"images": image, "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8))}
         if "masks" in fields:
@@ -166,15 +169,46 @@ class ReferenceMaker:
         return replace(reference, images=pixels, padded=bool(outside.any()), fields=others)
 
 
+def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[str, Any]) -> Tensor | None:
+    """Returns the pixels of the JPEG that a row should be, uint8 [C, H, W]; None if the row is stored as pixels.
+
+    Args:
+        split: the split of the row.
+        row: its index.
+        reference: with the pixels before they are encoded.
+        store: the recipe's ``[store]``.
+    """
+    if not split.fields["images"].variable_size or reference.images is None:
+        return None
+    reader = split.reader.field("images")
+    if reader.index.encodings[row] != JPEG:
+        return None
+    if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.file):
+        return reference.images
+    file = io.BytesIO()
+    picture: PIL.Image.Image = F.to_pil_image(reference.images)
+    picture.save(file, "JPEG", quality=int(store["quality"]), subsampling="4:2:0")
+    with PIL.Image.open(file) as image:
+        return F.pil_to_tensor(image)  # type: ignore[no-any-return]  # torchvision is untyped here
+
+
+def _is_file(data: bytes, file: str) -> bool:
+    """Returns whether a row is a file's own bytes."""
+    try:
+        return read_regular(Path(file)) == data
+    except OSError:
+        return False
+
+
 def file_of(split: SourceSplit, index: int) -> Path | None:
-    """The file of sample ``index``, or None if it has no file of its own."""
+    """Returns the file of sample ``index``, or None if it has no file of its own."""
     if isinstance(split, ImageFolderSplit | VocSplit):
         return split.root / split.id(index)
-    return split.root / split.items[index].file if isinstance(split, ManifestSplit) else None
+    return split.root / split.items[index].file if isinstance(split, ListSplit) else None
 
 
 def kind_of(image: PIL.Image.Image) -> str:
-    """The kind of an image's file, in one or two words."""
+    """Returns the kind of an image's file, in one or two words."""
     kind = (image.format or "image").lower()
     if image.has_transparency_data:
         return f"{kind} alpha"
@@ -182,12 +216,12 @@ def kind_of(image: PIL.Image.Image) -> str:
 
 
 def _picture(pixels: Tensor) -> PIL.Image.Image | None:
-    """A gray or color tensor as a Pillow image; None if Pillow does not support it."""
+    """Converts a gray or color tensor to a Pillow image; None if Pillow does not support it."""
     return F.to_pil_image(pixels) if len(pixels) in (1, 3) else None
 
 
 def _with_area(boxes: Tensor, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Boxes with a positive area, with their related fields."""
+    """Returns the boxes with a positive area, with their related fields."""
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     count = len(boxes)
     rest = {name: fields[name][:count][keep] for name in ("labels", "difficult") if name in fields}

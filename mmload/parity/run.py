@@ -11,20 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
+from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.source_splits import splits_of
 from mmload.builder.trust import recipe_of
 from mmload.errors import SourceError, UsageError, choices
-from mmload.loader.arguments import refuse_collate
-from mmload.parity.aggregate import WORST
-from mmload.parity.equal import ROWS, check_equal
-from mmload.parity.load import ALPHA, DRAWS, check_draws, usual_collates
-from mmload.parity.scaled_decoding import check_scaled
+from mmload.loader.arguments import check_collate
+from mmload.parity.load import check_equal, check_scaled, shape_of
+from mmload.parity.report import ParityReport, Verdict, WorstRow
+from mmload.parity.row_differences import WORST
 from mmload.parity.store import Progress, check_store
-from mmload.parity.verdict import Report, Verdict, WorstRow
-from mmload.parity.whole_rows import check_photographs
 from mmload.runtime.thread_pools import check_threads
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
@@ -44,12 +42,13 @@ def run(
     rows: int | None = DEFAULT_ROWS,
     seed: int = 0,
     collate: Collate | Views | None = None,
-    draws: int = DRAWS,
-    alpha: float = ALPHA,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> Report:
-    """Compare a dataset with Pillow and torchvision: the stored rows, and the batches for training.
+) -> ParityReport:
+    """Compares a dataset with Pillow and torchvision: the stored rows, and the batches for training.
+
+    The batches are compared for equal draws. That draws are distributed as torchvision's does not depend on the
+    dataset: mmload's own tests check it (tests/augment/test_draw_distributions.py).
 
     Args:
         dataset: the store, or its folder.
@@ -57,10 +56,8 @@ def run(
         trust: let the dataset's own recipe run code, download, or read outside of the source.
         split: check only this split; None: all, and the load side with the first that has images.
         rows: number of rows of each split to decode; None: all. Labels and order are always checked for every row.
-        seed: selects the rows and the draws.
+        seed: selects the rows and the draws of the batches.
         collate: the collate for the load side, or several as views; None: the usual crops, a flip and Normalize.
-        draws: number of draws of each property.
-        alpha: probability that a correct store fails any test.
         threads: decoding threads; None takes the cores available.
         progress: called with the number of rows of a split that are done.
 
@@ -73,9 +70,8 @@ def run(
         SourceError: if the source is missing or lacks a split.
         StoreError: if the dataset cannot be read.
     """
-    for name, value in (("rows", rows), ("draws", draws)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise UsageError(f"{name} is {value!r}; use an integer from 1")
+    if rows is not None and (type(rows) is not int or rows < 1):
+        raise UsageError(f"rows is {rows!r}; use an integer from 1")
     check_threads(threads)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     chosen = [opened[split]] if split is not None else list(opened.values())
@@ -85,17 +81,17 @@ def run(
     verdicts, worst = _store_side(
         chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
     )
-    verdicts += _load_side(chosen, collate, recipe.resolved(), seed=seed, draws=draws, alpha=alpha)
+    verdicts += _load_side(chosen, collate, seed=seed)
     settings: dict[str, Any] = {
         "dataset": opened.path.name,
         "splits": [each.name for each in chosen],
         "rows": rows or "all",
         "seed": seed,
-        "draws": draws,
-        "alpha": alpha,
         "collate": "usual" if collate is None else repr(collate),
     }
-    return Report(settings=settings, verdicts=tuple(verdicts), worst=tuple(worst), contents=opened.manifest.contents)
+    return ParityReport(
+        settings=settings, verdicts=tuple(verdicts), worst=tuple(worst), contents=opened.manifest.contents
+    )
 
 
 def _store_side(
@@ -108,7 +104,7 @@ def _store_side(
     threads: int | None,
     progress: Progress | None,
 ) -> tuple[list[Verdict], list[WorstRow]]:
-    """Check the stored rows of each split; returns the verdicts and the rows with the largest differences."""
+    """Checks the stored rows of each split; returns the verdicts and the rows with the largest differences."""
     resolved = recipe.resolved()
     decode = {key: value for key, value in resolved["decode"].items() if key != "device"}  # the check needs no device
     sources = splits_of(replace(recipe, root=root, decode=decode))
@@ -128,31 +124,49 @@ def _store_side(
     return verdicts, worst[:WORST]
 
 
-def _load_side(
-    splits: list[Split],
-    collate: Collate | Views | None,
-    recipe: Mapping[str, Any],
-    *,
-    seed: int,
-    draws: int,
-    alpha: float,
-) -> list[Verdict]:
-    """Check draws and batches, for the first split that has images."""
+def _load_side(splits: list[Split], collate: Collate | Views | None, *, seed: int) -> list[Verdict]:
+    """Checks batches of the first split that has images."""
     split = _augmented(splits)
     if split is None:
         return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]
     collates = usual_collates(split) if collate is None else _named(collate)
-    verdicts = check_draws(collates, split, seed=seed, draws=draws, alpha=alpha)
-    if split.fields["images"].own_sizes:
-        verdicts += check_photographs(collates, split, recipe, seed=seed, draws=draws, alpha=alpha)
-        verdicts += check_scaled(split)
+    verdicts = check_scaled(split) if split.fields["images"].variable_size else []
     for name, each in collates.items():
-        verdicts += check_equal(name, each, split, rows=ROWS, seed=seed)
+        verdicts += check_equal(name, each, split, seed=seed)
     return verdicts
 
 
+def usual_collates(split: Split) -> dict[str, Collate]:
+    """Returns the steps of common training recipes, for the size of a split's images."""
+    channels, height, width = shape_of(split)
+    if split.fields["images"].variable_size:
+        return _of_whole_photographs(split, channels, min(height, width))
+    size = max(1, height * 7 // 8), max(1, width * 7 // 8)
+    margin = [max(1, width // 8), max(1, height // 8)]
+    crops = {
+        "crop": RandomCrop(size),
+        "padded crop": RandomCrop((height, width), margin),
+        "resized crop": RandomResizedCrop(size),
+    }
+    return {name: Collate(crop, RandomHorizontalFlip(), _normalize(split, channels)) for name, crop in crops.items()}
+
+
+def _of_whole_photographs(split: Split, channels: int, short: int) -> dict[str, Collate]:
+    size = max(1, min(224, short * 7 // 8))
+    normalize = _normalize(split, channels)
+    return {
+        "resized crop": Collate(RandomResizedCrop(size), RandomHorizontalFlip(), normalize),
+        "evaluation": Collate(Resize(short), CenterCrop(size), normalize),
+    }
+
+
+def _normalize(split: Split, channels: int) -> Normalize:
+    mean, std = split.mean or (0.5,) * channels, split.std or (0.25,) * channels
+    return Normalize(mean, [value or 1.0 for value in std])
+
+
 def _augmented(splits: list[Split]) -> Split | None:
-    """The first split that has images to augment."""
+    """Returns the first split that has images to augment."""
     return next((each for each in splits if len(each) and _has_pictures(each)), None)
 
 
@@ -166,13 +180,13 @@ def _refuse_impossible(collate: Collate | Views, splits: list[Split]) -> None:
     if split is None:
         return
     try:
-        refuse_collate(collate, view_of(split), tuple(split.fields))
+        check_collate(collate, view_of(split), tuple(split.fields))
     except (ValueError, TypeError) as error:
         raise UsageError(f"the collate cannot be done to split {split.name!r}: {error}") from error
 
 
 def _named(collate: Collate | Views) -> dict[str, Collate]:
-    """Each collate by its name; one that makes several views by the first of them."""
+    """Returns each collate by its name; one that makes several views has the name of the first of them."""
     if isinstance(collate, Collate):
         return {"collate": collate}
     names: dict[Collate, str] = {}

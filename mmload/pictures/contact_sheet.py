@@ -1,18 +1,30 @@
-"""Lays pictures out in a grid with captions: a contact sheet."""
+"""Makes cells from rows, and lays them out in a grid with captions: a contact sheet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from mmload.pictures.annotations import VOID, color_of, draw_boxes, draw_mask, name_of
-from mmload.pictures.pixels import Pixels, fitted, picture
-from mmload.pictures.text import cut, font, size_of
+from mmload.pictures.drawing import (
+    VOID,
+    Pixels,
+    color_of,
+    cut,
+    draw_boxes,
+    draw_mask,
+    fitted,
+    font,
+    levels,
+    name_of,
+    picture,
+    size_of,
+)
 
 _PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11
@@ -50,7 +62,7 @@ class Cell:
 def contact_sheet(
     cells: Sequence[Cell], columns: int, *, title: str = "", classes: Sequence[str] = (), side: int | None = None
 ) -> Image.Image:
-    """A page of pictures.
+    """Draws a page of pictures.
 
     Args:
         cells: at least one, in reading order.
@@ -87,7 +99,7 @@ def contact_sheet(
 
 
 def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image:
-    """The picture of a cell with its boxes and its mask, as large as fits into a square.
+    """Draws the picture of a cell with its boxes and its mask, as large as fits into a square.
 
     Args:
         cell: what is drawn.
@@ -103,7 +115,7 @@ def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image
 
 
 def _side(cells: Sequence[Cell]) -> int:
-    """Of a cell: the largest image's, times the least whole number that makes it wide enough and not too wide."""
+    """Returns the side of a cell: the largest image's, times the least whole number that makes it wide enough."""
     largest: int = max(max(cell.image.shape[1:]) for cell in cells)
     grown, most = largest * -(-_LEAST // largest), _LEAST if len(cells) > _MANY else _MOST
     return min(grown, most) if grown <= most or largest >= _LEAST else _LEAST
@@ -130,7 +142,7 @@ def _draw_cell(
 
 
 def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.Image | None:
-    """The colors of the classes that boxes and masks show; None without them."""
+    """Draws the colors of the classes that boxes and masks show; None without them."""
     shown: set[int] = set()
     for cell in cells:
         shown |= set(cell.labels)
@@ -158,3 +170,83 @@ def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.
         draw.rectangle((left, top + 2, left + _LEGEND, top + 2 + _LEGEND), fill=color, outline=_QUIET)
         draw.text((left + _LEGEND + 4, top), name, font=letters, fill=_TEXT)
     return legend
+
+
+Array = npt.NDArray[Any]
+
+SHOWN = ("images", "targets", "boxes", "labels", "counts", "masks", "ids")
+"""The fields of a batch that a cell shows."""
+
+
+def cells_of(
+    fields: Mapping[str, Array],
+    classes: Sequence[str] = (),
+    *,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> list[Cell]:
+    """Makes a cell of each row: its image with boxes and mask, the names of its classes, its number.
+
+    Args:
+        fields: ``images`` [B, C, H, W], and what there is of ``targets``, ``boxes``, ``labels``, ``counts``, ``masks``
+            and ``ids``, as :class:`~mmload.batch.Batch` has them.
+        classes: names by index.
+        mean: per channel, as ``Normalize`` had it; empty: images are not normalized.
+        std: the same.
+
+    Raises:
+        ValueError: if there are no images, or they cannot be shown.
+    """
+    if "images" not in fields:
+        raise ValueError("there are no images to show")
+    images = levels(fields["images"], mean, std)
+    return [_cell(row, image, fields, classes) for row, image in enumerate(images)]
+
+
+def _cell(row: int, image: npt.NDArray[np.uint8], fields: Mapping[str, Array], classes: Sequence[str]) -> Cell:
+    boxes = labels = None
+    if "boxes" in fields and "labels" in fields:
+        count = int(fields["counts"][row]) if "counts" in fields else len(fields["boxes"][row])
+        boxes, labels = fields["boxes"][row, :count], fields["labels"][row, :count].tolist()
+    return Cell(
+        image=image,
+        name=name_of_target(fields["targets"][row], classes) if "targets" in fields else "",
+        detail=f"row {int(fields['ids'][row]):,}" if "ids" in fields else "",
+        boxes=boxes,
+        labels=tuple(labels or ()),
+        mask=fields["masks"][row] if "masks" in fields else None,
+    )
+
+
+def name_of_target(target: Array, classes: Sequence[str]) -> str:
+    """Names the class of an index, or the classes of a vector, those of a mixture with their shares."""
+    if target.ndim == 0:
+        return name_of(int(target), classes) if np.issubdtype(target.dtype, np.integer) else f"{target:g}"
+    shares = [(index, float(share)) for index, share in enumerate(target.tolist()) if share > 0]
+    whole = all(share == 1 for _, share in shares)
+    shares.sort(key=lambda one: -one[1])
+    return ", ".join(name_of(index, classes) + ("" if whole else f" {share:.2f}") for index, share in shares)
+
+
+def first_to_see(targets: Array | None, rows: int, count: int, seed: int) -> Array:
+    """Chooses the rows to show first: as many of each class as can be, drawn at random.
+
+    Args:
+        targets: the class of each row, integers [N]; None: rows have no single class.
+        rows: N.
+        count: how many are wanted.
+        seed: of the draw.
+
+    Returns:
+        int64 [min(count, N)], sorted by class.
+    """
+    order = np.random.default_rng(seed).permutation(rows)
+    if targets is None:
+        return np.sort(order[:count])
+    drawn = targets[order]
+    by_class = np.argsort(drawn, kind="stable")
+    starts = np.flatnonzero(np.diff(drawn[by_class], prepend=drawn[by_class][:1] - 1)) if rows else by_class
+    turn = np.empty(rows, np.int64)  # whether a row is the first, second ... of its class, in the drawn order
+    turn[by_class] = np.arange(rows) - np.repeat(starts, np.diff(np.append(starts, rows)))
+    chosen = np.argsort(turn, kind="stable")[:count]
+    return order[chosen[np.lexsort((turn[chosen], drawn[chosen]))]]

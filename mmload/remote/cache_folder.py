@@ -30,22 +30,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmload.errors import StoreError, UsageError
-from mmload.remote.block_grid import BlockGrid, Numbers
-from mmload.remote.cache_mark import NAME, CacheMark
+from mmload.remote.cache_files import NAME, CacheMark, block_folders, size_of, unlink, write_renamed
 from mmload.remote.epoch_plan import EpochPlan, Needs, needed_last
+from mmload.remote.file_calls import write_files
+from mmload.remote.layout import BlockGrid, Numbers
 from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.durable_files import lock, open_lock, write_atomically
-from mmload.runtime.file_calls import write_files
-from mmload.runtime.positioned_reads import write_at
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.durable_files import lock, open_lock
 
-OPEN, BLOCKS = "open", "blocks-"
+OPEN = "open"
 SPARE = 0.01
 """The share of the limit that an eviction frees beyond what is needed, so that not every block asks for one."""
 
 _INCOMING = re.compile(rf"{NAME}\.[0-9a-f]{{16}}\.incoming")
-_DATASET = re.compile(r"[0-9a-f]{32}")
-_SHARD, _BLOCK = re.compile(r"\d{6,9}"), re.compile(r"(0|[1-9]\d{0,17})\.block")
 _SURVEY_S, _RETRY_S = 60.0, 1.0  # a survey takes about a second for a million blocks
 
 
@@ -67,17 +63,17 @@ class StoredBlocks(Protocol):
 
 
 class CachedField(Protocol):
-    """A field that this process has open, whose blocks may be evicted by what its order needs last."""
+    """Field that this process has open, whose blocks may be evicted by what its order needs last."""
 
     @property
     def files(self) -> StoredBlocks:
-        """The files of its blocks."""
+        """Files of the blocks."""
 
     plan: EpochPlan | None
 
 
 class OtherFiles(NamedTuple):
-    """Files of blocks of which this process knows no order.
+    """Files of blocks whose order this process does not know.
 
     Attributes:
         paths: their paths.
@@ -91,11 +87,11 @@ class OtherFiles(NamedTuple):
 
 
 class CacheFolder:
-    """The folder of a cache. Thread-safe. Use :func:`cache_folder`.
+    """Folder of a cache. Thread-safe. Use :func:`cache_folder`.
 
     Args:
-        path: of the folder; created if it does not exist.
-        limit: bytes that may be stored; None: any number.
+        path: folder; created if it does not exist.
+        limit: maximum bytes; None: unlimited.
 
     Attributes:
         fields: the fields that this process has open.
@@ -136,9 +132,6 @@ class CacheFolder:
     def store(self, files: Sequence[tuple[str, memoryview]]) -> list[bool]:
         """Stores complete files, if there is room for them and the lock can be had.
 
-        Args:
-            files: path and content of each.
-
         Returns:
             Whether each is stored.
 
@@ -159,7 +152,7 @@ class CacheFolder:
         return stored
 
     def _store(self, files: Sequence[tuple[str, memoryview]], stored: list[bool]) -> None:
-        """Stores those of the first files for which there is room, and notes which; under the lock."""
+        """Stores the first files for which there is room, and marks them in ``stored``; the caller holds the lock."""
         ends = list(accumulate(len(data) for _, data in files))
         fitting = bisect_right(ends, self._room(ends[-1]))
         paths, contents = [path for path, _ in files[:fitting]], [data for _, data in files[:fitting]]
@@ -174,7 +167,7 @@ class CacheFolder:
                 done += len(is_new)
                 if done < fitting:  # its folder does not exist, somebody has truncated it, or the disk is full
                     self._change(-unlink(paths[done]))
-                    _write(self._incoming, contents[done], paths[done])
+                    write_renamed(self._incoming, contents[done], paths[done])
                     pending -= len(contents[done])
                     stored[done] = True
                     done += 1
@@ -185,7 +178,7 @@ class CacheFolder:
             self._change(-pending)
 
     def _room(self, more: int) -> int:
-        """Evicts until so many bytes more are within the limit, if possible, under the lock; returns how many are."""
+        """Evicts until `more` bytes fit if possible; returns how many bytes fit. The caller holds the lock."""
         if self.limit is None:
             return more
         if self.used + more > self.limit and time.monotonic() > self._surveyed + _SURVEY_S:
@@ -197,14 +190,14 @@ class CacheFolder:
         return self.limit - self.used
 
     def _evict(self, excess: int) -> None:
-        """Removes at least so many bytes of what is needed last, if there are as many; under the lock."""
+        """Removes at least `excess` bytes of what is needed last, if there are as many; the caller holds the lock."""
         if excess <= 0:
             return
         known = [field for field in list(self.fields) if field.files.grid.is_evicted]
         length = max((len(field.plan) for field in known if field.plan is not None), default=1)
         needs, sizes = [self._needs_of_others(length)], [self._others.sizes]
-        there = [np.flatnonzero(field.files.expected) for field in known]
-        for field, blocks in zip(known, there, strict=True):
+        present = [np.flatnonzero(field.files.expected) for field in known]
+        for field, blocks in zip(known, present, strict=True):
             needs.append(self._any_time(len(blocks), length) if field.plan is None else field.plan.next_needs(blocks))
             sizes.append(field.files.grid.bytes_of(blocks))
         chosen = needed_last(np.concatenate(needs), np.concatenate(sizes), excess + int(SPARE * (self.limit or 0)))
@@ -213,7 +206,7 @@ class CacheFolder:
         parts = [chosen[start:stop] for start, stop in pairwise(edges)]
         freed = self._remove_others(parts[0])
         first = len(sizes[0])
-        for field, blocks, part in zip(known, there, parts[1:], strict=True):
+        for field, blocks, part in zip(known, present, parts[1:], strict=True):
             freed += field.files.remove(blocks[part - first])
             first += len(blocks)
         self._change(-freed)
@@ -236,7 +229,7 @@ class CacheFolder:
         return freed
 
     def _survey(self) -> None:
-        """Counts all blocks of the folder, and notes which this process can evict; under the lock."""
+        """Counts all blocks of the folder, and records which this process can evict; the caller holds the lock."""
         own = {(files.prefix, files.grid.field): files for files in (field.files for field in list(self.fields))}
         datasets = {prefix.split(os.sep)[-3] for prefix, _ in own}
         found: dict[tuple[str, str], list[Numbers]] = {key: [] for key in own}
@@ -247,7 +240,7 @@ class CacheFolder:
         paths: list[str] = []
         sizes: list[int] = []
         unused: list[bool] = []
-        for folder, names in _block_folders(self.path):
+        for folder, names in block_folders(self.path):
             prefix, shard, field = folder.rsplit(os.sep, 2)
             files = own.get((prefix, field))
             if files is not None and int(shard) >= len(files.grid.starts) - 1:
@@ -255,7 +248,7 @@ class CacheFolder:
             if files is None:
                 is_unused = folder.split(os.sep)[-5] not in datasets and self._is_unused(folder)
                 some = [os.path.join(folder, name) for name in names]
-                each = [_size_of(path) for path in some]
+                each = [size_of(path) for path in some]
                 paths, sizes, unused = paths + some, sizes + each, unused + [is_unused] * len(each)
                 total += sum(each)
             else:
@@ -263,22 +256,22 @@ class CacheFolder:
                 numbers = numbers[numbers < files.grid.starts[int(shard) + 1] - files.grid.starts[int(shard)]]
                 found[prefix, field].append(numbers + files.grid.starts[int(shard)])
         for key, numbers_of in found.items():
-            files, there = own[key], np.concatenate([np.empty(0, np.int64), *numbers_of])
+            files, present = own[key], np.concatenate([np.empty(0, np.int64), *numbers_of])
             files.expected[:] = False
-            files.expected[there] = True
-            total += int(files.grid.bytes_of(there).sum())
+            files.expected[present] = True
+            total += int(files.grid.bytes_of(present).sum())
         self._others = OtherFiles(paths, np.array(sizes, np.int64), np.array(unused, np.bool_))
         self._surveyed = time.monotonic()
         self._change(total - self.used)
 
     def _is_unused(self, folder: str) -> bool:
-        """Whether no process has the dataset of a folder of blocks open."""
+        """Returns whether no process has the dataset of a folder of blocks open."""
         with suppress(OSError), open_lock(Path(folder).parents[3] / OPEN) as held:
             return lock(held)
         return False
 
     def _change(self, change: int) -> None:
-        """Adds to the number of bytes, under the lock."""
+        """Adds to the number of bytes; the caller holds the lock."""
         if change:
             self._mark.add(change)
 
@@ -306,64 +299,3 @@ def cache_folder(path: Path, limit: int | None) -> CacheFolder:
 
 def _limit_text(limit: int | None) -> str:
     return "None" if limit is None else bytes_text(limit)
-
-
-def _write(incoming: str, data: memoryview, path: str) -> None:
-    """Writes a file beside, and renames it in."""
-    handle = open_regular(incoming, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0))
-    try:
-        write_at(handle, data, 0)
-    finally:
-        os.close(handle)
-    try:
-        os.rename(incoming, path)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.rename(incoming, path)
-
-
-def unlink(path: str) -> int:
-    """Unlinks a file; returns its bytes, 0 if it does not exist any more."""
-    try:
-        size = os.stat(path).st_size
-        os.unlink(path)
-    except OSError:
-        return 0
-    return size
-
-
-def write_beside_blocks(path: Path, content: bytes) -> None:
-    """Writes a list, an index or checksums into a dataset's folder.
-
-    Raises:
-        StoreError: if it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-    except OSError as error:
-        raise StoreError(f"cannot write {path} ({error.strerror}); free space there, or give another cache") from error
-
-
-def _block_folders(cache: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields each folder of blocks below a cache, and the names of the blocks in it; links are not followed."""
-    for dataset in os.scandir(cache):
-        if not (_DATASET.fullmatch(dataset.name) and dataset.is_dir(follow_symlinks=False)):
-            continue
-        depth = dataset.path.count(os.sep)
-        for folder, inner, names in os.walk(dataset.path):
-            level = folder.count(os.sep) - depth
-            if level == 0:
-                inner[:] = [name for name in inner if name.startswith(BLOCKS)]
-            if level == 2:
-                inner[:] = [name for name in inner if _SHARD.fullmatch(name)]
-            if level == 4:
-                inner.clear()
-                yield folder, [name for name in names if _BLOCK.fullmatch(name)]
-
-
-def _size_of(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0

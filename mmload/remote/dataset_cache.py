@@ -1,4 +1,4 @@
-"""A dataset in object storage with what a cache keeps of it: one object in each process."""
+"""Cached dataset in object storage: one object per process."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from mmload.cloud.client import Objects
-from mmload.cloud.parallel import in_parallel
 from mmload.errors import DamagedError, StoreError, UsageError
-from mmload.remote.block_files import BlockFiles
-from mmload.remote.block_grid import BlockGrid, Numbers, WholeGrid
-from mmload.remote.cache_folder import OPEN, cache_folder, write_beside_blocks
-from mmload.remote.remote_blocks import RemoteBlocks
-from mmload.remote.remote_manifest import manifest_at
+from mmload.remote.cache_files import write_beside_blocks
+from mmload.remote.cache_folder import OPEN, cache_folder
+from mmload.remote.layout import BlockGrid, Numbers, VariableGrid, manifest_at
+from mmload.remote.object_store import Objects, in_parallel
+from mmload.remote.remote_blocks import BlockFiles, RemoteBlocks
 from mmload.runtime.durable_files import lock, open_lock
-from mmload.runtime.open_files import allow_more_files
+from mmload.runtime.regular_files import allow_more_files
 from mmload.store.checksum import crc32
-from mmload.store.dataset_files import lists_of
-from mmload.store.field_files import BYTES, parts_of
 from mmload.store.manifest import Manifest, shard_name
-from mmload.store.shard_table import FileRecord
+from mmload.store.shard_table import BYTES, FileRecord, parts_of
 
 _OPENED: dict[tuple[str, str, Path], DatasetCache] = {}
 _OPENING = threading.Lock()
 
 
 class DatasetCache:
-    """A dataset at a URL. Thread-safe. Use :func:`dataset_cache`.
+    """Dataset at a URL with its cached files: one object per process. Thread-safe. Use :func:`dataset_cache`.
 
     Attributes:
         root: the dataset's folder in the cache.
-        manifest: the dataset's.
-        limit: of the cache, in bytes; None: none.
+        manifest: manifest of the dataset.
+        limit: limit of the cache in bytes; None: unlimited.
     """
 
     def __init__(self, objects: Objects, manifest: Manifest, cache: Path, limit: int | None, parallel: int) -> None:
@@ -54,53 +50,55 @@ class DatasetCache:
             raise StoreError(f"cannot write {self.root} ({error.strerror})") from error
 
     def blocks(self, split: str, field: str, offsets: Numbers | None = None) -> RemoteBlocks:
-        """The blocks of a field; where each row has its own size, ``offsets`` are where they begin."""
+        """Returns the blocks of a field; variable-size rows need ``offsets``, the first byte of each."""
         with self._lock:
             key = split, field
             if key not in self._fields:
                 record = self.manifest.splits[split]
-                grid = BlockGrid(split, field, record) if offsets is None else WholeGrid(split, field, record, offsets)
+                grid = (
+                    BlockGrid(split, field, record) if offsets is None else VariableGrid(split, field, record, offsets)
+                )
                 files = BlockFiles(self.folder, self.root, grid)
                 self._fields[key] = RemoteBlocks(self.objects, self.root, files, record, self.parallel)
                 self.folder.fields.append(self._fields[key])
             return self._fields[key]
 
-    def have_list(self, name: str) -> None:
-        """Have a split's list of samples here, whole and checked.
+    def ensure_list(self, name: str) -> None:
+        """Fetches and checks a split's list of samples unless it is cached.
 
         Raises:
             DamagedError: if it is not the file that the manifest names; RemoteError: if it cannot be read.
         """
         split, _, file = name.partition("/")
-        record = lists_of(self.manifest.splits[split]).get(file) if split in self.manifest.splits else None
+        record = self.manifest.splits[split].lists.get(file) if split in self.manifest.splits else None
         if record is not None:
-            self._have(name, record)
+            self._ensure_file(name, record)
 
-    def have_index(self, split: str, field: str, *, look: bool = False) -> None:
-        """Have the files here, whole and checked, that say where the rows of a field are that have their own sizes.
+    def ensure_index(self, split: str, field: str, *, check_disk: bool = False) -> None:
+        """Fetches and checks the files that locate the variable-size rows of a field, unless they are cached.
 
         Args:
-            split: the split.
-            field: the field.
-            look: look for the files, though they were here before.
+            split: name of the split.
+            field: name of the field.
+            check_disk: look for the files even if they were cached before.
 
         Raises:
             DamagedError: if one is not the file that the manifest names; RemoteError: if it cannot be read.
         """
         record = self.manifest.splits[split]
         with self._indexing:
-            if (split, field) in self._indexed and not look:
+            if (split, field) in self._indexed and not check_disk:
                 return
             parts = [part for part in parts_of(record.fields[field]) if part != BYTES]
             names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
             files = (
                 (f"{split}/{shard_name(shard)}/{name}.memmap", record.shards.file(shard, name)) for shard, name in names
             )
-            for _ in in_parallel(lambda file: self._have(*file), files, self.parallel):
+            for _ in in_parallel(lambda file: self._ensure_file(*file), files, self.parallel):
                 pass
             self._indexed.add((split, field))
 
-    def _have(self, name: str, record: FileRecord) -> None:
+    def _ensure_file(self, name: str, record: FileRecord) -> None:
         path = self.root / name
         with suppress(OSError):
             if path.stat().st_size == record.bytes:
@@ -119,7 +117,7 @@ class DatasetCache:
 
 
 def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int) -> DatasetCache:
-    """The dataset at a URL, read through a cache: the same object for all of this process that open it."""
+    """Returns the cached dataset at a URL: one object per process for all that open it."""
     if sys.platform == "win32":
         raise UsageError("datasets are read from object storage on Linux and macOS; here, use: mmload pull")
     with _OPENING:

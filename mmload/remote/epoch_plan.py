@@ -1,4 +1,4 @@
-"""When an epoch, and the one after it, needs each block next: what decides which block is evicted.
+"""Computes when this epoch or the next one needs each block, which decides what is evicted.
 
 Belady's rule: evict what is needed last. The order of an epoch is a function of its number, so it is known. With room
 for a share c of the data, an epoch that reads every row once has c of its reads as hits, which is the most there can
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.remote.block_grid import BlockGrid, Numbers
+from mmload.remote.layout import BlockGrid, Numbers
 
 Take = Callable[[int, int, int], Numbers]
 """(epoch, start, stop) -> the rows at these positions of one rank, int64; fewer at the end of the epoch."""
@@ -24,13 +24,13 @@ _NEVER = np.float32(np.inf)
 
 
 class EpochPlan:
-    """The order in which the ranks of this machine read a split. Thread-safe.
+    """Order in which the ranks of this machine read a split. Thread-safe.
 
     Args:
-        grid: the blocks of the field that is evicted.
-        takes: the order of each rank of this machine; this process's own first.
-        margin: how many positions one that is being read may lie behind the number of those that were read.
-        before: the plan of an earlier epoch, whose tables are taken over if its order is the same.
+        grid: blocks of the field.
+        takes: the order of each rank of this machine, starting with this process's own.
+        margin: by how many positions a row being read may lie behind the number of rows read.
+        before: plan of an earlier epoch, whose tables are reused if the order is the same.
     """
 
     def __init__(self, grid: BlockGrid, takes: Sequence[Take], margin: int, before: EpochPlan | None = None) -> None:
@@ -43,20 +43,20 @@ class EpochPlan:
             self._needs, self._length = before._needs, before._length
 
     def begin(self, epoch: int, now: int) -> None:
-        """An epoch begins, or goes on at a position."""
+        """Starts an epoch, or continues it at a position."""
         self.epoch, self.now = epoch, now
 
-    def passed(self, positions: int) -> None:
-        """So many positions more were read."""
+    def advance(self, positions: int) -> None:
+        """Records that `positions` more positions were read."""
         with self._lock:
             self.now += positions
 
     def chunks(self, epoch: int, start: int, size: int) -> Iterator[tuple[int, Numbers]]:
-        """(position, rows) of this process's own rank, from a position on."""
+        """Yields (position, rows) of this process's own rank, from a position on."""
         return _chunks(self._takes[0], epoch, start, size)
 
     def next_needs(self, blocks: Numbers) -> Needs:
-        """How many positions from now each block is needed next; infinite: not in this epoch, nor in the next."""
+        """Returns in how many positions each block is needed next; infinite if not before the end of the next epoch."""
         now = self.now - self._margin
         first, last = self._needs_of(self.epoch)
         length = max(1, len(self))
@@ -66,11 +66,11 @@ class EpochPlan:
         return needs
 
     def __len__(self) -> int:
-        """Positions of the longest epoch that was looked at."""
+        """Returns the positions of the longest epoch evaluated so far."""
         return self._length
 
     def _needs_of(self, epoch: int) -> tuple[Needs, Needs]:
-        """The first and the last position at which an epoch needs each block."""
+        """Returns the first and the last position at which an epoch needs each block."""
         with self._lock:
             if epoch not in self._needs:
                 self._needs = {known: needs for known, needs in self._needs.items() if known in (epoch - 1, epoch + 1)}
@@ -82,7 +82,7 @@ class EpochPlan:
         last = first if self._grid.has_one_row else np.full(self._grid.blocks, -1, np.float32)
         for take in self._takes:
             for start, rows in _chunks(take, epoch, 0, AT_ONCE):
-                blocks = self._grid.of_rows(rows)
+                blocks = self._grid.blocks_of_rows(rows)
                 positions = np.arange(start, start + len(blocks), dtype=np.float32)
                 np.minimum.at(first, blocks, positions)
                 if last is not first:
@@ -92,7 +92,7 @@ class EpochPlan:
 
 
 def needed_last(needs: Needs, sizes: Numbers, wanted: int) -> Numbers:
-    """Which blocks an eviction removes: the fewest of those needed last that have so many bytes; all if none have.
+    """Returns the fewest of the blocks needed last that have `wanted` bytes together; all if they have fewer.
 
     Args:
         needs: float32 [B], by :meth:`EpochPlan.next_needs`.

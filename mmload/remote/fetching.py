@@ -1,6 +1,6 @@
-"""Threads that fetch blocks: what a batch waits for first, then what the epoch needs later, in its order.
+"""Threads that fetch blocks: first those that a batch waits for, then those that are prefetched, in their order.
 
-A block that two batches, or the reader ahead and a batch, want is fetched once.
+A block that is requested several times is fetched once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from mmload.errors import UsageError
-from mmload.remote.block_grid import Run
+from mmload.remote.layout import Run
 
 NOW, AHEAD = 0, 1
 
@@ -23,14 +23,14 @@ Contents = dict[int, memoryview]
 """Blocks -> their bytes."""
 
 
-class Wanted:
-    """A run that is fetched or waits for it.
+class FetchRequest:
+    """Run of blocks that is being fetched or waits for it.
 
     Attributes:
-        done: set when it is there, or has failed.
+        done: set when the blocks are stored, or fetching failed.
         is_taken: whether a thread fetches it.
-        error: what has failed; None: nothing.
-        contents: the blocks that were fetched for it and are not stored, as there is no room for them.
+        error: error of the fetch; None if there was none.
+        contents: blocks that were fetched but not stored, as there is no room for them.
     """
 
     def __init__(self, run: Run) -> None:
@@ -42,51 +42,51 @@ class Wanted:
 
 
 class Fetching:
-    """The threads over one field.
+    """Threads that fetch the blocks of one field.
 
     Args:
-        fetch: gets a run's blocks that are absent, and returns their bytes; thread-safe.
-        store: stores blocks, and returns which are stored.
-        parallel: how many threads.
+        fetch: fetches the absent blocks of a run and returns their bytes; thread-safe.
+        store: stores blocks and returns those that are stored.
+        parallel: number of threads.
     """
 
     def __init__(
         self, fetch: Callable[[Run], Contents], store: Callable[[Contents], Iterable[int]], parallel: int
     ) -> None:
         self._fetch, self._store, self._parallel = fetch, store, parallel
-        self._fetched: deque[Wanted] = deque()
+        self._fetched: deque[FetchRequest] = deque()
         self._storing = threading.Lock()
         self._process = os.getpid()
-        self._waiting: list[tuple[int, int, Wanted]] = []
-        self._by_block: dict[int, Wanted] = {}
+        self._waiting: list[tuple[int, int, FetchRequest]] = []
+        self._by_block: dict[int, FetchRequest] = {}
         self._changed = threading.Condition()
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
         self._closed = False
 
-    def want(self, runs: Iterable[Run], urgency: int) -> list[Wanted]:
-        """Ask for runs; those that are on their way already are not asked for again, but may become urgent.
+    def enqueue(self, runs: Iterable[Run], urgency: int) -> list[FetchRequest]:
+        """Requests runs; a run that is already requested is not requested again, but becomes urgent if needed.
 
         Returns:
-            What to wait for.
+            The requests to wait for.
         """
         if os.getpid() != self._process:
             raise UsageError("blocks cannot be fetched in a forked process; start processes by spawn or forkserver")
-        found: list[Wanted] = []
+        found: list[FetchRequest] = []
         with self._changed:
             before = len(self._waiting)
             for run in runs:
                 blocks = range(run.first, run.first + run.blocks)
-                known = {wanted for block in blocks if (wanted := self._by_block.get(block)) is not None}
+                known = {request for block in blocks if (request := self._by_block.get(block)) is not None}
                 found += known
-                for wanted in known if urgency == NOW else ():
-                    heapq.heappush(self._waiting, (NOW, next(self._numbers), wanted))
+                for request in known if urgency == NOW else ():
+                    heapq.heappush(self._waiting, (NOW, next(self._numbers), request))
                 if all(block in self._by_block for block in blocks):
                     continue
-                wanted = Wanted(run)
-                self._by_block.update((block, wanted) for block in blocks if block not in self._by_block)
-                heapq.heappush(self._waiting, (urgency, next(self._numbers), wanted))
-                found.append(wanted)
+                request = FetchRequest(run)
+                self._by_block.update((block, request) for block in blocks if block not in self._by_block)
+                heapq.heappush(self._waiting, (urgency, next(self._numbers), request))
+                found.append(request)
             while len(self._threads) < min(self._parallel, len(self._waiting)):
                 thread = threading.Thread(target=self._work, name="mmload-fetch", daemon=True)
                 thread.start()  # first: one that cannot be started must not be counted on
@@ -96,19 +96,19 @@ class Fetching:
 
     @property
     def backlog(self) -> int:
-        """How many runs wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
-    def forget_ahead(self) -> None:
-        """Drop what waits and no batch has asked for."""
+    def cancel_prefetch(self) -> None:
+        """Drops waiting requests that no batch needs yet."""
         with self._changed:
-            for _, _, wanted in (entry for entry in self._waiting if entry[0] == AHEAD):
-                self._ended(wanted)
+            for _, _, request in (entry for entry in self._waiting if entry[0] == AHEAD):
+                self._ended(request)
             self._waiting = [entry for entry in self._waiting if entry[0] == NOW]
             heapq.heapify(self._waiting)
 
     def close(self) -> None:
-        """End the threads."""
+        """Ends the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -120,38 +120,38 @@ class Fetching:
                     self._changed.wait()
                 if self._closed:
                     return
-                wanted = heapq.heappop(self._waiting)[2]
-                if wanted.is_taken or wanted.done.is_set():
+                request = heapq.heappop(self._waiting)[2]
+                if request.is_taken or request.done.is_set():
                     continue
-                wanted.is_taken = True
+                request.is_taken = True
             try:
-                wanted.contents = self._fetch(wanted.run)
+                request.contents = self._fetch(request.run)
             except BaseException as error:
-                wanted.error = error
-            self._fetched.append(wanted)
+                request.error = error
+            self._fetched.append(request)
             self._store_fetched(wait=len(self._fetched) > _MOST_FETCHED)
 
     def _store_fetched(self, *, wait: bool) -> None:
-        """Stores what all threads have fetched, at once, unless another thread does; locking a cache takes its time."""
+        """Stores what all threads have fetched in one call, unless another thread does: locking takes time."""
         while self._fetched and self._storing.acquire(blocking=wait):
             try:
                 some = [self._fetched.popleft() for _ in range(len(self._fetched))]
-                contents = {block: data for wanted in some for block, data in wanted.contents.items()}
+                contents = {block: data for request in some for block, data in request.contents.items()}
                 try:
                     for block in self._store(contents):
                         del contents[block]
                 except BaseException as error:
-                    for wanted in some:
-                        wanted.error = wanted.error or error
+                    for request in some:
+                        request.error = request.error or error
                 with self._changed:
-                    for wanted in some:
-                        wanted.contents = {block: contents[block] for block in wanted.contents if block in contents}
-                        self._ended(wanted)
+                    for request in some:
+                        request.contents = {block: contents[block] for block in request.contents if block in contents}
+                        self._ended(request)
             finally:
                 self._storing.release()
 
-    def _ended(self, wanted: Wanted) -> None:
-        for block in range(wanted.run.first, wanted.run.first + wanted.run.blocks):
-            if self._by_block.get(block) is wanted:
+    def _ended(self, request: FetchRequest) -> None:
+        for block in range(request.run.first, request.run.first + request.run.blocks):
+            if self._by_block.get(block) is request:
                 del self._by_block[block]
-        wanted.done.set()
+        request.done.set()

@@ -1,49 +1,167 @@
-"""One field of a split in object storage: fetches, checks and stores its blocks."""
+"""Blocks of one field of a split in object storage: fetches, checks and stores them as files in a cache."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mmload.cloud.client import Objects
 from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreError
-from mmload.remote.block_checksums import SUFFIX, BlockChecksums, parse
-from mmload.remote.block_files import BlockFiles
-from mmload.remote.block_grid import Numbers, Run
-from mmload.remote.cache_folder import write_beside_blocks
+from mmload.remote.cache_files import BLOCKS, unlink, write_beside_blocks
+from mmload.remote.cache_folder import CacheFolder
 from mmload.remote.epoch_plan import EpochPlan
-from mmload.remote.fetching import AHEAD, NOW, Contents, Fetching, Wanted
+from mmload.remote.fetching import AHEAD, NOW, Contents, Fetching, FetchRequest
+from mmload.remote.file_calls import file_sizes
+from mmload.remote.layout import SUFFIX, BlockChecksums, BlockGrid, Numbers, Run, parse_checksums
+from mmload.remote.object_store import Objects
+from mmload.runtime.regular_files import open_regular, read_at
 from mmload.store.checksum import crc32
 from mmload.store.manifest import SplitRecord, shard_name
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class BlockFiles:
+    """Files of the blocks of a field in a cache. Thread-safe; processes share the files.
+
+    Files are not synced. What was written before the machine last started lies in another folder, so that its bytes are
+    compared with their checksums before they are used again.
+
+    Args:
+        cache: folder that counts the bytes.
+        root: the dataset's folder inside it.
+        grid: division of the field into blocks.
+
+    Attributes:
+        prefix: the folder of the split's shards.
+        expected: bool [blocks], whether each block is expected to have its file. Only a hint, as other processes store
+            and evict, too: only opening the file tells.
+    """
+
+    def __init__(self, cache: CacheFolder, root: Path, grid: BlockGrid) -> None:
+        self.grid, self._cache = grid, cache
+        current = BLOCKS + boot_id()
+        self.prefix = os.path.join(root, current, grid.split)
+        self._older = [os.path.join(entry, grid.split) for entry in root.glob(f"{BLOCKS}*") if entry.name != current]
+        self.expected: NDArray[np.bool_] = np.zeros(grid.blocks, np.bool_)
+
+    def paths(self, blocks: Numbers, prefix: str | None = None) -> list[str]:
+        """Returns the path of each block's file."""
+        shards = np.searchsorted(self.grid.starts, blocks, side="right") - 1
+        folders = {
+            shard: f"{prefix or self.prefix}/{shard_name(shard)}/{self.grid.field}" for shard in set(shards.tolist())
+        }
+        numbers = (blocks - self.grid.starts[shards]).tolist()
+        return [f"{folders[shard]}/{number}.block" for shard, number in zip(shards.tolist(), numbers, strict=True)]
+
+    def absent(self, blocks: Numbers) -> Numbers:
+        """Returns the blocks without a file of their size, and updates :attr:`expected` for all given blocks."""
+        found: NDArray[np.bool_] = file_sizes(self.paths(blocks)) == self.grid.bytes_of(blocks)
+        self.expected[blocks] = found
+        absent: Numbers = blocks[~found]
+        return absent
+
+    def content(self, block: int) -> memoryview | None:
+        """Returns the bytes of a block; None if it has no file of its size."""
+        number = np.array([block])
+        data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
+        return data if _read(self.paths(number)[0], data) == len(data) else None
+
+    def store(self, contents: Mapping[int, memoryview]) -> list[int]:
+        """Stores blocks, number -> bytes, whose checksums were compared, as far as there is room.
+
+        Returns:
+            The blocks that are stored.
+
+        Raises:
+            StoreError: if the cache cannot be written.
+        """
+        numbers = np.fromiter(contents, np.int64, len(contents))
+        is_stored = self._cache.store(list(zip(self.paths(numbers), contents.values(), strict=True)))
+        self.expected[numbers] = is_stored
+        return list(compress(contents, is_stored))
+
+    def adopt(self, block: int, is_right: Callable[[memoryview], bool]) -> memoryview | None:
+        """Takes over a block's file from before the machine started if its bytes are right; otherwise removes it."""
+        number = np.array([block])
+        for older in self._older:
+            path, new = self.paths(number, older)[0], self.paths(number)[0]
+            data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
+            if (got := _read(path, data)) is None:
+                continue
+            is_whole = got == len(data) and is_right(data)
+            with suppress(OSError), self._cache.locked() as is_locked:  # or a survey would count it nowhere
+                if is_locked and is_whole:
+                    os.makedirs(os.path.dirname(new), exist_ok=True)
+                    os.rename(path, new)
+                elif is_locked:
+                    os.unlink(path)
+            if is_whole:
+                return data
+        return None
+
+    def remove(self, blocks: Numbers) -> int:
+        """Unlinks the files of the blocks; returns their bytes. The caller holds the lock of the cache."""
+        self.expected[blocks] = False
+        return sum(map(unlink, self.paths(blocks)))
+
+
+def _read(path: str, out: memoryview) -> int | None:
+    """Reads a file into ``out``, which has the size that the file must have.
+
+    Returns:
+        How many bytes were read; 0 if the file has another size; None if there is no such file.
+
+    Raises:
+        StoreError: if it cannot be read.
+    """
+    try:
+        handle = open_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path} ({error.strerror})") from error
+    try:
+        got = read_at(handle, out, 0)
+        return got if os.fstat(handle).st_size == len(out) else 0
+    except OSError as error:
+        raise StoreError(f"cannot read {path} ({error.strerror})") from error
+    finally:
+        os.close(handle)
+
+
+def boot_id() -> str:
+    """Returns an identifier of the machine's current start; "any" on systems without one."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:  # not Linux
+        return "any"
+
 
 MOST_JOINED = 4 * 2**20
 """The most bytes of neighboring blocks that one request fetches: a batch may wait for the last of them."""
 
-Asked = dict[int, Wanted]
-"""Blocks -> what fetches them."""
+Requests = dict[int, FetchRequest]
+"""Blocks -> their requests."""
 
 _TRIES = 2  # of bytes with another checksum, which may have been spoiled on their way
-_RUNS_AT_ONCE = 256  # all threads wait meanwhile
+_RUNS_PER_CALL = 256  # all threads wait during a call
 _LOOKS = 3  # for a block that other processes store and evict
 
 
 class RemoteBlocks:
-    """The blocks of a field. Thread-safe.
-
-    Args:
-        objects: where the dataset lies.
-        root: the dataset's folder in the cache.
-        files: the blocks on the local disk.
-        record: the split's manifest entry.
-        parallel: requests at once.
+    """Blocks of a field in object storage and in the cache. Thread-safe.
 
     Attributes:
-        plan: the order that is read now; None: none that is known.
-        fetched_bytes: from object storage.
+        plan: order that is read now; None: unknown.
+        fetched_bytes: bytes fetched from object storage.
     """
 
     def __init__(self, objects: Objects, root: Path, files: BlockFiles, record: SplitRecord, parallel: int) -> None:
@@ -56,46 +174,42 @@ class RemoteBlocks:
         self.plan: EpochPlan | None = None
         self.fetched_bytes = 0
 
-    def ahead(self, blocks: Numbers) -> None:
+    def prefetch(self, blocks: Numbers) -> None:
         """Fetches blocks that are needed later, in this order."""
         absent = self.files.absent(blocks)
         if len(absent):
             runs = self.grid.runs_by_need(absent, MOST_JOINED)
-            for start in range(0, len(runs), _RUNS_AT_ONCE):
-                self._fetching.want(runs[start : start + _RUNS_AT_ONCE], AHEAD)
+            for start in range(0, len(runs), _RUNS_PER_CALL):
+                self._fetching.enqueue(runs[start : start + _RUNS_PER_CALL], AHEAD)
 
     @property
     def backlog(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
         return self._fetching.backlog
 
-    def forget_ahead(self) -> None:
-        """Drops what was asked for ahead and is not on its way."""
-        self._fetching.forget_ahead()
+    def cancel_prefetch(self) -> None:
+        """Cancels prefetch requests that have not started."""
+        self._fetching.cancel_prefetch()
 
-    def ask(self, blocks: Numbers, *, look: bool = False) -> Asked:
-        """Fetches what a batch needs now, all of it at once, without waiting.
+    def fetch_missing(self, blocks: Numbers, *, check_disk: bool = False) -> Requests:
+        """Requests all absent blocks that a batch needs now, without waiting.
 
         Args:
-            blocks: what it needs.
-            look: look at the disk for all of them, and not only for those that are not expected there.
+            blocks: blocks that the batch needs.
+            check_disk: look on the disk for all of them, not only for those that are not expected there.
 
         Returns:
-            The blocks that are fetched.
+            The request of each block that is fetched.
         """
-        doubtful = np.unique(blocks if look else blocks[~self.files.expected[blocks]])
+        doubtful = np.unique(blocks if check_disk else blocks[~self.files.expected[blocks]])
         absent = self.files.absent(doubtful) if len(doubtful) else doubtful
         if not len(absent):
             return {}
-        wanted = self._fetching.want(self.grid.runs(absent, MOST_JOINED), NOW)
-        return {block: each for each in wanted for block in range(each.run.first, each.run.first + each.run.blocks)}
+        request = self._fetching.enqueue(self.grid.runs(absent, MOST_JOINED), NOW)
+        return {block: each for each in request for block in range(each.run.first, each.run.first + each.run.blocks)}
 
-    def content(self, block: int, asked: Asked) -> memoryview:
-        """Returns the bytes of a block, from memory where it had to be fetched: it may be evicted at any time.
-
-        Args:
-            block: its number.
-            asked: what :meth:`ask` returned.
+    def content(self, block: int, requests: Requests) -> memoryview:
+        """Returns the bytes of a block, from memory if it had to be fetched, as its file may be evicted at any time.
 
         Raises:
             RemoteError, DamagedError: if it cannot be fetched, or has other bytes than were pushed.
@@ -103,17 +217,17 @@ class RemoteBlocks:
         """
         number = np.array([block])
         for _ in range(_LOOKS):
-            wanted = asked.get(block)
-            if wanted is not None:
-                wanted.done.wait()
-                if wanted.error is not None:
-                    raise _again(wanted.error)
-                if block in wanted.contents:
-                    return wanted.contents[block]
+            request = requests.get(block)
+            if request is not None:
+                request.done.wait()
+                if request.error is not None:
+                    raise _copied_error(request.error)
+                if block in request.contents:
+                    return request.contents[block]
             data = self.files.content(block)
             if data is not None:
                 return data
-            asked = self.ask(number, look=True)
+            requests = self.fetch_missing(number, check_disk=True)
         return self._request(self.grid.runs(number, MOST_JOINED)[0])[block]
 
     def close(self) -> None:
@@ -121,7 +235,7 @@ class RemoteBlocks:
         self._fetching.close()
 
     def _fetch(self, run: Run) -> Contents:
-        """Fetches those of a run's blocks that are absent; returns their bytes."""
+        """Fetches the absent blocks of a run and returns their bytes."""
         contents: Contents = {}
         absent = []
         for block in self.files.absent(np.arange(run.first, run.first + run.blocks)).tolist():
@@ -135,7 +249,7 @@ class RemoteBlocks:
         return contents
 
     def _request(self, run: Run) -> Contents:
-        """Gets the blocks of a run from object storage, and compares them with their checksums."""
+        """Reads the blocks of a run from object storage and compares their checksums."""
         name = self._name(run.shard)
         for _ in range(_TRIES):
             data = self._objects.get_range(name, run.offset, run.length)
@@ -175,10 +289,10 @@ class RemoteBlocks:
         path = self._root / name
         sums = None
         with suppress(OSError):
-            sums = parse(memoryview(path.read_bytes()), *kind)
+            sums = parse_checksums(memoryview(path.read_bytes()), *kind)
         if sums is None:
             content = self._content_of_sums(name)
-            sums = parse(content, *kind)
+            sums = parse_checksums(content, *kind)
             if sums is None:
                 raise DamagedError(
                     f"{self._objects.url_of(name)} does not belong to the manifest; push the dataset again"
@@ -196,7 +310,7 @@ class RemoteBlocks:
             ) from error
 
 
-def _again(error: BaseException) -> BaseException:
+def _copied_error(error: BaseException) -> BaseException:
     """Copies the exception of a fetching thread so that the waiting thread can raise it."""
     if isinstance(error, MmloadError):
         return type(error)(*error.args).with_traceback(error.__traceback__)

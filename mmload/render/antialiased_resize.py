@@ -1,44 +1,60 @@
 """torch's antialiased resize of uint8 images, compiled: any part of the result, without the interpreter lock.
 
-The load side resizes windows of images, a build resizes an image and keeps a window. The bits are those of
-``torch.nn.functional.interpolate(antialias=True)``, bilinear or bicubic: rows first, then columns, each with integer
+The load side resizes windows of images, a build resizes an image and keeps a window of the result. The bits are those
+of ``torch.nn.functional.interpolate(antialias=True)``, bilinear or bicubic: rows first, then columns, each with integer
 weights and rounded and clamped to levels. Nothing is checked here.
 
 Both passes are sums of neighboring lines, a kind of loop that vectorizes well. For that a band of lines is transposed
-before its rows are resized, and back after; transposing three interleaved channels also de-interleaves them.
+before its rows are resized, and back afterwards; transposing three interleaved channels also de-interleaves them.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.byte_transpose import ACROSS, DOWN, transpose
 from mmload.runtime.numba_compile import called, fused, inlined, variant
+from mmload.runtime.numba_internals import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, transpose
 
 Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.int64]
-Taps = tuple[Numbers, Numbers, Sums, int]
-"""For each output line its first input line, how many there are and their weights; and the bits of a weight of one."""
+
+
+class Taps(NamedTuple):
+    """Weights of the input lines of each output line of an axis.
+
+    Attributes:
+        firsts: int64 [n], first input line of each output line.
+        counts: int64 [n], number of its input lines.
+        weights: int32 [n, >= counts].
+        bits: bits of a weight of one.
+    """
+
+    firsts: Numbers
+    counts: Numbers
+    weights: Sums
+    bits: int
+
 
 REACHES = {"bilinear": 1, "bicubic": 2}
-"""How many lines away from its center a weight ends, where an image grows: an interpolation in the kernels."""
+"""Distance in lines from its center at which a weight ends where an image grows; kernels know interpolations by it."""
 
 _PART = "void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1])"
 
 _U = np.uintp
 _BAND = 64
-"""Lines at a time: of a photograph they stay in the cache, and each transposed line fills 64 bytes."""
+"""Lines that are resized at a time: those of a photograph stay in the cache, and a transposed line fills 64 bytes."""
 _MANY = 9
-"""More lines than are summed in floats."""
+"""Number of lines that is too large for a sum of floats."""
 
 
 @inlined
 def _weight(x: float, reach: int) -> float:
-    """Of an input line ``x`` lines away: a triangle of reach 1, or the cubic of reach 2 (Keys, a = -0.5)."""
+    """Returns the weight of an input line ``x`` lines away: a triangle of reach 1, or Keys' cubic (a = -0.5) of 2."""
     x = abs(x)
     if reach == 1:
         return max(1.0 - x, 0.0)
@@ -49,35 +65,36 @@ def _weight(x: float, reach: int) -> float:
 
 @called
 def taps(length: int, wanted: int, reach: int, begin: int, end: int) -> Taps:
-    """The weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp has them.
+    """Returns the weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp does.
 
     Args:
         length: of the axis.
         wanted: its length after the resize.
         reach: one of :data:`REACHES`.
-        begin: the first output line that is asked for.
-        end: the output line after the last.
+        begin: first output line whose weights are returned.
+        end: one past the last.
     """
     return window_taps(0, length, wanted, reach, 1, begin, end)
 
 
 @called
 def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int, begin: int, end: int) -> Taps:
-    """The weights of a window of an axis that was made ``shrink`` times shorter: each of its lines is so many.
+    """Returns the weights of a window of an axis that was made ``shrink`` times shorter.
 
-    Input lines are counted from the beginning of the axis; those that the window does not touch have no part in it.
-    All output lines decide on the bits of the weights; only those from ``begin`` to ``end`` are kept.
+    ``start`` and ``length`` of the window are in lines of the original axis, input lines are counted from the beginning
+    of the shorter one; those that the window does not touch weigh nothing. All output lines decide on the bits of the
+    weights; only those from ``begin`` to ``end`` are returned.
     """
     first_line, least, after = start / shrink, start // shrink, (start + length + shrink - 1) // shrink
     scale = length / (wanted * shrink)
     support, inverse = reach * max(scale, 1.0), 1.0 / scale if scale >= 1.0 else 1.0
     size = int(math.ceil(support)) * 2 + 3
-    kept = end - begin
-    shares = np.zeros((kept + 1, size))  # the last for those that are not kept
-    firsts, counts = np.empty(kept + 1, np.int64), np.empty(kept + 1, np.int64)
+    returned = end - begin
+    shares = np.zeros((returned + 1, size))  # the last for those that are not returned
+    firsts, counts = np.empty(returned + 1, np.int64), np.empty(returned + 1, np.int64)
     most = 0.0
     for line in range(wanted):
-        i = line - begin if begin <= line < end else kept
+        i = line - begin if begin <= line < end else returned
         center = first_line + scale * (line + 0.5)
         first = max(int(center - support + 0.5), least)
         count = min(max(min(int(center + support + 0.5), after) - first, 0), size - 2)
@@ -92,46 +109,51 @@ def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int, b
     bits = 0
     while bits < 22 and int(0.5 + most * (1 << (bits + 1))) < 1 << 15:
         bits += 1
-    weights = np.empty((kept, size), np.int32)
-    for i in range(kept):
+    weights = np.empty((returned, size), np.int32)
+    for i in range(returned):
         for j in range(size):
             share = shares[i, j] * (1 << bits)
             weights[i, j] = int(share - 0.5) if share < 0 else int(share + 0.5)
-    return firsts, counts, weights, bits
+    return Taps(firsts, counts, weights, bits)
+
+
+class _Lines(NamedTuple):
+    """Input lines of a pass: line k is line ``start`` + k ``step`` of ``source``."""
+
+    source: Bytes
+    start: int
+    step: int
 
 
 @inlined
 def _level(value: np.float32) -> np.uint8:
-    """A value rounded down and clamped; by way of int32, which vectorizes."""
+    """Rounds a value down and clamps it, by way of int32, which vectorizes."""
     return np.uint8(min(max(np.int32(value), np.int32(0)), np.int32(255)))
 
 
 @inlined
 def _later(weights: Sums, k: np.uintp, j: int) -> np.float32:
-    """Weight ``j`` of an output line, or 0 if it is among the first four."""
+    """Returns weight ``j`` of an output line, or 0 if it is among the first four."""
     return np.float32(weights[k, j] if j >= 4 else 0)
 
 
 @fused
-def _blend(
-    source: Bytes, start: int, step: int, weighted: Taps, at: int, wide: int, sums: Sums, out: Bytes, into: int
-) -> None:
-    """Output lines from ``at`` on, into ``out`` [n, >= into + wide]: weighted sums, rounded and clamped to levels.
+def _blend(lines: _Lines, taps: Taps, at: int, wide: int, sums: Sums, out: Bytes, into: int) -> None:
+    """Computes output lines from ``at`` on into ``out`` [n, >= into + wide]: sums, rounded and clamped to levels.
 
-    Input line k is line ``start`` + k ``step`` of ``source``. With weights of 15 bits sums are exact in float32:
-    absolute weights add up to 1.3 or less, so that all sums stay below 2^24 in units of a weight. So they do where four
-    lines or fewer have no negative weight: one of them is a quarter at least, so that weights have 16 bits at most.
-    Five to eight lines are the first four and the last four, of which those that are among the first weigh 0. Longer
-    sums use integers, and so do two or three cubic lines, at the borders of an image; others of two or three need no
-    clamp.
+    With weights of 15 bits sums are exact in float32: absolute weights add up to 1.3 or less, so that all sums stay
+    below 2^24 in units of a weight. So they do where four lines or fewer have no negative weight: one of them is a
+    quarter at least, so that weights have 16 bits at most. Five to eight lines are the first four and the last four, of
+    which those that are among the first weigh 0. Longer sums use integers, and so do two or three cubic lines, at the
+    borders of an image; others of two or three need no clamp.
     """
-    firsts, counts, weights, bits = weighted
+    source, firsts, counts, weights, bits = lines.source, taps.firsts, taps.counts, taps.weights, taps.bits
     shift = np.int32(bits)  # of 32 bits, as the sums
     half, unit = np.float32(0.5), np.float32(1) / np.float32(1 << bits)
-    after, into = _U(step), _U(into)  # type: ignore[assignment]  # an index
+    after, into = _U(lines.step), _U(into)  # type: ignore[assignment]  # an index
     for i in range(_U(len(out))):
         k = _U(at) + i
-        first, count = _U(start + step * firsts[k]), counts[k]
+        first, count = _U(lines.start + lines.step * firsts[k]), counts[k]
         second, third, fourth = first + after, first + _U(2) * after, first + _U(3) * after
         a, b = np.float32(weights[k, 0]) * unit, np.float32(weights[k, 1]) * unit
         c, d = np.float32(weights[k, 2]) * unit, np.float32(weights[k, 3]) * unit
@@ -176,57 +198,50 @@ def _blend(
 
 @called
 def _transpose(source: Bytes, out: Bytes) -> None:
-    """Bytes [32 a, 16 b] as [16 b, 32 a]."""
-    for y in range(0, source.shape[0], DOWN):
-        for x in range(0, source.shape[1], ACROSS):
+    """Transposes bytes [32 a, 16 b] into [16 b, 32 a]."""
+    for y in range(0, source.shape[0], TRANSPOSED_ROWS):
+        for x in range(0, source.shape[1], TRANSPOSED_COLUMNS):
             transpose(source, _U(y), _U(x), out, _U(x), _U(y))
 
 
 @inlined
-def _whole(length: int, block: int) -> int:
-    """A length that is made of whole blocks."""
+def _padded(length: int, block: int) -> int:
+    """Returns a length rounded up to a multiple of a block."""
     return (length + block - 1) // block * block
 
 
 @called
 def resample(
     lines: Bytes,
-    row: int,
-    column: int,
+    corner: tuple[int, int],
     over: Taps,
     aside: Taps,
-    top: int,
-    left: int,
-    height: int,
-    width: int,
+    part: tuple[int, int, int, int],
     out: Bytes,
-    down: int,
-    right: int,
+    place: tuple[int, int],
 ) -> None:
-    """A part of an image in another size.
+    """Resizes a part of an image.
 
     Args:
         lines: uint8 [.., .. x C], where the image is, its channels interleaved.
-        row: line at which it begins; may be negative, where the lines begin with a later one.
-        column: byte of the line at which it begins; may be negative, too.
-        over: the weights of its height, or of a part of it.
-        aside: the weights of its width.
-        top: first line of the part, among those of ``over``.
-        left: first column of the part, among those of ``aside``.
-        height: of the part.
-        width: of the part.
+        corner: line, and byte of the line, where the image begins; negative where the lines begin with later ones.
+        over: weights of the image's height, or of a part of it.
+        aside: weights of the image's width, or of a part of it.
+        part: first line among those of ``over``, first column among those of ``aside``, height and width of the part.
         out: uint8 [C, h, w].
-        down: line of it where the part goes.
-        right: column of it where the part goes.
+        place: line and column of ``out`` where the part goes.
     """
+    row, column = corner
+    top, left, height, width = part
+    down, right = place
     channels = len(out)
-    first, before = over[0][top], aside[0][left] * channels
-    rows = over[0][top + height - 1] + over[1][top + height - 1] - first
-    used = (aside[0][left + width - 1] + aside[1][left + width - 1]) * channels - before
-    band = np.empty((_BAND, _whole(used, ACROSS)), np.uint8)
+    first, before = over.firsts[top], aside.firsts[left] * channels
+    rows = over.firsts[top + height - 1] + over.counts[top + height - 1] - first
+    used = (aside.firsts[left + width - 1] + aside.counts[left + width - 1]) * channels - before
+    band = np.empty((_BAND, _padded(used, TRANSPOSED_COLUMNS)), np.uint8)
     columns = np.empty((band.shape[1], _BAND), np.uint8)
-    narrow = np.empty((_whole(width, DOWN), _BAND), np.uint8)
-    resized = np.empty((channels, _whole(rows, _BAND), len(narrow)), np.uint8)
+    narrow = np.empty((_padded(width, TRANSPOSED_ROWS), _BAND), np.uint8)
+    resized = np.empty((channels, _padded(rows, _BAND), len(narrow)), np.uint8)
     sums = np.empty(max(_BAND, width), np.int32)
     for start in range(0, rows, _BAND):
         y, x = _U(row + first + start), _U(column + before)
@@ -235,10 +250,10 @@ def resample(
                 band[i, j] = lines[y + i, x + j]
         _transpose(band, columns)
         for c in range(channels):
-            _blend(columns, c - before, channels, aside, left, _BAND, sums, narrow[:width], 0)
+            _blend(_Lines(columns, c - before, channels), aside, left, _BAND, sums, narrow[:width], 0)
             _transpose(narrow, resized[c, start : start + _BAND])
     for c in range(channels):
-        _blend(resized[c], -first, 1, over, top, width, sums, out[c, down : down + height], right)
+        _blend(_Lines(resized[c], -first, 1), over, top, width, sums, out[c, down : down + height], right)
 
 
 def _resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes) -> None:
@@ -247,18 +262,18 @@ def _resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach
     aside = taps(width, wide, reach, left, left + out.shape[3])
     for p in range(_U(count)):
         lines = planes[p].reshape(height, width * channels)
-        resample(lines, 0, 0, over, aside, 0, 0, out.shape[2], out.shape[3], out[p], 0, 0)
+        resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0))
 
 
 def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes) -> None:
-    """A window of one image in another size; compiled by the first call, as only builds need it.
+    """Resizes an image and keeps a window of the result; compiled by the first call, as only builds need it.
 
     Args:
         planes: uint8 [P, H, W, K]: P planes of K interleaved channels each.
-        high: height of the whole image resized.
-        wide: its width.
-        top: where in it the window begins.
-        left: where in it the window begins.
+        high: height of the whole image after the resize.
+        wide: width of it.
+        top: row of it where the window begins.
+        left: column of it where the window begins.
         reach: one of :data:`REACHES`.
         out: uint8 [P, K, h, w].
     """

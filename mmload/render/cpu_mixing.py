@@ -12,45 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.render.cpu_kernels import Bytes, Floats, Numbers, Pixels
-from mmload.render.erased_regions import Holes
-from mmload.render.plan import Mixing, Plan
-from mmload.render.scratch_memory import scratch
+from mmload.render.cached_tensors import scratch
+from mmload.render.cpu_kernels import lines_at_once
+from mmload.render.holes import holes_in, holes_of
+from mmload.render.kernel_arguments import BITS, Bytes, Crops, Floats, Mixtures, Paint, Pixels
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Mixing
 from mmload.render.torch_sampling import chunks
-from mmload.runtime.half_precision import BITS
 from mmload.runtime.memory_pool import MemoryPool
 
 _POOL = MemoryPool(spare=4)
-"""What is kept of batches that are being rendered."""
+"""Memory for the levels of batches that are being rendered."""
 
 _CHUNK_ELEMENTS = 200_000
-"""Elements that are mixed as float32 before they are converted: what stays in cache."""
+"""Elements that are mixed as float32 before they are converted: they stay in cache."""
 
 
-class Windows(NamedTuple):
-    """What the kernel cuts out, its first arguments: see :func:`mmload.render.mixing_kernels.mix`."""
-
-    images: Bytes
-    indices: Numbers
-    tops: Numbers
-    lefts: Numbers
-    flips: Bytes
-    fill: Bytes
-    mode: int
-
-    def of(self, samples: slice) -> Windows:
-        """Those of some samples."""
-        images, indices, tops, lefts, flips, fill, mode = self
-        return Windows(images, indices[samples], tops[samples], lefts[samples], flips[samples], fill, mode)
-
-
-class _Kept(NamedTuple):
-    """What is kept of a batch until its last sample is there.
+class _Batch(NamedTuple):
+    """State of a batch until its last sample is rendered.
 
     Attributes:
         interleaved: whether lines hold all channels, as in channels_last.
-        colors: shift and scale of every value of a line.
-        levels: of the first sample and of the last two.
+        colors: shift and scale of every value of some lines.
+        levels: those of the first sample and of the last two.
         out: [1, C, h, w], where the first sample goes.
     """
 
@@ -61,13 +45,13 @@ class _Kept(NamedTuple):
 
 
 class CpuMixing:
-    """The mixing of a plan, and what is kept of the batch that is being rendered.
+    """Mixing of a plan, with the state of the batch that is being rendered.
 
     Args:
         plan: describes the batch.
         mixing: the plan's.
         colors: shift and scale, float32 [C] each.
-        streams: whether a part of the output is written past the caches.
+        streams: returns whether a part of the output is written past the caches.
     """
 
     def __init__(
@@ -77,16 +61,16 @@ class CpuMixing:
         ones, empty = torch.ones(plan.count), torch.zeros((plan.count, 4), dtype=torch.int64)
         self._shares = np.ascontiguousarray((ones if mixing.share is None else mixing.share).numpy())
         self._boxes = np.ascontiguousarray((empty if mixing.boxes is None else mixing.boxes).numpy())
-        self._holes = Holes.of_plan(plan)
-        self._kept: _Kept | None = None
+        self._holes = holes_of(plan)
+        self._batch: _Batch | None = None
         self._next = 0
 
-    def run(self, first: int, windows: Windows, out: Tensor) -> None:
+    def mix(self, first: int, crops: Crops, out: Tensor) -> None:
         """Cuts out, colors, erases and mixes samples; the batch's first one after its last.
 
         Args:
-            first: the first of them.
-            windows: of these samples.
+            first: the first of the samples.
+            crops: windows of these samples.
             out: [b, C, h, w], any dtype and memory format.
 
         Raises:
@@ -99,82 +83,71 @@ class CpuMixing:
                 f"sample {first} is rendered where {self._next} is next: the samples of a batch that are mixed are "
                 "rendered in order, by one thread"
             )
-        kept = self._kept = self._begun(out) if first == 0 or self._kept is None else self._kept
-        for part in self._parts(kept, out):
-            self._mix(kept, first + part.start, windows.of(part), out[part])
+        batch = self._batch = self._begun(out) if first == 0 or self._batch is None else self._batch
+        for part in _parts(batch, out):
+            self._mix(batch, first + part.start, crops._replace(windows=crops.windows[part]), out[part])
         self._next = first + len(out)
         if self._next == self._shape[0]:
-            self._mix(kept, 0, windows, kept.out, last=True)
-            self._kept, self._next = None, 0
+            self._mix(batch, 0, crops, batch.out, last=True)
+            self._batch, self._next = None, 0
 
-    def _begun(self, out: Tensor) -> _Kept:
-        """Memory for a batch whose first samples go into ``out``."""
-        from mmload.render import mixing_kernels as kernels  # compiled only by those who have such steps
+    def _begun(self, out: Tensor) -> _Batch:
+        """Returns the state of a batch whose first samples go into ``out``."""
+        from mmload.render.mixing_kernels import SLOTS  # compiled only by those who have such steps
 
         _, channels, height, width = self._shape
         size, interleaved = channels * height * width, _is_interleaved(out)
         across = channels * width if interleaved else width
-        lines = kernels.lines_at_once(height, across * out.itemsize)
-        repeated = [
+        lines = lines_at_once(height, across * out.itemsize)
+        shift, scale = (
             np.tile(one, lines * width)[None] if interleaved else np.repeat(one[:, None], lines * width, 1)
             for one in self._colors
-        ]
-        levels = _POOL.empty((kernels.SLOTS * size,), torch.uint8)
-        return _Kept(interleaved, (repeated[0], repeated[1]), levels.numpy(), out[:1])
+        )
+        levels = _POOL.empty((SLOTS * size,), torch.uint8)
+        return _Batch(interleaved, (shift, scale), levels.numpy(), out[:1])
 
-    def _parts(self, kept: _Kept, out: Tensor) -> list[slice]:
-        """Samples that are mixed by one call."""
-        if _lines(kept, out) is None:
-            return chunks(len(out), out.shape[1:], _CHUNK_ELEMENTS)
-        return [slice(0, len(out))]
-
-    def _mix(self, kept: _Kept, first: int, windows: Windows, out: Tensor, *, last: bool = False) -> None:
-        """Calls the kernel, by way of float32 where it cannot write the output."""
+    def _mix(self, batch: _Batch, first: int, crops: Crops, out: Tensor, *, last: bool = False) -> None:
+        """Calls the kernel, by way of float32 if it cannot write the output."""
         from mmload.render.mixing_kernels import mix_into
 
-        lines = _lines(kept, out)
+        lines = _lines(batch, out)
         streamed = lines is not None and self._streams(out)
-        target = out if lines is not None else _work(kept, out)
-        written = _lines(kept, target) if lines is None else lines
-        mix_into(written)(  # type: ignore[arg-type]  # the work can be written
-            *windows,
-            *kept.colors,
-            first,
-            last,
-            self._shares,
-            self._boxes,
-            *self._holes,
-            scratch("noise", (out.shape[3] + 1,), torch.float32).numpy(),
-            kept.levels,
-            streamed,
-            written,
-        )
+        target = out if lines is not None else _work(batch, out)
+        written = _lines(batch, target) if lines is None else lines
+        paint = Paint(*batch.colors, holes_in(self._holes, slice(None), out.shape[3]), streamed)
+        mixtures = Mixtures(self._shares, self._boxes, batch.levels, first, last)
+        mix_into(written)(crops, paint, mixtures, written)  # type: ignore[arg-type]  # the work can be written
         if lines is None:
-            skipped = 1 if first == 0 and not last else 0  # the batch's first sample is not there yet
+            skipped = 1 if first == 0 and not last else 0  # the batch's first sample is not rendered yet
             out[skipped:].copy_(target[skipped:])
+
+
+def _parts(batch: _Batch, out: Tensor) -> list[slice]:
+    """Returns the samples that are mixed by one call."""
+    if _lines(batch, out) is None:
+        return chunks(len(out), out.shape[1:], _CHUNK_ELEMENTS)
+    return [slice(0, len(out))]
 
 
 def _is_interleaved(out: Tensor) -> bool:
     return not out.is_contiguous() and out.permute(0, 2, 3, 1).is_contiguous()
 
 
-def _work(kept: _Kept, out: Tensor) -> Tensor:
-    """Memory that the kernel can write, valid until the next call, for an output that it cannot."""
+def _work(batch: _Batch, out: Tensor) -> Tensor:
+    """Returns memory that the kernel can write, valid until the next call, for an output that it cannot write."""
     count, channels, height, width = out.shape
     dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
-    if kept.interleaved:
+    if batch.interleaved:
         return scratch("mixed", (count, height, width, channels), dtype).permute(0, 3, 1, 2)
     return scratch("mixed", (count, channels, height, width), dtype)
 
 
-def _lines(kept: _Kept, out: Tensor) -> Pixels | None:
-    """The output [b, P, h, V] as the kernel writes it; None if it cannot."""
+def _lines(batch: _Batch, out: Tensor) -> Pixels | None:
+    """Returns the output as the kernel writes it, [b, P, h, V]; None if it cannot."""
     if out.dtype not in (torch.float32, torch.uint8, *BITS):
         return None
     bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
-    if not kept.interleaved:
+    if not batch.interleaved:
         return bits.numpy() if bits.is_contiguous() else None
     lines = bits.permute(0, 2, 3, 1)
-    if not lines.is_contiguous():
-        return None
-    return lines.flatten(2)[:, None].numpy()
+    return lines.flatten(2)[:, None].numpy() if lines.is_contiguous() else None

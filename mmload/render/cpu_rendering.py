@@ -7,65 +7,67 @@ them in order, by one thread.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.render import antialiased_resize as antialias
 from mmload.render import cpu_kernels as kernels
-from mmload.render.cpu_kernels import ANYWHERE, IN_PLACE, INSIDE, Bytes, Floats, Numbers, Pixels
-from mmload.render.cpu_levels import Operations
-from mmload.render.cpu_mixing import CpuMixing, Windows
-from mmload.render.device_constants import constant
-from mmload.render.erased_regions import Holes
-from mmload.render.framing import PADDING_MODES, Padding, Resampling
-from mmload.render.image_lines import ImageLines
-from mmload.render.needed_lines import is_by_kernel, needed_lines, shrinks_of
+from mmload.render.antialiased_resize import REACHES
+from mmload.render.cached_tensors import constant, scratch
+from mmload.render.cpu_mixing import CpuMixing
+from mmload.render.holes import holes_in, holes_of, no_holes
+from mmload.render.image_lines import ImageLines, Places, is_by_kernel, needed_lines
+from mmload.render.kernel_arguments import (
+    ANYWHERE,
+    BITS,
+    FLIPPED_X,
+    FLIPPED_Y,
+    IN_PLACE,
+    INSIDE,
+    RESIZED,
+    WINDOW,
+    Bytes,
+    Crops,
+    Floats,
+    Holes,
+    Numbers,
+    Operations,
+    Paint,
+    Pixels,
+    Records,
+    Resizes,
+)
 from mmload.render.plan import Plan
-from mmload.render.scratch_memory import scratch
+from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
 from mmload.render.torch_sampling import Window, chunks, windows
-from mmload.runtime.half_precision import BITS
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches
-from mmload.runtime.numba_compile import LINE
+from mmload.runtime.numba_internals import LINE
 
 CHUNK_ELEMENTS = 200_000
-"""Elements that are rendered as levels or float32 before they are changed or converted: what stays in cache."""
+"""Elements that are rendered as levels or float32 before they are changed or converted: they stay in cache."""
 
 CHANGED_BYTES = 700_000
-"""Bytes of levels that are held while operations change them: what stays in cache."""
+"""Bytes of levels that operations change before they are colored: they stay in cache."""
 
 RESIZED_BYTES = 700_000
-"""Bytes of resized windows that are held before they are colored: what stays in cache."""
+"""Bytes of resized windows before they are colored: they stay in cache."""
 
 _DIRECT = {torch.float32, torch.uint8, *BITS}
-"""What the kernels write themselves, contiguous and in channels_last; all else is converted from float32."""
+"""Dtypes that kernels write, contiguous and in channels_last; all others are converted from float32."""
 
 ColorMap = tuple[Floats, Floats]
 """Shift and scale, float32 [C] each: a value becomes (x - shift) * scale."""
 
 
-class Frames(NamedTuple):
-    """What the kernels cut out for each sample, as numpy arrays [B]: see :func:`mmload.render.cpu_kernels.crop`."""
-
-    tops: Numbers
-    lefts: Numbers
-    flips: Bytes
-
-    def of(self, samples: slice) -> Frames:
-        """Those of some samples."""
-        return Frames(self.tops[samples], self.lefts[samples], self.flips[samples])
-
-
 class CpuRendering:
-    """A plan of uint8 images as numpy arrays, ready for the kernels.
+    """Plan of uint8 images as numpy arrays, ready for the kernels.
 
     Args:
-        plan: what happens to each sample.
-        dtype: of the output.
+        plan: describes what happens to each sample.
+        dtype: dtype of the output.
         shift: float32 [C, 1, 1], of the color map; None: 0.
         scale: float32 [C, 1, 1]; None: 1.
     """
@@ -77,9 +79,9 @@ class CpuRendering:
         """Renders samples.
 
         Args:
-            first: the first of them; the others follow it.
+            first: the first of the samples; the others follow it.
             images: contiguous uint8 [N, C, H, W].
-            indices: int64 [b], which of the images each sample is.
+            indices: int64 [b], the image of each sample.
             out: [b, C, h, w].
 
         Raises:
@@ -88,45 +90,48 @@ class CpuRendering:
                 those before ``first`` are missing.
         """
         numbers = self._checked(first, images, indices, out)
-        samples = slice(first, first + len(numbers))
-        if self._plan.resampling is None:
-            self._crop(samples, images.numpy(), numbers, out)
-        else:
+        samples = slice(first, first + len(indices))
+        if self._plan.resampling is not None:
             self._resize(samples, ImageLines.of_batch(images, numbers), self._plan.resampling, out)
+            return
+        crops = self._crops(samples, images.numpy())
+        crops.windows["index"] = numbers
+        if self._operations is None:
+            self._finish(first, crops, out)
+        else:
+            self._change(self._operations, samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Renders samples whose images have a size each.
+        """Renders samples from the lines of their images.
 
         Args:
-            first: the first of them; the others follow it.
-            lines: of the samples' images, at least those of :attr:`needed`.
+            first: the first of the samples; the others follow it.
+            lines: of the samples' images; of variable-size images, at least those of :attr:`needed`.
             out: [b, C, h, w].
 
         Raises:
             IndexError: if there is no such sample, or its window needs other lines.
-            ValueError: if the images have another size than planned, or the output another shape; or the plan mixes
+            ValueError: if the images have another size than in the plan, or the output another shape; or the plan mixes
                 samples and those before ``first`` are missing.
         """
-        if self._plan.sizes is None or self._plan.resampling is None:
-            raise ValueError("images of a size each were not planned, or are not resized")
+        if self._plan.sizes is None:
+            self.render_rows(first, *lines.batch(self._plan.source), out)
+            return
+        if self._plan.resampling is None:
+            raise ValueError("variable-size images are not resized")
         samples = slice(first, first + len(lines.places))
-        self._refuse_output(samples, out)
+        self._check_output(samples, out)
         sizes, channels = self._plan.sizes[samples].numpy(), self._plan.source[0]
-        lines.refuse_missing(self.needed[samples], self.shrinks[samples], sizes, channels)
+        lines.check_complete(self.needed[samples], sizes, channels)
         self._resize(samples, lines, self._plan.resampling, out)
 
     @lazy_property
-    def needed(self) -> Numbers:
-        """The lines of each image that its window needs, int64 [B, 2]: the first and the one after the last."""
+    def needed(self) -> Places:
+        """Lines that each image's window needs: :data:`~mmload.render.image_lines.NEEDED` [B]."""
         return needed_lines(self._plan)
 
-    @lazy_property
-    def shrinks(self) -> Numbers:
-        """How many times smaller each image may be, int64 [B]."""
-        return shrinks_of(self._plan)
-
-    def _refuse_output(self, samples: slice, out: Tensor) -> None:
-        """Refuses memory that is not what was planned."""
+    def _check_output(self, samples: slice, out: Tensor) -> None:
+        """Checks that memory has the shape and dtype of the plan's samples."""
         count = samples.stop - samples.start
         if out.shape != (count, *self._plan.shape[1:]) or out.dtype != self._dtype:
             raise ValueError(f"{count} samples into {out.dtype} {tuple(out.shape)} are not what was planned")
@@ -134,10 +139,10 @@ class CpuRendering:
             raise IndexError(f"samples {samples.start} to {samples.stop - 1} are wanted, there are {self._plan.count}")
 
     def _checked(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> Numbers:
-        """The indices for the kernels, which check nothing and would read and write anywhere."""
+        """Returns the indices for the kernels, which check nothing and would read and write anywhere."""
         if images.shape[1:] != self._plan.source or self._plan.sizes is not None:
             raise ValueError(f"images {tuple(images.shape)} are not what was planned")
-        self._refuse_output(slice(first, first + len(indices)), out)
+        self._check_output(slice(first, first + len(indices)), out)
         if images.dtype != torch.uint8 or not images.is_contiguous():
             raise ValueError(f"images are {images.dtype} of strides {images.stride()}, expected contiguous uint8")
         if indices.dtype != torch.int64:
@@ -148,7 +153,7 @@ class CpuRendering:
         return numbers
 
     def _resize(self, samples: slice, lines: ImageLines, how: Resampling, out: Tensor) -> None:
-        """By way of a resize of their windows: each, or where a call cannot do all a few at a time, in cache."""
+        """Renders by way of a resize: one sample after the other, or if no kernel can a few at a time, in cache."""
         shape = self._plan.source[0], how.height, how.width
         by_kernel = is_by_kernel(how)
         pixels = _written(out) if by_kernel and self._mixing is None else None
@@ -161,17 +166,19 @@ class CpuRendering:
             if by_kernel:
                 from mmload.render.resized_windows import resize  # compiled only by those who resize
 
-                resize(lines.memory, lines.places[part], *self._resized(here, how), full.numpy())
+                resize(self._resizes(here, ImageLines(lines.memory, lines.places[part]), how), full.numpy())
             else:
                 for k, target in enumerate(full):
                     self._resize_one(here.start + k, lines.image(part.start + k, shape[0]), how, target)
-            if self._operations is not None and self._keeps_all(how):
-                self._change(self._operations, here, full.numpy(), _numbers(len(full)), IN_PLACE, out[part])
+            crops = self._crops(here, full.numpy())
+            crops.windows["index"] = np.arange(len(full))
+            if self._operations is None:
+                self._finish(here.start, crops, out[part])
             else:
-                self._crop(here, full.numpy(), _numbers(len(full)), out[part])
+                self._change(self._operations, here, crops, self._origin(how), out[part])
 
     def _resize_one(self, k: int, image: Tensor, how: Resampling, target: Tensor) -> None:
-        """The window of sample ``k`` by torch, where no kernel resizes."""
+        """Resizes the window of sample ``k`` by torch, where no kernel does."""
         window, padding = self._windows[k], self._plan.padding
         if self._placed is None:
             target.copy_(resized(image, window, how, padding))
@@ -182,124 +189,124 @@ class CpuRendering:
         self, samples: slice, lines: ImageLines, how: Resampling, streamed: bool, out: Pixels
     ) -> None:
         """Resizes samples' windows, changes their levels and colors them by one call."""
-        from mmload.render.resized_crops import addresses_for, render_into  # compiled only by those who resize
+        from mmload.render.sample_kernels import changes_of, no_operations, resize_addresses, resize_into
 
-        channels, frames = self._plan.source[0], self._frames.of(samples)
-        frames = frames._replace(flips=frames.flips.copy())
-        full = scratch("resized", (1, channels, how.height, how.width), torch.uint8)
-        keeps_all, inside = self._keeps_all(how), INSIDE if self._frames_are_inside else ANYWHERE
-        levels = full if keeps_all else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
+        full = scratch("resized", (1, self._plan.source[0], how.height, how.width), torch.uint8)
+        origin = self._origin(how)
+        levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
         changing = self._operations is not None
-        operations = self._operations or Operations.none(self._plan.count, channels)
-        render_into(out)(
-            *(*lines, *self._resized(samples, how), full.numpy()),
-            *(*frames, self._fill, self._mode, *self._color_map, *self._holes.of(samples), self._noise()),
-            *(streamed, out, *operations.arguments(samples, levels, IN_PLACE if keeps_all else inside, out)),
-            addresses_for(out, changing),
+        operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
+        resize_into(out)(
+            self._resizes(samples, lines, how),
+            self._crops(samples, full.numpy()),
+            self._paint(samples, streamed),
+            changes_of(operations, samples, levels, origin, out),
+            resize_addresses(out, changing),
+            out,
         )
 
-    def _resized(self, samples: slice, how: Resampling) -> tuple[Numbers, Numbers, Bytes, int, Bytes, int]:
-        """The arguments of a resize of samples, between images and output."""
-        windows, placements = self._sources[samples], self._placements[samples]
-        ground = self._fill if how.placement is None else _filled(how.placement.fill, self._plan.source[0])
-        return windows, placements, self._fill, self._mode, ground, antialias.REACHES[how.mode]
+    def _resizes(self, samples: slice, lines: ImageLines, how: Resampling) -> Resizes:
+        ground = self._fill if how.placement is None else _levels(how.placement.fill, self._plan.source[0])
+        return Resizes(*lines, self._resized_windows[samples], self._fill, self._mode, ground, REACHES[how.mode])
 
-    def _keeps_all(self, how: Resampling) -> bool:
-        """Whether nothing is cropped after a resize, so that levels change where they lie."""
-        return how.top is None and how.left is None and (how.height, how.width) == self._plan.shape[2:]
+    def _origin(self, how: Resampling) -> int:
+        """Returns where levels after a resize come from: they change where they lie unless a crop follows."""
+        if how.top is None and how.left is None and (how.height, how.width) == self._plan.shape[2:]:
+            return IN_PLACE
+        return INSIDE if self._are_inside else ANYWHERE
 
-    def _crop(self, samples: slice, images: Bytes, indices: Numbers, out: Tensor) -> None:
-        """Cuts frames out of images and colors them, by way of their levels where these change."""
-        if self._operations is None:
-            self._finish(samples.start, images, indices, self._frames.of(samples), out)
-        else:
-            inside = INSIDE if self._frames_are_inside else ANYWHERE
-            self._change(self._operations, samples, images, indices, inside, out)
+    def _crops(self, samples: slice, images: Bytes) -> Crops:
+        """Returns samples' windows in images; their indices are 0, and the windows may be written to."""
+        return Crops(images, self._crop_windows[samples].copy(), self._fill, self._mode)
 
-    def _change(
-        self, operations: Operations, samples: slice, images: Bytes, indices: Numbers, origin: int, out: Tensor
-    ) -> None:
+    def _paint(self, samples: slice, streamed: bool) -> Paint:
+        return Paint(*self._color_map, holes_in(self._holes, samples, self._plan.width), streamed)
+
+    def _change(self, operations: Operations, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
         """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
-        frames = self._frames.of(samples)
-        frames = frames._replace(flips=frames.flips.copy())
+        from mmload.render.sample_kernels import change_into, changes_of  # compiled only by those who have such steps
+
         pixels = _written(out) if self._mixing is None else None
         if pixels is not None:
             room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
-            where = images, indices, *frames, self._fill, self._mode
-            colors = *self._color_map, *self._holes.of(samples), self._noise()
-            operations.render(samples, (*where, *colors, self._streams(out)), pixels, room, origin)
+            changes = changes_of(operations, samples, room, origin, pixels)
+            change_into(pixels)(crops, self._paint(samples, self._streams(out)), changes, pixels)
             return
+        plain = Paint(*self._no_colors, no_holes(self._plan.count, self._plan.source[0]), False)
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             first, count = samples.start + part.start, part.stop - part.start
             room = scratch("levels", (count, *self._plan.shape[1:]), torch.uint8)
-            where = images, indices[part], *frames.of(part), self._fill, self._mode
-            colors = *self._no_colors, *Holes.none(count, len(self._fill)), self._noise()
-            operations.render(slice(first, first + count), (*where, *colors, False), None, room, origin)
-            changed = (images, indices[part]) if origin == IN_PLACE else (room.numpy(), _numbers(count))
-            left = Frames(_zeros(count), _zeros(count), frames.flips[part])
-            self._finish(first, changed[0], changed[1], left, out[part])
+            here = crops._replace(windows=crops.windows[part])
+            changes = changes_of(operations, slice(first, first + count), room, origin, None)
+            change_into(_NO_OUTPUT)(here, plain, changes, _NO_OUTPUT)
+            if origin != IN_PLACE:
+                here = here._replace(images=room.numpy())
+                here.windows["index"] = np.arange(count)
+            here.windows["top"] = here.windows["left"] = 0
+            self._finish(first, here, out[part])
 
-    def _finish(self, first: int, images: Bytes, indices: Numbers, frames: Frames, out: Tensor) -> None:
-        """Cuts frames out of images, colors them and, where the plan does, mixes them with the samples before."""
-        if self._mixing is None:
-            holes = self._holes.of(slice(first, first + len(out)))
-            self._cut(images, indices, frames, self._color_map, holes, out, self._streams(out))
-        else:
-            self._mixing.run(first, Windows(images, indices, *frames, self._fill, self._mode), out)
+    def _finish(self, first: int, crops: Crops, out: Tensor) -> None:
+        """Cuts windows out of images, colors them and, where the plan does, mixes them with the samples before."""
+        if self._mixing is not None:
+            self._mixing.mix(first, crops, out)
+            return
+        pixels = _written(out)
+        if pixels is not None:
+            kernels.crop_into(pixels)(crops, self._paint(slice(first, first + len(out)), self._streams(out)), pixels)
+            return
+        for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
+            work = scratch("pixels", out[part].shape, torch.uint8 if out.dtype == torch.uint8 else torch.float32)
+            paint = self._paint(slice(first + part.start, first + part.stop), streamed=False)
+            pixels = work.numpy()
+            kernels.crop_into(pixels)(crops._replace(windows=crops.windows[part]), paint, pixels)
+            out[part].copy_(work)
 
     def _streams(self, out: Tensor) -> bool:
-        """Whether a batch is written past the caches: it, and each sample, is too large to be found there again."""
+        """Returns whether a batch is written past the caches: it, and each sample, is too large to stay there."""
         count, channels, height, width = self._plan.shape
         values = height * width * (1 if out.is_contiguous() else channels)  # that a kernel writes band by band
         aligned = values * out.itemsize % LINE == 0 and out.data_ptr() % LINE == 0
         return aligned and past_caches(count, channels * height * width * out.itemsize)
 
-    def _cut(
-        self,
-        images: Bytes,
-        indices: Numbers,
-        frames: Frames,
-        colors: ColorMap,
-        holes: Holes,
-        out: Tensor,
-        streamed: bool = False,
-    ) -> None:
-        """Cuts frames out of images, colors and erases them, straight into the output where a kernel can write it."""
-        pixels = _written(out)
-        if pixels is not None:
-            where = images, indices, frames.tops, frames.lefts, frames.flips
-            erased = *holes, self._noise()
-            kernels.crop_into(pixels)(*where, self._fill, self._mode, *colors, *erased, streamed, pixels)
-            return
-        for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
-            work = scratch("pixels", out[part].shape, torch.uint8 if out.dtype == torch.uint8 else torch.float32)
-            self._cut(images, indices[part], frames.of(part), colors, holes.of(part), work)
-            out[part].copy_(work)
-
-    def _noise(self) -> Floats:
-        """Working memory for a line of noise."""
-        return scratch("noise", (self._plan.shape[3] + 1,), torch.float32).numpy()
-
     @lazy_property
-    def _frames(self) -> Frames:
+    def _crop_windows(self) -> Records:
+        """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
         plan, how = self._plan, self._plan.resampling
-        flips = np.zeros(plan.count, dtype=np.uint8)
-        for flip, bit in ((plan.flip_x, kernels.FLIPPED_X), (plan.flip_y, kernels.FLIPPED_Y)):
+        cut = np.zeros(plan.count, WINDOW)
+        for name in ("top", "left"):
+            if (starts := getattr(plan if how is None else how, name)) is not None:
+                cut[name] = starts.numpy()
+        for flip, bit in ((plan.flip_x, FLIPPED_X), (plan.flip_y, FLIPPED_Y)):
             if flip is not None:
-                flips += flip.numpy() * np.uint8(bit)
-        top, left = (plan.top, plan.left) if how is None else (how.top, how.left)
-        return Frames(self._starts(top), self._starts(left), flips)
+                cut["flips"] += flip.numpy() * np.uint8(bit)
+        return cut
 
     @lazy_property
-    def _frames_are_inside(self) -> bool:
-        """Whether all frames lie in what they are cut out of."""
+    def _are_inside(self) -> bool:
+        """Whether all windows lie inside of the images that they are cut out of."""
         how = self._plan.resampling
         sides = self._plan.source[1:] if how is None else (how.height, how.width)
-        starts = self._frames.tops, self._frames.lefts
+        starts = self._crop_windows["top"], self._crop_windows["left"]
         return all(
             one.min(initial=0) >= 0 and one.max(initial=0) <= side - size
             for one, side, size in zip(starts, sides, self._plan.shape[2:], strict=True)
         )
+
+    @lazy_property
+    def _resized_windows(self) -> Records:
+        """Windows that are resized: RESIZED [B]."""
+        plan, how, resizes = self._plan, self._plan.resampling, np.zeros(self._plan.count, RESIZED)
+        for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
+            if value is not None:
+                resizes[name] = value.numpy() if isinstance(value, Tensor) else value
+        placed = None if how is None else how.placement
+        if placed is not None:
+            for name, value in (("high", placed.rows), ("wide", placed.cols), ("down", placed.top)):
+                resizes[name] = value.numpy()
+            resizes["right"] = placed.left.numpy()
+        elif how is not None:
+            resizes["high"], resizes["wide"] = how.height, how.width
+        return resizes
 
     @lazy_property
     def _mixing(self) -> CpuMixing | None:
@@ -308,30 +315,12 @@ class CpuRendering:
 
     @lazy_property
     def _operations(self) -> Operations | None:
-        program = self._plan.whole_program()
-        return None if program is None else Operations.of_program(program, self._plan.source[0])
+        program = self._plan.complete_program()
+        if program is None:
+            return None
+        from mmload.render.sample_kernels import operations_of
 
-    def _starts(self, values: Tensor | None) -> Numbers:
-        if values is None:
-            return np.zeros(self._plan.count, dtype=np.int64)
-        return np.ascontiguousarray(values.numpy())
-
-    @lazy_property
-    def _sources(self) -> Numbers:
-        """The source windows, int64 [B, 4]: top, left, rows, columns."""
-        plan = self._plan
-        sizes = (plan.of_batch(plan.rows).numpy(), plan.of_batch(plan.cols).numpy())
-        return np.stack((self._starts(plan.top), self._starts(plan.left), *sizes), 1)
-
-    @lazy_property
-    def _placements(self) -> Numbers:
-        """What they become, int64 [B, 4]: rows and columns, and where these begin in the output of the resize."""
-        how = self._plan.resampling
-        placed = None if how is None else how.placement
-        if how is None or placed is None:
-            size = (0, 0) if how is None else (how.height, how.width)
-            return np.tile(np.array([*size, 0, 0], np.int64), (self._plan.count, 1))
-        return np.stack([one.numpy() for one in (placed.rows, placed.cols, placed.top, placed.left)], 1)
+        return operations_of(program, self._plan.source[0])
 
     @lazy_property
     def _mode(self) -> int:
@@ -339,7 +328,7 @@ class CpuRendering:
 
     @lazy_property
     def _fill(self) -> Bytes:
-        return _filled((self._plan.padding or Padding()).fill, self._plan.source[0])
+        return _levels((self._plan.padding or Padding()).fill, self._plan.source[0])
 
     @lazy_property
     def _color_map(self) -> ColorMap:
@@ -364,12 +353,14 @@ class CpuRendering:
 
     @lazy_property
     def _holes(self) -> Holes:
-        plan = self._plan
-        return Holes.of_plan(plan) if plan.holes else Holes.none(plan.count, plan.source[0])
+        return holes_of(self._plan)
+
+
+_NO_OUTPUT = np.empty((0, 0, 0, 0), np.float32)
 
 
 def _written(out: Tensor) -> Pixels | None:
-    """The output as a kernel writes it: [B, C, h, w], or [B, h, w * C] of channels_last; None where none does."""
+    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
     if out.dtype not in _DIRECT:
         return None
     bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
@@ -380,18 +371,6 @@ def _written(out: Tensor) -> Pixels | None:
 
 
 @lru_cache(maxsize=64)
-def _zeros(count: int) -> Numbers:
-    """As many zeros, shared by all who ask for them."""
-    return np.zeros(count, dtype=np.int64)
-
-
-@lru_cache(maxsize=64)
-def _numbers(count: int) -> Numbers:
-    """The numbers of as many images, shared by all who ask for them."""
-    return np.arange(count)
-
-
-@lru_cache(maxsize=64)
-def _filled(fill: tuple[float, ...], channels: int) -> Bytes:
-    """The constant outside as the kernels take it, shared by all who ask for the same."""
+def _levels(fill: tuple[float, ...], channels: int) -> Bytes:
+    """Returns a fill as the kernels take it, uint8 [C], shared by all who ask for the same."""
     return constant(fill, torch.uint8, torch.device("cpu")).expand(channels).contiguous().numpy()

@@ -1,4 +1,4 @@
-"""The pass over pixels on an NVIDIA GPU, compiled by Triton: picked, cropped, padded, mirrored and colored in one.
+"""Pass over pixels on an NVIDIA GPU, compiled by Triton: it picks, crops, pads, mirrors and colors at once.
 
 It reads a window's bytes once and writes each result once, in whole words, into the caller's memory. As on a CPU,
 subtraction and multiplication are separate, in float32. It checks nothing: :mod:`mmload.render.rendering` does,
@@ -13,18 +13,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmload.render.device_constants import constant
-from mmload.render.framing import PADDING_MODES, Padding
-from mmload.render.plan import LUMA_WEIGHTS, Plan
+from mmload.render.cached_tensors import constant
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import LUMA_WEIGHTS, PADDING_MODES, Padding
 
 ELEMENTS = 4096
-"""What one program writes."""
+"""Elements that one program writes."""
 
 COLUMNS = 256
-"""The most columns of a program's tile."""
+"""Upper bound on the columns of a program's tile."""
 
 _INSIDE = -1
-"""The mode of windows that do not reach out of their image."""
+"""Mode of windows that do not reach out of their image."""
 
 _CONSTANT, _EDGE, _REFLECT, _SYMMETRIC = (tl.constexpr(number) for number in range(4))  # of PADDING_MODES
 _RED, _GREEN, _BLUE = (tl.constexpr(weight) for weight in LUMA_WEIGHTS)
@@ -42,8 +42,8 @@ def crop(
 
     Args:
         images: contiguous uint8 [N, C, H, W] on the device, or in host memory that it can read (pinned, registered).
-        indices: int64 [B], which of the images each sample is; None: they are the samples.
-        plan: the windows, flips and grays; its resampling and its holes are not looked at.
+        indices: int64 [B], the image of each sample; None: image k is sample k.
+        plan: describes windows, flips and grays; its resampling and its holes are ignored.
         shift: float32, C values; None: 0.
         scale: float32, C values; None: 1.
         out: [B, C, h, w], contiguous or channels_last: floating, or uint8 without shift and scale.
@@ -85,7 +85,7 @@ def crop(
 
 @triton.jit
 def _place(start, position, length, MODE: tl.constexpr):
-    """A window's positions along an axis as places on the image, and which of them are on it."""
+    """Returns the positions on the image of a window's positions along an axis, and which of them are inside."""
     place = start + position
     inside = (place >= 0) & (place < length) if MODE == _CONSTANT else position >= 0
     if MODE == _EDGE:
@@ -104,13 +104,13 @@ def _place(start, position, length, MODE: tl.constexpr):
 
 @triton.jit
 def _start(starts, k):
-    """A sample's number; 0 where there are none."""
+    """Returns a sample's number; 0 where there are none."""
     return 0 if starts is None else tl.load(starts + k).to(tl.int32)
 
 
 @triton.jit
 def _mirrored(flips, k, position, length):
-    """Positions before a sample's flip."""
+    """Returns positions before a sample's flip."""
     if flips is not None:
         position = tl.where(tl.load(flips + k) != 0, length - 1 - position, position)
     return position
@@ -118,7 +118,7 @@ def _mirrored(flips, k, position, length):
 
 @triton.jit
 def _of_channel(numbers, channel, CHANNELS: tl.constexpr):
-    """Each channel's number, from scalars: pointers of their own would have all values shuffled between threads."""
+    """Returns each channel's number, from scalars: a pointer per value would shuffle all values between threads."""
     number = tl.load(numbers)
     for one in tl.static_range(1, CHANNELS):
         number = tl.where(channel == one, tl.load(numbers + one), number)
@@ -127,7 +127,7 @@ def _of_channel(numbers, channel, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _value(pixels, inside, fill, channel, CHANNELS: tl.constexpr, MODE: tl.constexpr):
-    """Bytes as float32, the constant outside of the image."""
+    """Returns bytes as float32, and the constant outside of the image."""
     value = tl.load(pixels, mask=inside, other=0)
     if MODE == _CONSTANT:
         value = tl.where(inside, value, _of_channel(fill, channel, CHANNELS))
@@ -157,7 +157,7 @@ def _crop(
     OVER: tl.constexpr,
     ACROSS: tl.constexpr,
 ):
-    """A tile of one sample, in the order of the output's memory; arguments as :func:`crop` gives them."""
+    """Renders a tile of one sample, in the order of the output's memory; :func:`crop` describes the arguments."""
     k = tl.program_id(0)
     line = tl.program_id(1) * OVER + tl.arange(0, OVER)[:, None]
     column = tl.program_id(2) * ACROSS + tl.arange(0, ACROSS)[None, :]

@@ -9,10 +9,18 @@ took 2,100 us with a check of its divisors, and 80 without. Nothing is checked h
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from mmload.render.flip_kernels import flip, mirror, upside_down
-from mmload.render.kernel_signatures import COPY_WINDOWS, RUN
+from mmload.render.kernel_arguments import (
+    COPY_WINDOWS,
+    RUN,
+    Bytes,
+    Floats,
+    Numbers,
+    Operations,
+    Records,
+    Scratch,
+    Words,
+)
 from mmload.render.level_program import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
@@ -38,14 +46,10 @@ from mmload.render.level_program import (
     SOLARIZE,
 )
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
-from mmload.render.plan import LUMA_WEIGHTS
-from mmload.render.warp_kernels import warp_bilinear, warp_nearest
-from mmload.runtime.numba_compile import called, divides, fma, inlined, numba_compiled
-
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint32]
+from mmload.render.plan_parts import LUMA_WEIGHTS
+from mmload.render.warp_kernels import flip, mirror, upside_down, warp_bilinear, warp_nearest
+from mmload.runtime.numba_compile import called, divides, inlined, numba_compiled
+from mmload.runtime.numba_internals import fma
 
 _U = np.uintp
 _F = np.float32
@@ -54,7 +58,7 @@ _RED, _GREEN, _BLUE = (np.float32(weight) for weight in LUMA_WEIGHTS)
 _PER_LEVEL, _SIXTH, _SIX, _TWO, _FOUR = _F(1.0 / 255.0), _F(1.0 / 6.0), _F(6), _F(2), _F(4)
 _TINY = _F(1e-3)
 _LEVELS = _F(255 + 1 - 1e-3)
-"""What torchvision multiplies floats with before it cuts them to levels."""
+"""Factor by which torchvision multiplies floats before it cuts them to levels."""
 
 
 @inlined
@@ -70,7 +74,7 @@ def _brighten(levels: Bytes, factor: np.float32) -> None:
 
 @called
 def _contrast(planes: Bytes, levels: Bytes, factor: np.float32, rest: np.float32) -> None:
-    """Blended with the mean luma, whose sum of integers is exact in any order."""
+    """Blends with the mean luma, whose sum of integers is exact in any order."""
     total, size = np.int64(0), planes.shape[1]
     for start in range(0, size, 1 << 16):  # sums of 32 bits, of which a vector holds twice as many as of 64
         part = np.int32(0)
@@ -98,7 +102,7 @@ def _saturate(red: Bytes, green: Bytes, blue: Bytes, factor: np.float32, rest: n
 
 @divides
 def _rotate_hue(red: Bytes, green: Bytes, blue: Bytes, turn: np.float32) -> None:
-    """Through HSV and back with torchvision's bits, but without what these do not depend on.
+    """Rotates hues through HSV with torchvision's bits, but without what these do not depend on.
 
     Of a pixel's three levels the greatest and the least stay as they are, in other channels, so only the one between
     is computed. Of the two quotients whose difference is the hue, that of the least level is one. Where all levels are
@@ -169,7 +173,10 @@ def _autocontrast(plane: Bytes) -> None:
 
 @called
 def _equalize(plane: Bytes) -> None:
-    """Pillow's scheme, as torchvision. Four histograms, as equal neighbors would wait for each other's counts."""
+    """Equalizes by Pillow's scheme, as torchvision does.
+
+    There are four histograms, as equal neighbors would wait for each other's counts.
+    """
     counts = np.zeros((4, 256), np.int32)
     size = plane.size
     fours = size // 4 * 4
@@ -197,47 +204,47 @@ def _equalize(plane: Bytes) -> None:
 
 
 @called
-def _permute(planes: Bytes, numbers: Floats, kept: Bytes) -> None:
-    """The planes in another order, by way of copies ``kept``."""
+def _permute(planes: Bytes, numbers: Floats, copies: Bytes) -> None:
+    """Puts three planes into another order, by way of copies."""
     size = _U(planes.shape[1])
     for c in range(_U(3)):
         for i in range(size):
-            kept[c * size + i] = planes[c, i]
+            copies[c * size + i] = planes[c, i]
     for c in range(_U(3)):
-        begun = _U(numbers[c]) * size
+        start = _U(numbers[c]) * size
         for i in range(size):
-            planes[c, i] = kept[begun + i]
+            planes[c, i] = copies[start + i]
 
 
 @called
-def _begin_mixture(levels: Bytes, share: np.float32, kept: Bytes, mixture: Floats) -> None:
+def _begin_mixture(levels: Bytes, share: np.float32, original: Bytes, mixture: Floats) -> None:
     for i in range(_U(levels.size)):
-        kept[i], mixture[i] = levels[i], share * _F(levels[i])
+        original[i], mixture[i] = levels[i], share * _F(levels[i])
 
 
 @called
-def _add_to_mixture(levels: Bytes, share: np.float32, kept: Bytes, mixture: Floats) -> None:
+def _add_to_mixture(levels: Bytes, share: np.float32, original: Bytes, mixture: Floats) -> None:
     for i in range(_U(levels.size)):
         mixture[i] += share * _F(levels[i])
-        levels[i] = kept[i]
+        levels[i] = original[i]
 
 
 @called
 def _end_mixture(levels: Bytes, share: np.float32, mixture: Floats) -> None:
-    """Adds the last image, too: the mixture is then read once more, not written and read."""
+    """Adds the last image and ends the mixture, which is then read once more, not written and read."""
     for i in range(_U(levels.size)):
         levels[i] = clamped_level(mixture[i] + share * _F(levels[i]))
 
 
 @inlined
 def _changes_nothing(code: int, factor: np.float32) -> bool:
-    """Whether an operation is none or a blend with the factor 1, as a third of AugMix's are."""
+    """Returns whether an operation is none or a blend with the factor 1, as a third of AugMix's are."""
     return code == NONE or (factor == _ONE and (BRIGHTNESS <= code <= SATURATION or code == SHARPNESS))
 
 
 @called
 def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, spare: Bytes) -> None:
-    """One operation that moves no pixel on one image."""
+    """Runs an operation that moves no pixel on one image."""
     if code == BRIGHTNESS:
         _brighten(levels, numbers[0])
     elif code == CONTRAST:
@@ -266,7 +273,7 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, spare: Byte
 
 @called
 def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, floats: Floats, packed: Words) -> None:
-    """One operation that looks at other pixels on one image."""
+    """Runs an operation that reads other pixels on one image."""
     channels, height, width = image.shape
     if code == SHARPNESS:
         for c in range(channels):
@@ -287,7 +294,7 @@ def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, floats: Float
 
 @called
 def _warps(codes: Numbers) -> bool:
-    """Whether a sample is warped: of a flip and a warp the order counts."""
+    """Returns whether a sample is warped, so that flips are due before: of a flip and a warp the order counts."""
     found = False
     for code in codes:
         found |= AFFINE_NEAREST <= code <= PERSPECTIVE_BILINEAR
@@ -295,19 +302,11 @@ def _warps(codes: Numbers) -> bool:
 
 
 @numba_compiled(COPY_WINDOWS)
-def copy_windows(images: Bytes, indices: Numbers, tops: Numbers, lefts: Numbers, out: Bytes) -> None:
-    """Windows that lie inside of their images, as they are: 6 us where a crop, through floats, takes 15.
-
-    Args:
-        images: uint8 [N, C, H, W].
-        indices: int64 [B], which of the images each sample is.
-        tops: int64 [B], first row of its window.
-        lefts: int64 [B], first column of it.
-        out: uint8 [B, C, h, w].
-    """
+def copy_windows(images: Bytes, windows: Records, out: Bytes) -> None:
+    """Copies windows that lie inside of their images, without flips: 6 us where a crop, through floats, takes 15."""
     count, channels, height, width = out.shape
     for k in range(_U(count)):
-        index, top, left = _U(indices[k]), _U(tops[k]), _U(lefts[k])
+        index, top, left = _U(windows[k].index), _U(windows[k].top), _U(windows[k].left)
         for c in range(_U(channels)):
             for y in range(_U(height)):
                 for x in range(_U(width)):
@@ -315,37 +314,22 @@ def copy_windows(images: Bytes, indices: Numbers, tops: Numbers, lefts: Numbers,
 
 
 @numba_compiled(RUN)
-def run(
-    images: Bytes,
-    flips: Bytes,
-    codes: Numbers,
-    numbers: Floats,
-    fills: Numbers,
-    spare: Bytes,
-    floats: Floats,
-    packed: Words,
-) -> None:
-    """Runs each sample's operations on it.
+def run(images: Bytes, windows: Records, operations: Operations, scratch: Scratch) -> None:
+    """Runs each sample's operations on its image, in place.
 
-    Args:
-        images: uint8 [B, C, H, W]; changed in place.
-        flips: uint8 [B], the bits of :data:`~mmload.render.cpu_kernels.FLIPPED_X` and ``FLIPPED_Y``, due before the
-            operations. Those that give the same after the operations stay, for the caller.
-        codes: int64 [B, K], the operations.
-        numbers: float32 [B, K, 8], theirs.
-        fills: int64 [K, C], what lies outside of a warped image; -1: nothing.
-        spare: C H W bytes.
-        floats: C H W numbers.
-        packed: (H + 2) (W + 2) words.
+    The flips of the windows are due before the operations. Those that give the same after the operations stay there,
+    for the caller.
     """
+    codes, numbers, fills = operations.codes, operations.numbers, operations.fills
+    spare, floats, packed = scratch.spare, scratch.floats, scratch.packed
     count, channels, height, width = images.shape
     size = channels * height * width
     for k in range(_U(count)):
         image = images[k]
         levels, planes = image.reshape(size), image.reshape(channels, height * width)
-        if flips[k] and _warps(codes[k]):
-            flip(image, flips[k])
-            flips[k] = 0
+        if windows[k].flips and _warps(codes[k]):
+            flip(image, windows[k].flips)
+            windows[k].flips = 0
         has_ended = False
         for place in range(_U(codes.shape[1])):
             code, own = codes[k, place], numbers[k, place]

@@ -1,4 +1,4 @@
-"""What happens to the levels of each sample of a batch between geometry and color map: a short list of operations.
+"""Operations on the levels of each sample of a batch, between geometry and color map: a short list per sample.
 
 A :class:`Program` is drawn by the steps of :mod:`mmload.augment`. :mod:`mmload.render.level_kernels` runs it on uint8
 images on a CPU, one sample after the other, and :mod:`mmload.render.torch_levels` on any batch by torch's operations.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,104 +39,108 @@ from torch import Tensor
     MIX_ADD,
     MIX_END,
 ) = range(23)
-"""The operations. Their numbers, in the order of a program's ``numbers``:
+"""Codes of the operations. An operation has these numbers, in the order of a program's ``numbers``:
 
 - BRIGHTNESS: the factor. CONTRAST, SATURATION, SHARPNESS: the factor, and 1 less it, rounded by itself as in
   torchvision. HUE: the rotation in full turns of the color circle.
-- SOLARIZE: the threshold, in values of the image. POSTERIZE: the bits that stay.
+- SOLARIZE: the threshold, in values of the image. POSTERIZE: the number of bits that stay.
 - BLUR: the kernel's width and height in pixels, and its standard deviation.
-- PERMUTE: which channel comes first, second, third.
+- PERMUTE: the channels that come first, second, third.
 - AFFINE: the six numbers of the matrix from output to input coordinates, whose origin is the image's center.
 - PERSPECTIVE: the eight coefficients from output to input coordinates, whose origin is the top left corner.
-- MIX_BEGIN: the share of the image as it is now, which is kept. MIX_ADD: the share with which the image is added to the
-  mixture, before it is again what was kept. MIX_END: none; the image becomes the mixture.
+- MIX_BEGIN: the share of the current image, which is saved. MIX_ADD: the share with which the image is added to the
+  mixture, before the saved one takes its place. MIX_END: none; the image becomes the mixture.
 """
 
 MOST_NUMBERS = 8
-"""Numbers of an operation."""
+"""Upper bound on the numbers of an operation."""
 
 COLORS = frozenset({BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAY, AUTOCONTRAST, SHARPNESS})
-"""What torchvision does to images of one or three channels only."""
+"""Operations that torchvision runs on images of one or three channels only."""
 
 WARPS = frozenset({AFFINE_NEAREST, AFFINE_BILINEAR, PERSPECTIVE_NEAREST, PERSPECTIVE_BILINEAR})
 NEAREST = {operation: operation for operation in WARPS} | {
     AFFINE_BILINEAR: AFFINE_NEAREST,
     PERSPECTIVE_BILINEAR: PERSPECTIVE_NEAREST,
 }
-"""The same warp by the nearest pixel, as masks take it."""
+"""Warps of masks, by the nearest pixel, by the warp of the image."""
 
 MIXES = frozenset({MIX_BEGIN, MIX_ADD, MIX_END})
 MOVES = WARPS | {FLIP_X, FLIP_Y}
-"""What moves pixels, so that boxes and masks follow."""
+"""Operations that move pixels, so that boxes and masks follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
-    """What is the same for all samples at one place of a program.
+class OperationSlot:
+    """Settings that all samples share at one position of a program.
 
     Attributes:
-        operations: those that a sample can have here; a batch is computed for each of them.
-        fill: outside of a warped image, values per channel or one for all; None: 0, as torchvision has it without one.
-        mask_fill: outside of a warped mask: 255, void, unless said.
-        reach: pixels to each side that the largest blur looks at.
+        operations: codes that may occur at this position. On a device, each of them is computed for the whole batch.
+        fill: values outside of a warped image, per channel or one for all; None: 0, as torchvision has it without one.
+        mask_fill: value outside of a warped mask; 255 is void.
+        blur_radius: radius of the largest blur kernel, in pixels.
     """
 
     operations: frozenset[int]
     fill: tuple[float, ...] | None = None
     mask_fill: int = 255
-    reach: int = 0
+    blur_radius: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """K operations for each of B samples.
+    """Operations of B samples, K per sample.
 
     Attributes:
-        codes: int64 [B, K], which operation; :data:`NONE` where a sample has none.
-        numbers: float32 [B, K, 8], its numbers.
-        slots: K of them.
+        codes: int64 [B, K]; :data:`NONE` if a sample has no operation at a position.
+        numbers: float32 [B, K, 8], numbers of the operations.
+        slots: settings of the K positions.
     """
 
     codes: Tensor
     numbers: Tensor
-    slots: tuple[Slot, ...]
+    slots: tuple[OperationSlot, ...]
 
     @classmethod
-    def of(
+    def single_operation(
         cls,
         operation: int,
         count: int,
         device: torch.device,
         *numbers: Tensor | float,
-        on: Tensor | None = None,
-        fill: tuple[float, ...] | None = None,
-        mask_fill: int = 255,
-        reach: int = 0,
+        apply_mask: Tensor | None = None,
+        **settings: Any,
     ) -> Program:
-        """One operation for all samples, or for those where ``on`` [B] is true; numbers are [B] each or one for all."""
+        """Returns a program of one operation.
+
+        Args:
+            operation: its code.
+            count: number of samples.
+            device: device of the program.
+            numbers: its numbers, tensors [B] or one for all.
+            apply_mask: bool [B], samples that have it; None: all.
+            settings: of its :class:`OperationSlot`.
+        """
         codes = torch.full((count, 1), operation, device=device)
         values = torch.zeros((count, 1, MOST_NUMBERS), device=device)
         for place, number in enumerate(numbers):
             values[:, 0, place] = number
-        program = cls(
-            codes=codes,
-            numbers=values,
-            slots=(Slot(operations=frozenset({operation}) - {NONE}, fill=fill, mask_fill=mask_fill, reach=reach),),
-        )
-        return program if on is None else program.only(on)
+        slot = OperationSlot(operations=frozenset({operation}) - {NONE}, **settings)
+        program = cls(codes=codes, numbers=values, slots=(slot,))
+        return program if apply_mask is None else program.masked(apply_mask)
 
-    def only(self, on: Tensor) -> Program:
-        """This program for the samples where ``on`` [B] is true, nothing for the others."""
-        return replace(self, codes=self.codes * on.unsqueeze(1))
+    def masked(self, apply_mask: Tensor) -> Program:
+        """Returns a copy that does nothing for samples outside ``apply_mask`` (bool [B])."""
+        return replace(self, codes=self.codes * apply_mask.unsqueeze(1))
 
     @property
     def operations(self) -> frozenset[int]:
-        """All that a sample can have."""
+        """Codes that may occur at any position."""
         return frozenset().union(*(slot.operations for slot in self.slots))
 
 
 def chain(programs: Iterable[Program]) -> Program:
-    """Programs of the same samples, one after the other."""
+    """Concatenates programs of the same samples."""
     parts = list(programs)
     return Program(
         codes=torch.cat([part.codes for part in parts], 1),
@@ -145,27 +150,25 @@ def chain(programs: Iterable[Program]) -> Program:
 
 
 def one_of(programs: Sequence[Program], chosen: Tensor) -> Program:
-    """For each sample one of several programs, as ``chosen`` (int64 [B]) says.
+    """Selects one of several programs for each sample, by its number in ``chosen`` (int64 [B]).
 
-    As long as the longest of them; as all together where their warps have different fills, as a place has one fill.
+    The result is as long as the longest of them; as all together if their warps have different fills, as a position
+    has one fill.
     """
-    if (
-        len({(slot.fill, slot.mask_fill) for program in programs for slot in program.slots if slot.operations & WARPS})
-        > 1
-    ):
-        return chain(program.only(chosen == place) for place, program in enumerate(programs))
+    if len(_fills(slot for program in programs for slot in program.slots)) > 1:
+        return chain(program.masked(chosen == place) for place, program in enumerate(programs))
     length = max(len(program.slots) for program in programs)
-    padded = [padded_to(program, length) for program in programs]
+    padded = [pad_program(program, length) for program in programs]
     place = chosen.view(1, -1, 1).expand(1, -1, length)
     codes = torch.stack([program.codes for program in padded]).gather(0, place)[0]
     wide = place.unsqueeze(3).expand(-1, -1, -1, MOST_NUMBERS)
     numbers = torch.stack([program.numbers for program in padded]).gather(0, wide)[0]
-    slots = tuple(_joined(program.slots[place] for program in padded) for place in range(length))
+    slots = tuple(_merge_slots([program.slots[place] for program in padded]) for place in range(length))
     return Program(codes=codes, numbers=numbers, slots=slots)
 
 
-def padded_to(program: Program, length: int) -> Program:
-    """The program with empty places behind it."""
+def pad_program(program: Program, length: int) -> Program:
+    """Appends empty slots up to the given length."""
     missing = length - len(program.slots)
     if not missing:
         return program
@@ -173,15 +176,18 @@ def padded_to(program: Program, length: int) -> Program:
     return Program(
         codes=torch.cat((program.codes, program.codes.new_zeros((count, missing))), 1),
         numbers=torch.cat((program.numbers, program.numbers.new_zeros((count, missing, width))), 1),
-        slots=program.slots + (Slot(operations=frozenset()),) * missing,
+        slots=program.slots + (OperationSlot(operations=frozenset()),) * missing,
     )
 
 
-def _joined(slots: Iterable[Slot]) -> Slot:
-    """What can stand at a place where one of several can."""
-    slots = list(slots)
-    fills = {(slot.fill, slot.mask_fill) for slot in slots if slot.operations & WARPS}
+def _merge_slots(slots: Sequence[OperationSlot]) -> OperationSlot:
+    """Merges the slots of alternative programs."""
     operations: frozenset[int] = frozenset().union(*(slot.operations for slot in slots))
-    reach = max(slot.reach for slot in slots)
-    fill, mask_fill = fills.pop() if fills else (None, 255)
-    return Slot(operations=operations, fill=fill, mask_fill=mask_fill, reach=reach)
+    fill, mask_fill = next(iter(_fills(slots)), (None, 255))
+    radius = max(slot.blur_radius for slot in slots)
+    return OperationSlot(operations=operations, fill=fill, mask_fill=mask_fill, blur_radius=radius)
+
+
+def _fills(slots: Iterable[OperationSlot]) -> set[tuple[tuple[float, ...] | None, int]]:
+    """Returns the different fills and mask fills of slots with warps."""
+    return {(slot.fill, slot.mask_fill) for slot in slots if slot.operations & WARPS}

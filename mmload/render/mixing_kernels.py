@@ -1,40 +1,42 @@
-"""The loops that mix samples on a CPU, compiled: a sample with the one before it, while both are in cache.
+"""Loops that mix samples on a CPU, compiled: a sample with the one before it, while both are in cache.
 
 Levels (uint8, after geometry and operations on them) are kept from sample to sample, as lines of one channel each, or
 of interleaved channels where the output is channels_last. They are colored, erased, blended and pasted in float32, each
 operation rounded, as by torch's operations on the whole batch: no fused multiply-add. Only results are rounded to half
-precision. Nothing is checked here:
-:mod:`mmload.render.cpu_mixing` does.
+precision. Nothing is checked here: :mod:`mmload.render.cpu_mixing` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmload.render.cpu_kernels import (
+from mmload.render.cpu_kernels import CONSTANT, Index, Span, find_sources, span_of
+from mmload.render.holes import LineRange, erase
+from mmload.render.kernel_arguments import (
+    BYTES,
     FLIPPED_X,
     FLIPPED_Y,
+    FLOATS,
+    OUTPUTS,
     Bytes,
+    Crops,
     Floats,
-    Index,
+    Holes,
+    Mixtures,
     Numbers,
+    Paint,
     Pixels,
-    _find_sources,
-    _Span,
-    _span,
+    mix_signature,
 )
-from mmload.render.hole_kernels import erase
-from mmload.render.padded_positions import CONSTANT
-from mmload.runtime.half_precision import rounded
-from mmload.runtime.numba_compile import LINE, all_streamed, borrowed, called, numba_compiled, stream, variant
+from mmload.runtime.numba_compile import called, numba_compiled, variant
+from mmload.runtime.numba_internals import borrowed, finish_streams, rounded, stream
 
 SLOTS = 3
 """Samples whose levels are kept: the first, which is mixed with the last, and two that take turns."""
-
-_BAND = 2 * 2**10
-"""Bytes of the lines that are mixed, and streamed, at a time: few, as in :mod:`mmload.render.cpu_kernels`."""
 
 _CUT = 8
 """Bands that are cut out of an image before they are mixed: 1 took 1.17 times as long, a whole sample 1.03 times."""
@@ -42,48 +44,35 @@ _CUT = 8
 _U = np.uintp
 
 
-def lines_at_once(height: int, line_bytes: int) -> int:
-    """How many lines are mixed at a time: if it is possible they end with a cache line, and take a band."""
-    aligned = 1
-    while aligned * line_bytes % LINE:
-        aligned *= 2
-    return min(height, aligned * max(1, _BAND // (aligned * line_bytes)))
-
-
-def slot_of(sample: int) -> int:
-    """Where a sample's levels are kept."""
+@called
+def _slot_of(sample: int) -> int:
+    """Returns the slot where a sample's levels are kept."""
     return 1 + (sample & 1) if sample else 0
 
 
-_slot_of = called(slot_of)
+class _Axes(NamedTuple):
+    """How a window lies in its image, and the position in the image of each of its rows and columns."""
+
+    rows: Span
+    row_sources: Numbers
+    columns: Span
+    column_sources: Numbers
 
 
 @called
-def _cut(
-    images: Bytes,
-    index: Index,
-    plane: Index,
-    depth: Index,
-    rows: _Span,
-    row_sources: Numbers,
-    columns: _Span,
-    column_sources: Numbers,
-    fill: Bytes,
-    mode: int,
-    start: int,
-    stop: int,
-    levels: Bytes,
-    base: Index,
-) -> None:
-    """Lines ``start`` to ``stop`` of a sample's window into the kept levels, whose first line is at ``base``.
+def _cut(crops: Crops, index: Index, axes: _Axes, lines: LineRange, levels: Bytes, base: Index) -> None:
+    """Copies lines of a sample's window into the kept levels, whose first line is at ``base``.
 
-    A loop for each direction and for one and three channels: only a constant stride is vectorized.
+    There is a loop for each direction and for one and three channels: only a constant stride is vectorized.
     """
+    images, fill, mode = crops.images, crops.fill, crops.mode
+    rows, columns, column_sources = axes.rows, axes.columns, axes.column_sources
+    plane, depth = lines.plane, lines.depth
     width = _U(len(column_sources))
     origin = _U(columns.origin)
-    for y in range(_U(start), _U(stop)):
+    for y in range(_U(lines.begin), _U(lines.end)):
         at = base + y * width * depth
-        row = _U(row_sources[y])
+        row = _U(axes.row_sources[y])
         shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
         begin, end = (_U(columns.begin), _U(columns.end)) if shown else (width, width)
         if depth == _U(1) and columns.flipped:
@@ -113,29 +102,35 @@ def _cut(
                 levels[at + x * depth + c] = value
 
 
+class _Colors(NamedTuple):
+    """Color map of the values of some lines: float32 [P, l * V] each, and the lines' first channel or 0."""
+
+    shift: Floats
+    scale: Floats
+    plane: Any
+
+
 @called
-def _color(
-    levels: Bytes, begin: Index, count: Index, shift: Floats, scale: Floats, plane: Index, target: Pixels, at: Index
-) -> None:
-    """Values of one sample."""
+def _color(colors: _Colors, levels: Bytes, begin: Index, count: Index, target: Pixels, at: Index) -> None:
+    """Colors values of one sample."""
+    shift, scale, plane = colors.shift, colors.scale, colors.plane
     for i in range(_U(count)):
         target[at + i] = rounded((np.float32(levels[begin + i]) - shift[plane, i]) * scale[plane, i], target)
 
 
 @called
 def _blend(
+    colors: _Colors,
     levels: Bytes,
-    own: Index,
-    other: Index,
+    begins: tuple[Any, Any],
     count: Index,
-    shift: Floats,
-    scale: Floats,
-    plane: Index,
     share: float,
     target: Pixels,
     at: Index,
 ) -> None:
-    """Values of two samples, blended."""
+    """Colors values of two samples, which begin at two places of the levels, and blends them."""
+    shift, scale, plane = colors.shift, colors.scale, colors.plane
+    own, other = begins
     rest = np.float32(1) - share
     for i in range(_U(count)):
         value = (np.float32(levels[own + i]) - shift[plane, i]) * scale[plane, i]
@@ -144,144 +139,80 @@ def _blend(
 
 
 @called
-def _is_erased(holes: Numbers, sample: int, begin: int, end: int) -> bool:
-    """Whether a hole of a sample crosses these lines."""
-    for n in range(holes.shape[1]):
-        top, height = holes[sample, n, 0], holes[sample, n, 2]
-        if height and top < end and top + height > begin:
+def _is_erased(holes: Holes, sample: int, begin: int, end: int) -> bool:
+    """Returns whether a hole of a sample crosses these lines."""
+    for n in range(holes.sides.shape[1]):
+        hole = holes.sides[sample, n]
+        if hole.height and hole.top < end and hole.top + hole.height > begin:
             return True
     return False
 
 
 @called
 def _hold(memory: Floats, sources: Numbers) -> None:
-    """Does nothing, but what it is given lives as long."""
+    """Does nothing, but keeps its arguments alive until it is called."""
 
 
-_MIX = (
-    "void(uint8[:, :, :, ::1], int64[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64, "
-    "float32[:, ::1], float32[:, ::1], int64, boolean, float32[::1], int64[:, ::1], int64[:, :, ::1], "
-    "float32[:, ::1], float32[::1], uint8[::1], boolean, {})"
-)
+@numba_compiled(mix_signature(FLOATS), mix_signature(BYTES))
+def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
+    """Crops, pads, flips, colors and erases windows of images, and mixes each with the one of the sample before.
 
-
-@numba_compiled(_MIX.format("float32[:, :, :, ::1]"), _MIX.format("uint8[:, :, :, ::1]"))
-def mix(
-    images: Bytes,
-    indices: Numbers,
-    tops: Numbers,
-    lefts: Numbers,
-    flips: Bytes,
-    fill: Bytes,
-    mode: int,
-    shift: Floats,
-    scale: Floats,
-    first: int,
-    last: bool,
-    shares: Floats,
-    boxes: Numbers,
-    holes: Numbers,
-    values: Floats,
-    noise: Floats,
-    levels: Bytes,
-    streamed: bool,
-    out: Pixels,
-) -> None:
-    """Windows of images, cropped, padded, flipped, colored, erased, each mixed with the one of the sample before.
-
-    The batch's first sample is only kept, and mixed in a call of its own after the last. Lines are [P, h, V]: those of
-    C channels with w values each, or lines of w * C interleaved values.
-
-    Args:
-        images: uint8 [N, C, H, W].
-        indices: int64 [b], which of the images each sample is.
-        tops: int64 [b], as :func:`mmload.render.cpu_kernels.crop` has them, like the next four.
-        lefts: int64 [b].
-        flips: uint8 [b].
-        fill: uint8 [C].
-        mode: what lies outside.
-        shift: float32 [P, l * V], of every value of l = :func:`lines_at_once`; a value becomes (x - shift) * scale.
-        scale: float32 [P, l * V].
-        first: place of the first of these samples in the batch.
-        last: whether all are kept, and only the batch's first sample is to be mixed, with the last.
-        shares: float32 [B], what every sample keeps of itself where it is blended; 1: all.
-        boxes: int64 [B, 4], x1 y1 x2 y2 of what is pasted; empty: nothing.
-        holes: int64 [B, n, 5], what is overwritten before, as :func:`~mmload.render.hole_kernels.erase` has them.
-        values: float32 [n, C], by what.
-        noise: float32 [w + 1], working memory.
-        levels: uint8 [SLOTS * C * h * w], kept from call to call.
-        streamed: whether lines go past the caches.
-        out: float32, or the bits of float16 or bfloat16, [b, P, h, V]; or uint8, for a color map that gives integers.
+    The batch's first sample is only kept, and mixed in a call of its own after the last. ``out`` is [b, P, h, V], its
+    lines are those of C channels with w values each, or lines of w * C interleaved values. A call renders b of the B
+    samples; holes and mixtures are those of all.
     """
     count, planes, height, across = out.shape
-    depth = images.shape[1] // planes
-    lines = shift.shape[1] // across
+    depth = crops.images.shape[1] // planes
+    lines, streamed = paint.shift.shape[1] // across, paint.streamed
     flat = out.reshape(-1)
     band = np.empty(lines * across if streamed else 0, out.dtype)
-    erased = holes.shape[1] > 0
-    memory = np.empty((2, lines * across if erased else 0), np.float32)
+    has_holes = paint.holes.sides.shape[1] > 0
+    memory = np.empty((2, lines * across if has_holes else 0), np.float32)
     sources = np.empty((2, max(height, across // depth)), np.int64)
     # Nothing in the loop over bands may count references.
     target = borrowed(band if streamed else flat)
-    images, fill, levels, shift, scale = (
-        borrowed(images),
-        borrowed(fill),
-        borrowed(levels),
-        borrowed(shift),
-        borrowed(scale),
-    )
-    holes, values, noise = borrowed(holes), borrowed(values), borrowed(noise)
+    images, windows, levels, mode = borrowed(crops.images), crops.windows, borrowed(mixtures.levels), crops.mode
+    shift, scale, boxes = borrowed(paint.shift), borrowed(paint.scale), mixtures.boxes
+    cropped = Crops(images, borrowed(crops.windows), borrowed(crops.fill), mode)
+    holes = Holes(borrowed(paint.holes.sides), borrowed(paint.holes.values), borrowed(paint.holes.noise))
     own_lines, other_lines = borrowed(memory[0]), borrowed(memory[1])
     row_sources, column_sources = borrowed(sources[0, :height]), borrowed(sources[1, : across // depth])
     size = _U(planes * height * across)
     for k in range(count):
-        sample = first + k
-        before = (sample if sample else len(shares)) - 1
+        sample = mixtures.first + k
+        before = (sample if sample else len(mixtures.shares)) - 1
         own, other = _U(_slot_of(sample)) * size, _U(_slot_of(before)) * size
-        index = _U(indices[k])
-        rows = _span(tops[k], height, images.shape[2], flips[k] & FLIPPED_Y != 0)
-        columns = _span(lefts[k], across // depth, images.shape[3], flips[k] & FLIPPED_X != 0)
-        _find_sources(rows, images.shape[2], mode, row_sources)
-        _find_sources(columns, images.shape[3], mode, column_sources)
-        share = shares[sample]
-        left, top, right, bottom = boxes[sample, 0], boxes[sample, 1], boxes[sample, 2], boxes[sample, 3]
-        left, right = left * depth, right * depth
+        window = windows[k]
+        rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
+        columns = span_of(window.left, across // depth, images.shape[3], window.flips & FLIPPED_X != 0)
+        find_sources(rows, images.shape[2], mode, row_sources)
+        find_sources(columns, images.shape[3], mode, column_sources)
+        axes = _Axes(rows, row_sources, columns, column_sources)
+        share = mixtures.shares[sample]
+        left, right = boxes[sample, 0] * depth, boxes[sample, 2] * depth
+        top, bottom = boxes[sample, 1], boxes[sample, 3]
         for p in range(_U(planes)):
-            plane = p * _U(height * across)
+            plane, colors = p * _U(height * across), _Colors(shift, scale, p)
             for start in range(0, height, lines):
-                if not last and start % (_CUT * lines) == 0:
-                    cut = min(start + _CUT * lines, height)
-                    _cut(
-                        images,
-                        index,
-                        p,
-                        _U(depth),
-                        rows,
-                        row_sources,
-                        columns,
-                        column_sources,
-                        fill,
-                        mode,
-                        start,
-                        cut,
-                        levels,
-                        own + plane,
-                    )
-                if not last and sample == 0:
+                if not mixtures.last and start % (_CUT * lines) == 0:
+                    cut = LineRange(p, _U(depth), start, min(start + _CUT * lines, height), across)
+                    _cut(cropped, _U(window.index), axes, cut, levels, own + plane)
+                if not mixtures.last and sample == 0:
                     continue
                 stop = min(start + lines, height)
-                count_here = _U((stop - start) * across)
+                values = _U((stop - start) * across)
                 skipped = plane + _U(start * across)
                 begun = _U(k) * size + skipped
                 at = _U(0) if streamed else begun
                 pasted = range(max(start, top), min(stop, bottom) if right > left else 0)
-                if erased and (_is_erased(holes, sample, start, stop) or _is_erased(holes, before, start, stop)):
-                    _color(levels, own + skipped, count_here, shift, scale, p, own_lines, _U(0))
-                    _color(levels, other + skipped, count_here, shift, scale, p, other_lines, _U(0))
-                    erase(holes, values, sample, p, depth, start, stop, across, noise, own_lines, 0)
-                    erase(holes, values, before, p, depth, start, stop, across, noise, other_lines, 0)
+                if has_holes and (_is_erased(holes, sample, start, stop) or _is_erased(holes, before, start, stop)):
+                    erased = LineRange(p, depth, start, stop, across)
+                    _color(colors, levels, own + skipped, values, own_lines, _U(0))
+                    _color(colors, levels, other + skipped, values, other_lines, _U(0))
+                    erase(holes, sample, erased, own_lines, 0)
+                    erase(holes, before, erased, other_lines, 0)
                     rest = np.float32(1) - share
-                    for i in range(count_here):
+                    for i in range(values):
                         blended = own_lines[i] * share + other_lines[i] * rest
                         target[at + i] = rounded(own_lines[i] if share == np.float32(1) else blended, target)
                     for y in pasted:
@@ -289,21 +220,24 @@ def mix(
                             target[at + i] = rounded(other_lines[i], target)
                 else:
                     if share == np.float32(1):
-                        _color(levels, own + skipped, count_here, shift, scale, p, target, at)
+                        _color(colors, levels, own + skipped, values, target, at)
                     else:
-                        _blend(levels, own + skipped, other + skipped, count_here, shift, scale, p, share, target, at)
+                        _blend(colors, levels, (own + skipped, other + skipped), values, share, target, at)
                     for y in pasted:
                         into = _U((y - start) * across + left)
-                        _color(levels, other + skipped + into, _U(right - left), shift, scale, p, target, at + into)
+                        _color(colors, levels, other + skipped + into, _U(right - left), target, at + into)
                 if streamed:
-                    stream(band, flat, begun, count_here)
+                    stream(band, flat, begun, values)
     if streamed:
-        all_streamed()
+        finish_streams()
     _hold(memory, sources)
 
 
 def mix_into(out: Pixels) -> Callable[..., None]:
-    """:func:`mix` for an output of this dtype; half precision is compiled by its first call."""
-    if out.dtype in (np.float32, np.uint8):
-        return mix
-    return variant(mix, _MIX.format(f"{out.dtype}[:, :, :, ::1]"))
+    """Returns :func:`mix` for an output of this dtype; half precision is compiled by its first call."""
+    return _mix_into(out.dtype)
+
+
+@lru_cache(maxsize=len(OUTPUTS))
+def _mix_into(dtype: np.dtype[Any]) -> Callable[..., None]:
+    return variant(mix, mix_signature(OUTPUTS[dtype, 4]))

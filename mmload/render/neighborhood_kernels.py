@@ -1,32 +1,29 @@
-"""Sharpness and blur of one plane of levels, compiled: what looks at the pixels around each pixel."""
+"""Sharpness and blur of one plane of levels, compiled: operations that read the pixels around each pixel."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from mmload.runtime.numba_compile import called, fma, inlined, kept_apart
-
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Places = npt.NDArray[np.int64]
+from mmload.render.kernel_arguments import Bytes, Floats, Numbers
+from mmload.runtime.numba_compile import called, inlined
+from mmload.runtime.numba_internals import fma, never_inline
 
 _U = np.uintp
 _F = np.float32
 _HALF, _WHITE = _F(0.5), _F(255)
 
 _REACH = 4.5
-"""Standard deviations after which a blur ends: beyond lies 7e-6 of its weight, a five hundredth of a level."""
+"""Standard deviations after which a blur ends: 7e-6 of its weight lies beyond, a five hundredth of a level."""
 
 
 @inlined
 def clamped_level(value: np.float32) -> np.uint8:
-    """A value as torchvision makes a level of it: clamped and rounded down.
+    """Returns the level that torchvision makes of a value: clamped and rounded down.
 
-    Clamped from below as an int32: packing 32 bits to 8 does that by itself on x86 with AVX2, where a loop took a third
-    longer that clamped floats. From above as a float, which an int32 need not hold.
+    It is clamped from below as an int32: packing 32 bits to 8 does that by itself on x86 with AVX2, where a loop took a
+    third longer that clamped floats. It is clamped from above as a float, which an int32 need not hold.
     """
     return np.uint8(min(max(np.int32(min(value, _WHITE)), np.int32(0)), np.int32(255)))
 
@@ -63,7 +60,7 @@ def sharpen(plane: Bytes, rest: np.float32) -> None:
 
 @called
 def _weights(size: int, sigma: float) -> Floats:
-    """The middle weight of a Gaussian of ``size`` taps and those to one side of it, as far as they count."""
+    """Returns the middle weight of a Gaussian of ``size`` taps and those to one side of it, as far as they count."""
     reach = min(size // 2, int(math.ceil(_REACH * sigma)))
     weights, total = np.empty(reach + 1, np.float32), 0.0
     for j in range(-reach, reach + 1):
@@ -79,8 +76,8 @@ def _reflected(position: int, length: int) -> int:
     return min(position, 2 * length - 2 - position)
 
 
-# Each time a sum is loaded and stored it takes four pairs of taps: two at a time took 1.4 times as long. They are
-# functions of their own, as LLVM does not vectorize all of these loops inside of those over lines and taps.
+# Each time a sum is loaded and stored it takes four pairs of taps: two at a time took 1.4 times as long. These are
+# separate functions, as LLVM does not vectorize all of these loops inside of those over lines and taps.
 
 
 @called
@@ -126,7 +123,7 @@ def _across(plane: Bytes, weights: Floats, work: Floats) -> None:
 
 
 @called
-def _add_four_lines(total: Floats, work: Floats, lines: Places, weights: Floats, j: int) -> None:
+def _add_four_lines(total: Floats, work: Floats, lines: Numbers, weights: Floats, j: int) -> None:
     """Adds four pairs of lines: those ``j`` lines away and the three after."""
     a, b, c, d = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
     above, over, upper, top = _U(lines[0, j]), _U(lines[0, j + 1]), _U(lines[0, j + 2]), _U(lines[0, j + 3])
@@ -161,15 +158,15 @@ def _over(work: Floats, weights: Floats, plane: Bytes) -> None:
 
 @called
 def blur(plane: Bytes, wide: int, high: int, sigma: float, work: Floats) -> None:
-    """A Gaussian blur of [H, W], mirrored at the edges, one axis after the other; within a level of torchvision's.
+    """Blurs [H, W] by a Gaussian, mirrored at the edges, one axis after the other; within a level of torchvision's.
 
     Args:
         plane: uint8 [H, W], larger than half of the kernel.
         wide: taps across, odd.
         high: taps from top to bottom, odd.
-        sigma: the standard deviation in pixels.
+        sigma: standard deviation in pixels.
         work: float32 [H, W].
     """
-    kept_apart()
+    never_inline()
     _across(plane, _weights(wide, sigma), work)
     _over(work, _weights(high, sigma), plane)

@@ -1,49 +1,53 @@
-"""Carries out a plan: reads each pixel once, writes the final size, dtype and memory format.
+"""Rendering of a plan: it reads each pixel once and writes the final size, dtype and memory format.
 
 It takes a :class:`~mmload.render.plan.Plan` and images, and writes into memory that the caller owns. Compiled kernels
 render uint8 images: on a CPU some samples or a batch (:mod:`mmload.render.cpu_rendering`), on an NVIDIA GPU a batch
-(:mod:`mmload.render.gpu_kernels`). Torch's operations render anything else (:mod:`mmload.render.torch_rendering`). It
-never draws random numbers.
+(:mod:`mmload.render.gpu_kernels`). Torch's operations render anything else (:mod:`mmload.render.torch_rendering`).
+Nothing here draws random numbers.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from mmload.errors import counted
 from mmload.render.cpu_rendering import CpuRendering
-from mmload.render.device_copies import copied_to
-from mmload.render.plan import Plan, refuse_levels
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import check_levels
 from mmload.render.torch_rendering import end_by_torch, finish_by_torch, moved_by_torch, render_by_torch, work_for
 
+T = TypeVar("T")
+
 _MOST_CHANNELS = 16
-"""More channels than these the GPU's kernel does not take: it has code for each of them."""
+"""Upper bound on the channels of images that the GPU's kernel renders: it has code for each channel."""
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Rendering:
-    """A plan ready to be carried out.
+    """Plan that is ready to be rendered.
 
     Samples may be rendered from any number of threads, as working memory belongs to the thread; those of a plan that
     mixes them in order, by one thread.
 
     Args:
-        plan: what happens to each sample.
-        dtype: of the output; float32 arithmetic whatever it is.
+        plan: describes what happens to each sample.
+        dtype: dtype of the output; the arithmetic is that of float32.
 
     Attributes:
         on_cpu: renders some of the samples, if the images are uint8 on a CPU.
     """
 
     def __init__(self, plan: Plan, dtype: torch.dtype) -> None:
-        _refuse(plan, dtype)
+        _check(plan, dtype)
         self.plan = plan
         self.dtype = dtype
         self._shift, self._scale = _color_map(plan, dtype)
@@ -55,7 +59,7 @@ class Rendering:
         Args:
             images: [N, C, H, W].
             out: [B, C, h, w].
-            indices: int64 [B], which of the images each sample is; None: they are the samples.
+            indices: int64 [B], the image of each sample; None: image k is sample k.
         """
         crop = gpu_crop(images.device) if self._fits_gpu_kernel(images.dtype, out.dtype) else None
         if crop is not None:
@@ -66,30 +70,33 @@ class Rendering:
             self.by_operations(images if indices is None else images[indices], out)
 
     def by_operations(self, images: Tensor, out: Tensor) -> None:
-        """The same of ``images`` [B, C, H, W] by torch's operations, for all that no kernel does."""
+        """Renders all samples, ``images`` [B, C, H, W], by torch's operations, where no kernel does."""
         render_by_torch(self.plan, self._shift, self._scale, images, out)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Images of a size each, wherever they are: [B, C, h, w] there, by torch's operations.
+        """Renders variable-size images by torch's operations, where they are.
 
         Args:
             images: uint8 [C, h, w] on ``device``, one at least.
-            device: where the result is to be; the plan is on the CPU.
+            device: device of the images and the result; the plan is on the CPU.
+
+        Returns:
+            [B, C, h, w].
         """
-        levels, there = moved_by_torch(self.plan, images), copied_to(self.plan, device)
+        levels, plan = moved_by_torch(self.plan, images), copied_to(self.plan, device)
         out = torch.empty(self.plan.shape, dtype=self.dtype, device=device)
-        rendering = Rendering(there, self.dtype)
-        finish_by_torch(there, there.whole_program(), rendering._shift, rendering._scale, levels, out)
+        rendering = Rendering(plan, self.dtype)
+        finish_by_torch(plan, plan.complete_program(), rendering._shift, rendering._scale, levels, out)
         return out
 
     def _fits_gpu_kernel(self, source: torch.dtype, dtype: torch.dtype) -> bool:
-        """Whether a batch is what the GPU's kernel takes: uint8, and not resized."""
+        """Returns whether the GPU's kernel renders a batch: images are uint8 and not resized."""
         whole = dtype == torch.uint8 and self._scale is None
         crops = source == torch.uint8 and self.plan.resampling is None
         return crops and self.plan.source[0] <= _MOST_CHANNELS and (whole or dtype in _FLOATS)
 
     def _by_gpu_kernel(self, crop: Callable[..., None], images: Tensor, indices: Tensor | None, out: Tensor) -> None:
-        """In one pass; by way of the levels where a program changes them."""
+        """Renders all samples in one pass; by way of the levels where a program changes them."""
         plan = self.plan
         if plan.program is not None:
             levels = torch.empty(plan.shape, dtype=torch.uint8, device=out.device)
@@ -101,8 +108,8 @@ class Rendering:
         end_by_torch(plan, work, out)
 
 
-def _refuse(plan: Plan, dtype: torch.dtype) -> None:
-    """Refuses what the dtype cannot hold, and images without pixels, of which the kernels would read one anyway.
+def _check(plan: Plan, dtype: torch.dtype) -> None:
+    """Checks that the dtype can hold the output, and that images have pixels: the kernels would read one anyway.
 
     Raises:
         ValueError: if there are no pixels, floats would be cut to uint8, or a fill or a hole's value is no level of
@@ -113,27 +120,27 @@ def _refuse(plan: Plan, dtype: torch.dtype) -> None:
     placed = None if plan.resampling is None else plan.resampling.placement
     for fill in [around.fill for around in (plan.padding, placed) if around is not None]:
         if plan.peak > 1:
-            refuse_levels("fill", fill)
+            check_levels("fill", fill)
         if len(fill) not in (1, plan.source[0]):
             raise ValueError(
                 f"fill has {counted(len(fill), 'number')} and the images {counted(plan.source[0], 'channel')}"
             )
-    if plan.is_ragged:
-        raise ValueError("the images have a size of their own each: put a Resize((height, width)) before other steps")
+    if plan.is_variable_size:
+        raise ValueError("the images are variable-size: put a Resize((height, width)) before other steps")
     if dtype != torch.uint8:
         return
     if plan.peak == 1 or plan.shift is not None or plan.blends:
         raise ValueError("floats cannot be rendered as torch.uint8: give a floating dtype")
     for hole in plan.holes:
-        refuse_levels("value", hole.value)
+        check_levels("value", hole.value)
 
 
 @cache
 def gpu_crop(device: torch.device) -> Callable[..., None] | None:
-    """:func:`mmload.render.gpu_kernels.crop` for a device, None where it does not run.
+    """Returns :func:`mmload.render.gpu_kernels.crop` for a device, or None if it does not run there.
 
     It is tried once, on one image: Triton comes with torch's CUDA builds for Linux, and needs a C compiler on the
-    machine to make what launches its kernels. A warning says what it lacks.
+    machine to make the code that launches its kernels. A warning reports why it fails.
     """
     if device.type != "cuda" or find_spec("triton") is None:
         return None
@@ -141,7 +148,7 @@ def gpu_crop(device: torch.device) -> Callable[..., None] | None:
 
     try:
         image = torch.zeros((1, 1, 16, 16), dtype=torch.uint8, device=device)
-        crop(image, None, Plan.of(1, (1, 16, 16), 255.0, device), None, None, torch.empty_like(image))
+        crop(image, None, Plan.unchanged(1, (1, 16, 16), 255.0, device), None, None, torch.empty_like(image))
     except Exception as error:  # the compiler's, the cache's, the driver's: Triton lets all of them through
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"{device} renders by torch's operations, which is slower, as Triton fails: {why}", stacklevel=2)
@@ -150,10 +157,32 @@ def gpu_crop(device: torch.device) -> Callable[..., None] | None:
 
 
 def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """Shift and scale as [C, 1, 1], either None where it would change nothing."""
+    """Returns shift and scale as [C, 1, 1], either None if it would change nothing."""
     if plan.shift is not None and plan.scale is not None:
         return plan.shift.view(-1, 1, 1), plan.scale.view(-1, 1, 1)
     if plan.peak == 1.0 or not dtype.is_floating_point:
         return None, None
     scale = torch.full((plan.source[0], 1, 1), 1.0 / plan.peak, device=plan.device)
     return None, scale
+
+
+def copied_to(value: T, device: torch.device) -> T:
+    """Returns a copy of a description whose few and small tensors are on ``device``, and its device attributes, too.
+
+    The calling thread may wait for the copies: this is for a loader's threads.
+
+    Args:
+        value: a dataclass, tuple or tensor, or anything else, which is returned as it is.
+        device: device of the copies.
+    """
+    copied: Any = value
+    if isinstance(value, Tensor):
+        copied = value.to(device, non_blocking=True)
+    elif isinstance(value, torch.device):
+        copied = device
+    elif isinstance(value, tuple):
+        parts = [copied_to(one, device) for one in value]
+        copied = value._make(parts) if hasattr(value, "_make") else tuple(parts)
+    elif is_dataclass(value) and not isinstance(value, type):
+        copied = replace(value, **{one.name: copied_to(getattr(value, one.name), device) for one in fields(value)})
+    return copied  # type: ignore[no-any-return]  # of the same type

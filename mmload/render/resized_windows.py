@@ -1,57 +1,57 @@
-"""Windows of images in another size, compiled: inside of their images or beyond, each placed on a canvas.
+"""Resize of windows of images, compiled: inside of their images or beyond, each placed on a canvas.
 
-The load side's part of :mod:`mmload.render.antialiased_resize`, whose bits it has. Nothing is checked here.
+The bits are those of :mod:`mmload.render.antialiased_resize`. Nothing is checked here;
+:mod:`mmload.render.kernel_arguments` describes the arguments.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mmload.render.antialiased_resize import Bytes, Numbers, Taps, resample, taps, window_taps
-from mmload.render.image_lines import COUNT, FIRST, HEIGHT, LAYOUT, LINES, PLANES, SHRINK, START, WIDTH
-from mmload.render.kernel_signatures import RESIZE
-from mmload.render.padded_positions import CONSTANT, reflected
+from mmload.render.antialiased_resize import Taps, resample, taps, window_taps
+from mmload.render.cpu_kernels import CONSTANT, reflected
+from mmload.render.image_lines import LINES, PLANES
+from mmload.render.kernel_arguments import RESIZE, Bytes, Resizes
 from mmload.runtime.numba_compile import called, inlined, numba_compiled
 
 _U = np.uintp
 
 _COARSE = 22
-"""Bits of weights that are too small for their sum to be one after they are rounded: of windows of thousands of lines
-for each of the output."""
+"""Bits of weights that are too small for their rounded sum to be one: windows with thousands of lines per output line
+have them."""
 
 
 @inlined
 def shrunk(length: int, shrink: int) -> int:
-    """An image's side in an image that is so many times smaller."""
+    """Returns a side of an image that is ``shrink`` times smaller."""
     return (length + shrink - 1) // shrink
 
 
 @called
-def _seen(weighted: Taps, begin: int, end: int, start: int, length: int) -> tuple[int, int]:
-    """The output lines among ``begin`` to ``end`` of which a weighted line is in the image: others show the fill.
+def _touching(weights: Taps, begin: int, end: int, start: int, length: int) -> tuple[int, int]:
+    """Narrows output lines to those of which a weighted line is in the image: others show the fill.
 
-    That is what their sums give, as weights add up to one but for roundings that are less than half a level.
+    Their sums would give the fill, as weights add up to one but for roundings that are less than half a level.
     """
-    firsts, counts, _, bits = weighted
-    if bits >= _COARSE:
+    if weights.bits >= _COARSE:
         return begin, end
-    while begin < end and start + firsts[begin] + counts[begin] <= 0:
+    while begin < end and start + weights.firsts[begin] + weights.counts[begin] <= 0:
         begin += 1
-    while begin < end and start + firsts[end - 1] >= length:
+    while begin < end and start + weights.firsts[end - 1] >= length:
         end -= 1
     return begin, end
 
 
 @inlined
-def _kept(begin: int, end: int, start: int, length: int) -> tuple[int, int]:
-    """The places among ``begin`` to ``end`` of a window from ``start`` on that are in an image of this length."""
+def _inside(begin: int, end: int, start: int, length: int) -> tuple[int, int]:
+    """Narrows positions of a window from ``start`` on to those that are in an image of this length."""
     first = min(max(begin, -start), end)
     return first, max(min(end, length - start), first)
 
 
 @called
 def _fill(out: Bytes, values: Bytes, begin: int, end: int, left: int, right: int) -> None:
-    """A rectangle of [C, h, w] in one color."""
+    """Fills a rectangle of [C, h, w] with one color."""
     for c in range(_U(len(out))):
         for y in range(_U(begin), _U(end)):
             for x in range(_U(left), _U(right)):
@@ -69,9 +69,9 @@ def _around(
     mode: int,
     out: Bytes,
 ) -> None:
-    """The lines and columns of a channel from ``corner`` on, in an image of ``sides`` or beyond.
+    """Copies lines and columns of a channel from ``corner`` on, in an image of ``sides`` or beyond.
 
-    Its pixels are every ``step``-th byte of ``lines`` from the line and byte ``start`` on.
+    The channel's pixels are every ``step``-th byte of ``lines`` from the line and byte ``start`` on.
     """
     row, column = start
     height, width = sides
@@ -101,7 +101,7 @@ def _around(
 
 @called
 def _copy(lines: Bytes, start: tuple[int, int], step: int, out: Bytes, c: int, to: tuple[int, int, int, int]) -> None:
-    """Pixels of a channel as they are, to the top, left, bottom and right of ``to`` in ``out`` [C, h, w]."""
+    """Copies pixels of a channel to the rectangle ``to`` (top, left, bottom, right) of ``out`` [C, h, w]."""
     row, column = start
     top, left, bottom, right = to
     for y in range(_U(bottom - top)):
@@ -115,7 +115,7 @@ def _copy(lines: Bytes, start: tuple[int, int], step: int, out: Bytes, c: int, t
 
 @called
 def _copy_colors(lines: Bytes, start: tuple[int, int], out: Bytes, to: tuple[int, int, int, int]) -> None:
-    """:func:`_copy` of three interleaved channels at once, by a loop that is vectorized."""
+    """Copies three interleaved channels at once as :func:`_copy` does, by a loop that is vectorized."""
     row, column = start
     top, left, bottom, right = to
     for y in range(_U(bottom - top)):
@@ -127,49 +127,27 @@ def _copy_colors(lines: Bytes, start: tuple[int, int], out: Bytes, to: tuple[int
 
 
 @numba_compiled(RESIZE)
-def resize(
-    memory: Bytes,
-    places: Numbers,
-    windows: Numbers,
-    placements: Numbers,
-    fill: Bytes,
-    mode: int,
-    ground: Bytes,
-    reach: int,
-    out: Bytes,
-) -> None:
-    """Windows of images in another size.
+def resize(resizes: Resizes, out: Bytes) -> None:
+    """Resizes windows of images to a canvas each, ``out`` uint8 [B, C, h, w].
 
     Of a window that is mostly beyond its image only what shows the image is computed, of one that is larger than the
     canvas only what lies on it. A window that keeps its size is copied.
-
-    Args:
-        memory: uint8 [n], where the images are.
-        places: int64 [B, 7], what is where: see :class:`~mmload.render.image_lines.ImageLines`. All lines that the
-            window needs are there. Of a smaller image the window is inside, and shrinks as much at least.
-        windows: int64 [B, 4], top, left, rows and columns, in or outside of the image.
-        placements: int64 [B, 4], to how many rows and columns each is resized, and the line and column of the output
-            where that begins; may be negative.
-        fill: uint8 [C], the constant outside of the image.
-        mode: what lies there, a place in :data:`~mmload.render.framing.PADDING_MODES`.
-        ground: uint8 [C], the output beside the resized window.
-        reach: one of :data:`~mmload.render.antialiased_resize.REACHES`.
-        out: uint8 [B, C, h, w].
     """
+    fill, mode, ground, reach = resizes.fill, resizes.mode, resizes.ground, resizes.reach
     count, channels, height, width = out.shape
     for k in range(_U(count)):
-        canvas, layout, held = out[k], places[k, LAYOUT], places[k, COUNT]
-        shrink, row = places[k, SHRINK], -places[k, FIRST]
-        high, wide = shrunk(places[k, HEIGHT], shrink), shrunk(places[k, WIDTH], shrink)
-        size = held * channels * wide
+        canvas, place, window = out[k], resizes.places[k], resizes.windows[k]
+        layout, shrink, row = place.layout, place.shrink, -place.first
+        high, wide = shrunk(place.height, shrink), shrunk(place.width, shrink)
+        size = place.count * channels * wide
         pitch = wide if layout == PLANES else channels * wide
-        lines = memory[places[k, START] : places[k, START] + size].reshape(size // max(pitch, 1), pitch)
-        # Of channel c line 0 of the image is line row + c * apart, of which every step-th byte from c * aside is its.
-        apart, beside, step = held, 0, 1
+        lines = resizes.memory[place.start : place.start + size].reshape(size // max(pitch, 1), pitch)
+        # Line 0 of channel c is line row + c * apart: every step-th byte of it from byte c * beside on.
+        apart, beside, step = place.count, 0, 1
         if layout != PLANES:
             apart, beside, step = (0, wide, 1) if layout == LINES else (0, 1, channels)
-        top, left = windows[k, 0], windows[k, 1]
-        rows, columns, down, right = placements[k, 0], placements[k, 1], placements[k, 2], placements[k, 3]
+        top, left = window.top, window.left
+        rows, columns, down, right = window.high, window.wide, window.down, window.right
         begin, end = max(-down, 0), min(rows, height - down)
         before, after = max(-right, 0), min(columns, width - right)
         if begin >= end or before >= after:
@@ -178,50 +156,50 @@ def resize(
         if end - begin < height or after - before < width:
             _fill(canvas, ground, 0, height, 0, width)
         shown = (end - begin) * (after - before)
-        if windows[k, 2] == rows and windows[k, 3] == columns:
-            kept = _kept(begin, end, top, high), _kept(before, after, left, wide)
-            whole = (kept[0][1] - kept[0][0]) * (kept[1][1] - kept[1][0]) == shown
-            if whole or mode == CONSTANT:
-                if not whole:
+        if window.rows == rows and window.columns == columns:
+            (y0, y1), (x0, x1) = _inside(begin, end, top, high), _inside(before, after, left, wide)
+            is_whole = (y1 - y0) * (x1 - x0) == shown
+            if is_whole or mode == CONSTANT:
+                if not is_whole:
                     _fill(canvas, fill, down + begin, down + end, right + before, right + after)
-                here = down + kept[0][0], right + kept[1][0], down + kept[0][1], right + kept[1][1]
+                target = down + y0, right + x0, down + y1, right + x1
                 if step == 3:
-                    _copy_colors(lines, (row + top + kept[0][0], step * (left + kept[1][0])), canvas, here)
+                    _copy_colors(lines, (row + top + y0, step * (left + x0)), canvas, target)
                     continue
                 for c in range(channels):
-                    start = row + c * apart + top + kept[0][0], c * beside + step * (left + kept[1][0])
-                    _copy(lines, start, step, canvas, c, here)
+                    start = row + c * apart + top + y0, c * beside + step * (left + x0)
+                    _copy(lines, start, step, canvas, c, target)
                 continue
         if shrink > 1:
-            over = window_taps(top, windows[k, 2], rows, reach, shrink, begin, end)
-            aside = window_taps(left, windows[k, 3], columns, reach, shrink, before, after)
+            over = window_taps(top, window.rows, rows, reach, shrink, begin, end)
+            aside = window_taps(left, window.columns, columns, reach, shrink, before, after)
             top = left = 0
         else:
-            over = taps(windows[k, 2], rows, reach, begin, end)
-            aside = taps(windows[k, 3], columns, reach, before, after)
+            over = taps(window.rows, rows, reach, begin, end)
+            aside = taps(window.columns, columns, reach, before, after)
         down, right = down + begin, right + before
         begin, end, before, after = 0, end - begin, 0, after - before  # among the weights from here on
         if mode == CONSTANT:
-            down_to, across = _seen(over, begin, end, top, high), _seen(aside, before, after, left, wide)
-            if (down_to[1] - down_to[0]) * (across[1] - across[0]) < shown:
+            (y0, y1), (x0, x1) = _touching(over, begin, end, top, high), _touching(aside, before, after, left, wide)
+            if (y1 - y0) * (x1 - x0) < shown:
                 _fill(canvas, fill, down + begin, down + end, right + before, right + after)
-            begin, end, before, after = down_to[0], down_to[1], across[0], across[1]
+            begin, end, before, after = y0, y1, x0, x1
         if begin >= end or before >= after:
             continue
-        first, farthest = over[0][begin], aside[0][before]
-        used = over[0][end - 1] + over[1][end - 1] - first
-        spread = aside[0][after - 1] + aside[1][after - 1] - farthest
+        first, farthest = over.firsts[begin], aside.firsts[before]
+        used = over.firsts[end - 1] + over.counts[end - 1] - first
+        spread = aside.firsts[after - 1] + aside.counts[after - 1] - farthest
         is_inside = top + first >= 0 and top + first + used <= high and left + farthest >= 0
         is_inside = is_inside and left + farthest + spread <= wide
-        part, place = (begin, before, end - begin, after - before), (down + begin, right + before)
+        part, goal = (begin, before, end - begin, after - before), (down + begin, right + before)
         if is_inside and step > 1:
-            resample(lines, row + top, left * step, over, aside, *part, canvas, *place)
+            resample(lines, (row + top, left * step), over, aside, part, canvas, goal)
             continue
         near = np.empty((0, 0) if is_inside else (used, spread), np.uint8)
         for c in range(channels):
             one, start = canvas[_U(c) : _U(c + 1)], (row + c * apart, c * beside)
             if is_inside:
-                resample(lines, start[0] + top, start[1] + left, over, aside, *part, one, *place)
+                resample(lines, (start[0] + top, start[1] + left), over, aside, part, one, goal)
             else:
                 _around(lines, start, step, (high, wide), (top + first, left + farthest), fill[c], mode, near)
-                resample(near, -first, -farthest, over, aside, *part, one, *place)
+                resample(near, (-first, -farthest), over, aside, part, one, goal)

@@ -1,7 +1,8 @@
 """Runs a :class:`~mmload.render.level_program.Program` on a whole batch by torch's operations, on any device.
 
-Every operation that can stand at a place is computed for the whole batch, and each sample takes its own: nothing waits
-for the device. Values run from 0 to ``white``: 255 for what was uint8, which every operation rounds to levels; else 1.
+Every operation that may occur at a position is computed for the whole batch, and each sample takes its own: nothing
+waits for the device. Values run from 0 to ``white``: 255 for images that were uint8, which every operation rounds down
+to levels as torchvision does; else 1. Factors of colors are one per sample, with torchvision's numbers.
 """
 
 from __future__ import annotations
@@ -13,27 +14,32 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from mmload.render import level_program as levels
-from mmload.render import torch_color as color
-from mmload.render.level_program import Program, Slot
+from mmload.render.cached_tensors import constant
+from mmload.render.level_program import OperationSlot, Program
+from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.render.torch_warps import warped
 
+_RED, _GREEN, _BLUE = LUMA_WEIGHTS
+_SECTORS = (0, 3, 1, 2, 0, 1, 1, 0, 3, 1, 2, 0, 3, 1, 0, 0, 1, 2)
+"""Numbers of value, least, falling and rising that are red, green and blue, per sixth of the color circle."""
+
 _REACH = 4.5
-"""As in :mod:`mmload.render.neighborhood_kernels`."""
+"""Standard deviations after which a blur ends, as in :mod:`mmload.render.neighborhood_kernels`."""
 
 
 def run(program: Program, images: Tensor, white: float) -> Tensor:
-    """Each sample after its operations.
+    """Runs each sample's operations.
 
     Args:
-        program: for B samples.
+        program: operations of B samples.
         images: [B, C, H, W], uint8 or floating.
-        white: the value of white, 255 or 1.
+        white: value of white, 255 or 1.
 
     Returns:
         float32 [B, C, H, W]; whole levels if ``white`` is 255.
     """
     values = images.to(torch.float32, copy=True)
-    kept = mixture = values
+    saved = mixture = values
     for place, slot in enumerate(program.slots):
         codes, numbers = program.codes[:, place], program.numbers[:, place]
         before = values
@@ -43,14 +49,14 @@ def run(program: Program, images: Tensor, white: float) -> Tensor:
         if slot.operations & levels.MIXES:
             begins, adds, ends = ((codes == code).view(-1, 1, 1, 1) for code in sorted(levels.MIXES))
             share = numbers[:, 0].view(-1, 1, 1, 1)
-            kept = torch.where(begins, before, kept)
+            saved = torch.where(begins, before, saved)
             mixture = torch.where(begins, share * before, torch.where(adds, mixture + share * before, mixture))
-            values = torch.where(adds, kept, torch.where(ends, _rounded_down(mixture, white), values))
+            values = torch.where(adds, saved, torch.where(ends, _rounded_down(mixture, white), values))
     return values
 
 
 def moved_masks(program: Program, masks: Tensor) -> Tensor:
-    """Masks [B, H, W] after the operations that move pixels, by the nearest pixel."""
+    """Runs the operations that move pixels on masks [B, H, W], by the nearest pixel."""
     for place, slot in enumerate(program.slots):
         codes, numbers = program.codes[:, place].view(-1, 1, 1), program.numbers[:, place]
         for operation in sorted(slot.operations & levels.MOVES):
@@ -63,12 +69,12 @@ def moved_masks(program: Program, masks: Tensor) -> Tensor:
     return masks
 
 
-def _changed(operation: int, images: Tensor, numbers: Tensor, slot: Slot, white: float) -> Tensor:
-    """A batch after one operation, numbers [B, 8]."""
+def _changed(operation: int, images: Tensor, numbers: Tensor, slot: OperationSlot, white: float) -> Tensor:
+    """Runs one operation on a batch, with numbers [B, 8]."""
     if operation in levels.WARPS:
         return warped(operation, images, numbers, slot.fill, white)
     if operation == levels.BLUR:
-        return _blurred(images, numbers, slot.reach, white)
+        return _blurred(images, numbers, slot.blur_radius, white)
     return _OPERATIONS[operation](images, numbers, white)
 
 
@@ -78,7 +84,7 @@ def _rounded_down(values: Tensor, white: float) -> Tensor:
 
 
 def _gray(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return color.luma_of(images, white).expand_as(images)
+    return _luma_of(images, white).expand_as(images)
 
 
 def _invert(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -90,7 +96,7 @@ def _solarize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
 
 
 def _posterize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    """The highest bits; floats have 2^bits levels, as in torchvision."""
+    """Keeps the highest bits; floats have 2^bits levels, as in torchvision."""
     steps = torch.exp2(numbers[:, 0]).view(-1, 1, 1, 1)
     if white == 1:
         return torch.minimum((images * steps).floor().clamp(min=0), steps - 1) / steps
@@ -107,7 +113,7 @@ def _autocontrast(images: Tensor, numbers: Tensor, white: float) -> Tensor:
 
 
 def _equalize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    """Pillow's scheme on levels, as torchvision; floats are cut to levels before and scaled back after."""
+    """Equalizes by Pillow's scheme on levels, as torchvision; floats are cut to levels before and scaled back after."""
     scaled = images if white > 1 else (images * (255 + 1 - 1e-3)).floor()
     flat = scaled.flatten(2).to(torch.int64)
     counts = flat.new_zeros((*flat.shape[:2], 256)).scatter_add_(2, flat, torch.ones_like(flat))
@@ -136,12 +142,12 @@ def _sharpness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
 
 
 def _fused(values: Tensor, factors: Tensor, others: Tensor) -> Tensor:
-    """Values + factors * others, rounded once."""
+    """Returns values + factors * others, rounded once."""
     return (values.to(torch.float64) + factors.to(torch.float64) * others.to(torch.float64)).to(torch.float32)
 
 
 def _blurred(images: Tensor, numbers: Tensor, reach: int, white: float) -> Tensor:
-    """One axis after the other, by a depthwise convolution whose taps are each sample's own."""
+    """Blurs one axis after the other, by a depthwise convolution with taps per sample."""
     blurred = _blurred_columns(images.transpose(2, 3), numbers[:, 0], numbers[:, 2], reach).transpose(2, 3)
     blurred = _blurred_columns(blurred, numbers[:, 1], numbers[:, 2], reach)
     return blurred if white == 1 else (blurred + 0.5).floor_().clamp_(max=white)
@@ -167,11 +173,98 @@ def _permute(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     return images.gather(1, order.view(*order.shape, 1, 1).expand_as(images))
 
 
+def _brightness(images: Tensor, factor: Tensor, white: float) -> Tensor:
+    return _levels((images * _per_sample(factor)).clamp_(0, white), white)
+
+
+def _contrast(images: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
+    """Blends with the mean luma; the sum is in float64, so that it does not depend on its order."""
+    luma = _luma_of(images, white)
+    mean = luma.to(torch.float64).mean(dim=(1, 2, 3), keepdim=True).to(torch.float32)
+    return _blended(images, mean, factor, rest, white)
+
+
+def _saturation(images: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
+    """Blends with each pixel's luma; one channel is returned unchanged."""
+    return images if images.shape[1] == 1 else _blended(images, _luma_of(images, white), factor, rest, white)
+
+
+def _hue(images: Tensor, shift: Tensor, white: float) -> Tensor:
+    """Rotates hues by a share of the color circle, through HSV; one channel is returned unchanged."""
+    if images.shape[1] == 1 or not images.numel():
+        return images
+    scaled = images if white == 1 else images * (1.0 / white)
+    angle, strength, value = _to_hsv(scaled)
+    rotated = _to_rgb((angle + _per_sample(shift)[:, 0]).remainder_(1.0), strength, value)
+    return rotated if white == 1 else (rotated * (white + 1 - 1e-3)).floor_()
+
+
+def _luma_of(images: Tensor, white: float) -> Tensor:
+    """Returns the luma [B, 1, H, W], rounded down to levels for uint8; one channel is its own luma."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.unbind(1)
+    luma = red.mul(_RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE).unsqueeze(1)
+    return luma if white == 1 else luma.floor_()
+
+
+def _blended(images: Tensor, other: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
+    """Returns images * factor + other * rest.
+
+    torchvision's second product and sum are one fused operation with one rounding. A factor per sample has no such
+    operation; float64 holds the product exactly, so rounding its sum gives the same bits. One bit matters: values are
+    cut to levels, and hue magnifies a level.
+    """
+    first = (images * _per_sample(factor)).to(torch.float64)
+    total = first.add_(other.to(torch.float64) * _per_sample(rest.to(torch.float64)))
+    return _levels(total.to(torch.float32).clamp_(0, white), white)
+
+
+def _levels(values: Tensor, white: float) -> Tensor:
+    return values if white == 1 else values.floor_()
+
+
+def _per_sample(factor: Tensor) -> Tensor:
+    return factor.view(-1, 1, 1, 1)
+
+
+def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns hue, saturation and value [B, H, W] in [0, 1] of images in [0, 1], by the usual hexagon formula."""
+    red, green, _ = images.unbind(1)
+    least, value = torch.aminmax(images, dim=1)
+    reach = value - least
+    flat = reach == 0
+    strength = reach / torch.where(flat, 1.0, value)
+    below = (value.unsqueeze(1) - images) / torch.where(flat, 1.0, reach).unsqueeze(1)
+    from_red, from_green, from_blue = below.unbind(1)
+    angle = torch.where(
+        value == red,
+        from_blue - from_green,
+        torch.where(value == green, from_red + 2.0 - from_blue, from_green + 4.0 - from_red),
+    )
+    return angle.mul_(1.0 / 6.0).add_(1.0).fmod_(1.0), strength, value
+
+
+def _to_rgb(angle: Tensor, strength: Tensor, value: Tensor) -> Tensor:
+    """Converts hue, saturation and value back to images [B, 3, H, W]."""
+    sixths = angle * 6
+    sector = sixths.floor()
+    part = strength * (sixths - sector)
+    pale = 1.0 - strength
+    least = (pale * value).clamp_(0.0, 1.0)
+    falling = ((1.0 - part) * value).clamp_(0.0, 1.0)
+    rising = ((part + pale) * value).clamp_(0.0, 1.0)
+    levels = torch.stack((value, least, falling, rising), dim=1)
+    table = constant(_SECTORS, torch.int64, angle.device).view(6, 3).t()
+    chosen = table[:, sector.to(torch.int64).remainder_(6)].transpose(0, 1)
+    return levels.gather(1, chosen)
+
+
 _OPERATIONS: dict[int, Callable[[Tensor, Tensor, float], Tensor]] = {
-    levels.BRIGHTNESS: lambda images, numbers, white: color.brightness(images, numbers[:, 0], white),
-    levels.CONTRAST: lambda images, numbers, white: color.contrast(images, numbers[:, 0], numbers[:, 1], white),
-    levels.SATURATION: lambda images, numbers, white: color.saturation(images, numbers[:, 0], numbers[:, 1], white),
-    levels.HUE: lambda images, numbers, white: color.hue(images, numbers[:, 0], white),
+    levels.BRIGHTNESS: lambda images, numbers, white: _brightness(images, numbers[:, 0], white),
+    levels.CONTRAST: lambda images, numbers, white: _contrast(images, numbers[:, 0], numbers[:, 1], white),
+    levels.SATURATION: lambda images, numbers, white: _saturation(images, numbers[:, 0], numbers[:, 1], white),
+    levels.HUE: lambda images, numbers, white: _hue(images, numbers[:, 0], white),
     levels.GRAY: _gray,
     levels.INVERT: _invert,
     levels.SOLARIZE: _solarize,

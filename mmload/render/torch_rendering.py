@@ -1,4 +1,4 @@
-"""Renders a batch by torch's operations: floats, resizes on a device, whatever no compiled kernel takes.
+"""Renders a batch by torch's operations: floats, resizes on a device, all that no compiled kernel renders.
 
 Values are subtracted and multiplied in float32, separately, as in the kernels.
 """
@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from mmload.render import torch_levels
-from mmload.render.erased_regions import punch_batch
-from mmload.render.framing import Resampling
+from mmload.render.holes import punch_batch
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
-from mmload.render.torch_mixing import mixed_batch
+from mmload.render.plan_parts import Mixing, Resampling
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized, resized_batch
 from mmload.render.torch_sampling import Window, picked, windows
 
@@ -24,13 +23,13 @@ def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, imag
     """Renders images [B, C, H, W] of any dtype and device.
 
     Args:
-        plan: what happens to each sample.
+        plan: describes what happens to each sample.
         shift: float32 [C, 1, 1], of the color map; None: 0.
         scale: float32 [C, 1, 1]; None: 1.
         images: the samples.
         out: [B, C, h, w].
     """
-    finish_by_torch(plan, plan.whole_program(), shift, scale, moved_by_torch(plan, images), out)
+    finish_by_torch(plan, plan.complete_program(), shift, scale, moved_by_torch(plan, images), out)
 
 
 def finish_by_torch(
@@ -45,14 +44,14 @@ def finish_by_torch(
 
 
 def work_for(plan: Plan, out: Tensor, source: torch.dtype) -> Tensor:
-    """Where colored values go before they are mixed: the output, or float32 as the kernels have it for a blend."""
+    """Returns the memory of colored values before they are mixed: the output, or float32 for a blend, as in kernels."""
     if plan.blends and out.dtype != torch.float32 and source != torch.float64:
         return torch.empty_like(out, dtype=torch.float32)
     return out
 
 
 def end_by_torch(plan: Plan, work: Tensor, out: Tensor) -> None:
-    """Punches holes into colored values [B, C, h, w] and mixes them into ``out``, which they may be themselves."""
+    """Punches holes into colored values [B, C, h, w] and mixes them into ``out``, which may be the same tensor."""
     for hole in plan.holes:
         punch_batch(hole, work)
     if plan.mixing is not None:
@@ -60,10 +59,10 @@ def end_by_torch(plan: Plan, work: Tensor, out: Tensor) -> None:
 
 
 def moved_by_torch(plan: Plan, images: Tensor | Sequence[Tensor]) -> Tensor:
-    """The images cropped, resized and flipped: [B, C, h, w] in their own dtype, where they are.
+    """Crops, resizes and flips images: [B, C, h, w] in their dtype and on their device.
 
     Args:
-        plan: on the CPU, if the images have a size each, wherever these are: it is looked at.
+        plan: on the CPU if the images are variable-size, whatever their device: its values are read.
         images: [B, C, H, W]; or uint8 [C, h, w] each, one at least.
     """
     how = plan.resampling
@@ -75,14 +74,14 @@ def moved_by_torch(plan: Plan, images: Tensor | Sequence[Tensor]) -> Tensor:
         if not len(images):
             return images.new_empty(plan.shape)
     if how is None:
-        raise ValueError("images of a size each are not resized")
+        raise ValueError("variable-size images are not resized")
     placed: Sequence[Placed | None] = placements(plan) or [None] * len(images)
     samples = zip(images, windows(plan), placed, strict=True)
     return torch.stack([_moved_one(plan, how, *sample) for sample in samples])
 
 
 def _moved_one(plan: Plan, how: Resampling, image: Tensor, window: Window, placed: Placed | None) -> Tensor:
-    """One image by way of a resize."""
+    """Crops, resizes and flips one image."""
     if placed is None:
         full = resized(image, window, how, plan.padding)
     else:
@@ -104,3 +103,26 @@ def _color(pixels: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tens
     work.mul_(scale)
     if work is not out:
         out.copy_(work)
+
+
+def mixed_batch(mixing: Mixing, images: Tensor) -> Tensor:
+    """Blends each of the images [B, C, h, w] with the one before it, or pastes a rectangle of that, on any device.
+
+    Floats of a lower precision than float32 become float32 where they are blended.
+    """
+    others = images.roll(1, 0)
+    if mixing.share is not None:
+        own = mixing.share.view(-1, 1, 1, 1)
+        images = images * own + others * (1 - own)
+        others = others.to(images.dtype)
+    if mixing.boxes is not None:
+        images = torch.where(pasted_pixels(mixing.boxes, images.shape[2], images.shape[3])[:, None], others, images)
+    return images
+
+
+def pasted_pixels(boxes: Tensor, height: int, width: int) -> Tensor:
+    """Returns which pixels of each sample lie in its box, bool [B, h, w]; boxes: int64 [B, 4], x1 y1 x2 y2."""
+    x1, y1, x2, y2 = boxes[:, :, None, None].unbind(1)
+    y = torch.arange(height, device=boxes.device)[:, None]
+    x = torch.arange(width, device=boxes.device)
+    return (y >= y1) & (y < y2) & (x >= x1) & (x < x2)

@@ -13,23 +13,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmload.render.device_constants import constant
-from mmload.render.framing import Padding, Resampling
+from mmload.render.cached_tensors import constant
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import Padding, Resampling
 from mmload.render.torch_sampling import Window, cut, fill_values, less, on_canvas, picked
 
 
 def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | None) -> Tensor:
-    """The window of any image [C, H, W] resized: [C, height, width] in its dtype."""
+    """Resizes the window of any image [C, H, W]: [C, height, width] in its dtype."""
     pixels = cut(image, window, padding)
     smooth, whole = how.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
     # torch 2.15 fails at one uint8 pixel of three channels, antialiased or not.
     lone = how.height == how.width == 1 and (not how.antialias or len(pixels) == 3)
     native = not smooth or ((image.device.type == "cpu" and not lone) if whole else pixels.itemsize >= 4)
     wanted = pixels if native else pixels.float()
-    if (
-        how.width == 1 and how.antialias and wanted.is_floating_point()
-    ):  # torch 2.15 gives all lines of a column of floats the same value
+    # torch 2.15 gives all lines of a column of floats the same value.
+    if how.width == 1 and how.antialias and wanted.is_floating_point():
         column = wanted.transpose(1, 2).clone(memory_format=torch.contiguous_format)[None]
         full = F.interpolate(column, size=(1, how.height), mode=how.mode, antialias=True)[0].transpose(1, 2)
     else:
@@ -40,7 +39,7 @@ def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | N
 
 
 class Placed(NamedTuple):
-    """One sample's placement in integers: see :class:`mmload.render.framing.Placement`."""
+    """Placement of one sample in integers, as :class:`~mmload.render.plan_parts.Placement` describes it."""
 
     rows: int
     cols: int
@@ -48,13 +47,13 @@ class Placed(NamedTuple):
     left: int
 
     def visible(self, height: int, width: int) -> tuple[slice, slice]:
-        """The rows and columns of a canvas of height x width that show the resized window."""
+        """Returns the rows and columns of a canvas of height x width that show the resized window."""
         over = slice(min(max(self.top, 0), height), max(min(self.top + self.rows, height), 0))
         return over, slice(min(max(self.left, 0), width), max(min(self.left + self.cols, width), 0))
 
 
 def placements(plan: Plan) -> list[Placed] | None:
-    """The plan's placements as Python numbers; None: there are none."""
+    """Returns the plan's placements as Python numbers; None: there are none."""
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is None:
         return None
@@ -63,7 +62,7 @@ def placements(plan: Plan) -> list[Placed] | None:
 
 
 def on_canvas_of(image: Tensor, window: Window, how: Resampling, padding: Padding | None, placed: Placed) -> Tensor:
-    """The window of any image [C, H, W] resized and placed on a canvas: [C, height, width] in its dtype."""
+    """Resizes the window of any image [C, H, W] and places it on a canvas: [C, height, width] in its dtype."""
     full = resized(image, window, replace(how, height=placed.rows, width=placed.cols), padding)
     canvas = _canvas_fill(how, image).expand(len(image), how.height, how.width).clone()
     over, across = placed.visible(how.height, how.width)
@@ -78,26 +77,26 @@ def _canvas_fill(how: Resampling, images: Tensor) -> Tensor:
 
 
 def resized_batch(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
-    """Every window of a batch resized: [B, C, h, w] in the images' dtype.
+    """Resizes every window of a batch: [B, C, h, w] in the images' dtype.
 
     The nearest pixels are picked. All else is two matrix products: window sizes differ from sample to sample, so each
-    has its own two matrices of weights; on a GPU the zeros in them cost less than a loop over the samples, whose
-    windows would have to be waited for. Flips are in the matrices.
+    has its own two matrices of weights; on a GPU the zeros in them cost less than a loop over the samples, which would
+    have to wait for their windows. Flips are in the matrices.
     """
     if how.mode.startswith("nearest"):
-        made = picked(images, replace(plan, resampling=replace(how, exact_masks=how.mode == "nearest-exact")))
+        full = picked(images, replace(plan, resampling=replace(how, exact_masks=how.mode == "nearest-exact")))
     else:
-        made = _weighted(images, plan, how)
+        full = _weighted(images, plan, how)
     if how.placement is None:
-        return made
-    return torch.where(on_canvas(plan, how.placement)[:, None], made, _canvas_fill(how, made))
+        return full
+    return torch.where(on_canvas(plan, how.placement)[:, None], full, _canvas_fill(how, full))
 
 
 def _weighted(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
-    """A batch resized by weighted sums of neighboring pixels, along the rows first.
+    """Resizes a batch by weighted sums of neighboring pixels, along the rows first.
 
-    Levels are resized as on a CPU: by weights of 15 bits, whose sums are exact, and rounded and cut to levels after the
-    rows, too. A bicubic that is not cut there would be several levels off.
+    Levels are resized as on a CPU: by weights of 15 bits, whose sums are exact, and rounded and clamped to levels after
+    the rows, too. A bicubic that is not clamped there would be several levels off.
     """
     _, height, width = plan.source
     placed, (above, beside) = how.placement, (0, 0) if plan.padding is None else plan.padding.margin
@@ -118,7 +117,7 @@ def _weighted(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
 
 
 def _from_ground(values: Tensor, ground: Tensor | None) -> Tensor:
-    """Values less what lies outside of the image, which then is 0."""
+    """Subtracts the fill, so that it is 0 outside of the image."""
     return values if ground is None else values - ground
 
 
@@ -127,7 +126,7 @@ def _to_levels(values: Tensor) -> Tensor:
 
 
 def _of_15_bits(weight: Tensor) -> Tensor:
-    """Weights [B, output, source] as multiples of 2^-n, with the largest n for which 15 bits hold them, as in ATen."""
+    """Rounds weights [B, output, source] to multiples of 2^-n, with the largest n that 15 bits allow, as in ATen."""
     unit = torch.exp2(1.0 - (32767.5 / weight.amax((1, 2), keepdim=True)).log2().ceil())
     return (weight / unit).round_() * unit
 
@@ -142,21 +141,21 @@ def _weights(
     how: Resampling,
     plan: Plan,
 ) -> Tensor:
-    """The weights of source pixels along one axis: float32 [B, output, source].
+    """Returns the weights of source pixels along one axis: float32 [B, output, source].
 
     Args:
-        start: int64 [B], where the window starts in the source; None: 0.
-        size: its length.
-        part: int64 [B], where the kept part starts in the resized window; None: 0.
+        start: int64 [B], start of the window in the source; None: 0.
+        size: length of the window.
+        part: int64 [B], start of the cropped part in the resized window; None: 0.
         flip: bool [B], whether the output is mirrored.
-        lengths: of the resized window (one, or int64 [B]), the output and the source.
-        margin: how far windows may reach outside of the source, on both sides.
-        how: whether it is antialiased.
-        plan: how many samples there are, and where.
+        lengths: lengths of the resized window (one, or int64 [B]), the output and the source.
+        margin: pixels by which windows may reach outside of the source, on both sides.
+        how: the resize.
+        plan: its plan.
     """
     resized, output, source = lengths
     resized = resized if isinstance(resized, int) else resized[:, None, None]
-    size = plan.of_batch(size)[:, None, None]
+    size = plan.per_sample(size)[:, None, None]
     place = torch.arange(output, device=plan.device).expand(plan.count, -1)
     if flip is not None:
         place = torch.where(flip[:, None], output - 1 - place, place)
@@ -177,7 +176,7 @@ def _weights(
 
 
 def _repeating(center: Tensor, offset: Tensor, last: Tensor) -> Tensor:
-    """Cubic weights of the four pixels around each center, of which those outside of the window are its edges."""
+    """Returns cubic weights of the four pixels around each center; the window's edges stand for those outside."""
     first = center.floor()
     weight = torch.zeros((), device=center.device)
     for number in range(-1, 3):
@@ -191,7 +190,7 @@ def _triangle(distance: Tensor) -> Tensor:
 
 
 def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
-    """Keys' cubic; torch's ``a`` is -0.5 with antialiasing, -0.75 without."""
+    """Returns Keys' cubic; torch's ``a`` is -0.5 with antialiasing, -0.75 without."""
     near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
     return torch.where(distance < 1.0, near, torch.where(distance < 2.0, far, 0.0))

@@ -10,20 +10,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmload.render.device_constants import constant
-from mmload.render.framing import Padding, Placement
+from mmload.render.cached_tensors import constant
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import Padding, Placement
 
 PICKED_AT_ONCE = 131_072
-"""Pixels that are picked one by one at a time on a CPU: their indices take 1 MB, and stay in cache."""
+"""Pixels that are picked by one call on a CPU: their indices take 1 MB, and stay in cache."""
 
 
 class OwnMasks(NamedTuple):
-    """Masks of a size each, that of their images.
+    """Masks of variable-size images, with the sizes of their images.
 
     Attributes:
         memory: uint8 [n], the pixels of all, line by line.
-        starts: int64 [B], where each begins.
+        starts: int64 [B], index of each mask's first pixel.
     """
 
     memory: Tensor
@@ -31,7 +31,7 @@ class OwnMasks(NamedTuple):
 
 
 class Window(NamedTuple):
-    """One sample's geometry in integers: the source window, where its part starts after a resize, the flips."""
+    """Geometry of one sample in integers: source window, start of the crop after a resize, dimensions to flip."""
 
     top: int
     left: int
@@ -42,13 +42,13 @@ class Window(NamedTuple):
     flips: tuple[int, ...]
 
     def inside(self, shape: Sequence[int]) -> bool:
-        """Whether all of the source window lies in an image [C, H, W]."""
+        """Returns whether all of the source window lies in an image [C, H, W]."""
         _, height, width = shape
         return self.top >= 0 and self.left >= 0 and self.top + self.rows <= height and self.left + self.cols <= width
 
 
 def windows(plan: Plan) -> list[Window]:
-    """The plan's geometry as Python numbers, one :class:`Window` per sample."""
+    """Returns the plan's geometry as Python numbers."""
     zero = [0] * plan.count
     top, left = _numbers(plan.top, zero), _numbers(plan.left, zero)
     rows, cols = _numbers(plan.rows, zero), _numbers(plan.cols, zero)
@@ -61,7 +61,7 @@ def windows(plan: Plan) -> list[Window]:
 
 
 def _numbers(value: Tensor | int | None, zero: list[int]) -> list[int]:
-    """One number per sample."""
+    """Returns one number per sample."""
     if value is None:
         return zero
     if isinstance(value, int):
@@ -71,7 +71,7 @@ def _numbers(value: Tensor | int | None, zero: list[int]) -> list[int]:
 
 
 def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
-    """The source window of one image [C, H, W]: a view where it lies inside, else a padded copy."""
+    """Cuts the source window out of one image [C, H, W]: a view if it lies inside, else a padded copy."""
     top, left, rows, cols = window[:4]
     _, height, width = image.shape
     if window.inside(image.shape):
@@ -85,7 +85,7 @@ def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
 
 
 def _cut_filled(image: Tensor, window: Window, padding: Padding) -> Tensor:
-    """The part of the window inside the image, on ground of the fill."""
+    """Copies the part of the window inside the image onto a ground of the fill."""
     top, left, rows, cols = window[:4]
     height, width = image.shape[-2:]
     ground = fill_values(padding, image).expand(len(image), rows, cols).clone()
@@ -97,12 +97,12 @@ def _cut_filled(image: Tensor, window: Window, padding: Padding) -> Tensor:
 
 
 def fill_values(padding: Padding, images: Tensor) -> Tensor:
-    """The fill [C or 1, 1, 1] in the images' dtype."""
+    """Returns the fill [C or 1, 1, 1] in the images' dtype."""
     return constant(padding.fill, images.dtype, images.device).view(-1, 1, 1)
 
 
 def reflected(position: Tensor, length: int | Tensor, mode: str) -> Tensor:
-    """Positions along an axis, in or outside of the image, as positions inside of it; one length, or [B, 1].
+    """Returns the positions inside of an axis that positions in or outside of it show; one length, or [B, 1].
 
     ``edge`` repeats the last pixel, ``reflect`` mirrors around it (period 2 * length - 2), ``symmetric`` mirrors and
     repeats it (period 2 * length), however far outside.
@@ -118,21 +118,21 @@ def reflected(position: Tensor, length: int | Tensor, mode: str) -> Tensor:
 
 
 def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
-    """``count`` samples of the sizes [C, h, w] in parts of at most ``most`` elements, or of one sample."""
+    """Divides samples of the sizes [C, h, w] into parts of at most ``most`` elements, or of one sample."""
     size = max(1, most // max(math.prod(sizes), 1))
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
-    """The same windows of masks [B, H, W], the nearest pixel where they are resized: [B, h, w]."""
+    """Picks the plan's windows of masks [B, H, W], by the nearest pixel if they are resized: [B, h, w]."""
     fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
     return _on_ground(_picked(masks[:, None], plan, fill)[:, 0], plan)
 
 
 def gathered_own_masks(masks: OwnMasks, plan: Plan) -> Tensor:
-    """:func:`gathered_masks` of masks of a size each, in a plan of such images: [B, h, w]."""
+    """Picks the windows of variable-size masks, as :func:`gathered_masks` does, by a plan of such images: [B, h, w]."""
     if plan.sizes is None:
-        raise ValueError("the plan is of images of one size")
+        raise ValueError("the plan is for fixed-size images")
     y, x = _rows(plan), _columns(plan)
     high, wide = plan.sizes[:, :1], plan.sizes[:, 1:]
     mode = "edge" if plan.padding is None else plan.padding.mode
@@ -150,7 +150,7 @@ def gathered_own_masks(masks: OwnMasks, plan: Plan) -> Tensor:
 
 
 def _on_ground(chosen: Tensor, plan: Plan) -> Tensor:
-    """Masks [B, h, w] where windows are placed on a canvas, with the canvas around them."""
+    """Fills the canvas around placed windows of masks [B, h, w]."""
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is None:
         return chosen
@@ -159,7 +159,7 @@ def _on_ground(chosen: Tensor, plan: Plan) -> Tensor:
 
 
 def on_canvas(plan: Plan, placed: Placement) -> Tensor:
-    """Which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
+    """Returns which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
     how = plan.resampling
     top, left = (None, None) if how is None else (how.top, how.left)
     y = _places(plan.height, plan.flip_y, top, plan) - placed.top[:, None]
@@ -169,12 +169,12 @@ def on_canvas(plan: Plan, placed: Placement) -> Tensor:
 
 
 def picked(images: Tensor, plan: Plan) -> Tensor:
-    """The windows of a whole batch [B, C, H, W], which are not resized: [B, C, h, w] in the images' dtype."""
+    """Picks the windows of a batch [B, C, H, W], which are not resized: [B, C, h, w] in the images' dtype."""
     return _picked(images, plan, None if plan.padding is None else fill_values(plan.padding, images))
 
 
 def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
-    """One source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
+    """Picks a source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
     if not plan.moves:
         return images
     y, x = _rows(plan), _columns(plan)
@@ -191,7 +191,7 @@ def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
 def _indexed(
     images: Tensor, y: Tensor, x: Tensor, padding: Padding | None, fill: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Images to pick from, and flat positions [B, h, w] in them; images are padded where that is constant."""
+    """Returns images to pick from, padded if that is constant, and flat positions [B, h, w] in them."""
     height, width = images.shape[-2:]
     if padding is None or fill is None:
         return images, y[:, :, None] * width + x[:, None, :]
@@ -210,31 +210,31 @@ def _indexed(
 
 
 def _rows(plan: Plan) -> Tensor:
-    """The source row of each output row: int64 [B, h]."""
+    """Returns the source row of each output row: int64 [B, h]."""
     how = plan.resampling
     if how is None:
         return _positions(plan.height, plan.flip_y, None, None, plan.top, plan)
     high, start = (
         (how.height, how.top) if how.placement is None else (how.placement.rows, less(how.top, how.placement.top))
     )
-    sizes = plan.of_batch(plan.rows), high, how.mirror_y, 0.5 * how.exact_masks
+    sizes = plan.per_sample(plan.rows), high, how.mirror_y, 0.5 * how.exact_masks
     return _positions(plan.height, plan.flip_y, start, sizes, plan.top, plan)
 
 
 def _columns(plan: Plan) -> Tensor:
-    """The source column of each output column: int64 [B, w]."""
+    """Returns the source column of each output column: int64 [B, w]."""
     how = plan.resampling
     if how is None:
         return _positions(plan.width, plan.flip_x, None, None, plan.left, plan)
     wide, start = (
         (how.width, how.left) if how.placement is None else (how.placement.cols, less(how.left, how.placement.left))
     )
-    sizes = plan.of_batch(plan.cols), wide, how.mirror_x, 0.5 * how.exact_masks
+    sizes = plan.per_sample(plan.cols), wide, how.mirror_x, 0.5 * how.exact_masks
     return _positions(plan.width, plan.flip_x, start, sizes, plan.left, plan)
 
 
 def less(start: Tensor | None, placed: Tensor) -> Tensor:
-    """Where a kept part starts in the resized window, from where both start on the canvas."""
+    """Returns the start of a crop in the resized window, of the starts of both on the canvas."""
     return -placed if start is None else start - placed
 
 
@@ -246,7 +246,7 @@ def _positions(
     start: Tensor | None,
     plan: Plan,
 ) -> Tensor:
-    """Where each output place comes from, back through flip, kept part, resize (window to length) and window."""
+    """Returns the source position of each output position, back through flip, crop, resize and window."""
     place = _places(length, flip, part, plan)
     if sizes is not None:
         place = _nearest(place, *sizes)
@@ -254,7 +254,7 @@ def _positions(
 
 
 def _places(length: int, flip: Tensor | None, part: Tensor | None, plan: Plan) -> Tensor:
-    """Where each output place comes from, back through flip and kept part: int64 [B, length]."""
+    """Returns the position before flip and crop of each output position: int64 [B, length]."""
     place = torch.arange(length, device=plan.device).expand(plan.count, -1)
     if flip is not None:
         place = torch.where(flip[:, None], length - 1 - place, place)
@@ -262,13 +262,12 @@ def _places(length: int, flip: Tensor | None, part: Tensor | None, plan: Plan) -
 
 
 def _nearest(place: Tensor, window: Tensor, length: Tensor | int, mirror: Tensor | None, middle: float) -> Tensor:
-    """The source place of torch's nearest pixel, in its float32 arithmetic: floor((place + middle) * window / length).
+    """Returns the position of torch's nearest pixel, in float32 as torch: floor((place + middle) * window / length).
 
-    ``middle`` is 0 for ``nearest`` and 0.5 for ``nearest-exact``.
-
-    Where the window is mirrored before the resize, places are counted from the other side.
+    ``middle`` is 0 for ``nearest`` and 0.5 for ``nearest-exact``. If the window is mirrored before the resize,
+    positions are counted from the other side.
     """
-    if isinstance(length, Tensor):  # one per sample; what lies beside the resized window is not looked at
+    if isinstance(length, Tensor):  # one per sample; positions beside the resized window are overwritten later
         length = length[:, None]
         place = torch.minimum(place.clamp(min=0), length - 1)
     step, last = window.to(torch.float32)[:, None] / length, window[:, None] - 1

@@ -1,4 +1,4 @@
-"""Affine and perspective warps of a batch by torch's operations, and where they move points.
+"""Affine and perspective warps of a batch, and of points, by torch's operations.
 
 Grids are torchvision's, in float32; :mod:`mmload.render.warp_kernels` computes the same for one image on a CPU.
 """
@@ -10,23 +10,23 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from mmload.render import level_program as levels
-from mmload.render.device_constants import constant
+from mmload.render.cached_tensors import constant
 
 _OUTSIDE = 4.0
-"""A place of a grid that no pixel is near, whatever the size: for those on the horizon, which are infinitely far or
-nowhere, and would be sampled as NaN."""
+"""Grid coordinate that no pixel is near, whatever the size: for points on the horizon, which are infinitely far or
+undefined, and would be sampled as NaN."""
 
 _FAR = 1e9
-"""Pixels to where points on the horizon are moved: out of every image."""
+"""Coordinate in pixels to which points on the horizon are moved: outside of every image."""
 
 
 def warped(operation: int, images: Tensor, numbers: Tensor, fill: tuple[float, ...] | None, white: float) -> Tensor:
-    """A batch after a warp.
+    """Warps a batch.
 
     Args:
         operation: one of :data:`~mmload.render.level_program.WARPS`.
         images: float32 [B, C, H, W].
-        numbers: float32 [B, 8], the operation's.
+        numbers: float32 [B, 8], numbers of the operation.
         fill: values outside, per channel or one for all; None: 0, not blended with the edge once more.
         white: 255 where values are rounded to levels, else 1.
     """
@@ -62,22 +62,22 @@ def _perspective_grid(numbers: Tensor, height: int, width: int) -> Tensor:
 
 
 def _half(factors: Tensor, length: int) -> Tensor:
-    """Pixels as shares of half of the image's side."""
+    """Converts pixels to shares of half of the image's side."""
     return factors / (0.5 * length)
 
 
 def _planes(factors: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """A x + b y + c of each sample: [B, h, w] of factors [B, 3]."""
+    """Returns a x + b y + c of each sample: [B, h, w] of factors [B, 3]."""
     a, b, c = (factor.view(-1, 1, 1) for factor in factors.unbind(1))
     return a * x + b * y.unsqueeze(1) + c
 
 
 def warped_points(operation: int, numbers: Tensor, points: Tensor, height: int, width: int) -> Tensor:
-    """Where a warp moves points of the image.
+    """Moves points of the image as a warp does.
 
     Args:
         operation: one of :data:`~mmload.render.level_program.WARPS`.
-        numbers: float32 [B, 8], the operation's: from output to input.
+        numbers: float32 [B, 8], numbers of the operation: from output to input.
         points: [B, M, N, 2], x and y in pixels from the image's corner.
         height: of the image.
         width: of the image.

@@ -1,17 +1,15 @@
-"""Affine and perspective warps of one image, compiled, with the coordinates of torchvision's grids in float32."""
+"""Affine and perspective warps and flips of one image, compiled.
+
+Warps have the coordinates of torchvision's grids in float32.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from mmload.runtime.numba_compile import called, divides, fma, inlined, kept_apart, pair
-
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Words = npt.NDArray[np.uint32]
-Fill = npt.NDArray[np.int64]
-"""Levels [C] outside of the image; -1: 0, and blended as torchvision does without a fill."""
+from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers, Words
+from mmload.runtime.numba_compile import called, divides, inlined
+from mmload.runtime.numba_internals import fma, never_inline, pair
 
 _U = np.uintp
 _F = np.float32
@@ -28,10 +26,10 @@ _WHOLE = 1024
 
 @divides
 def _coordinates(numbers: Floats, is_perspective: bool, y: int, height: int, width: int, u: Floats, v: Floats) -> None:
-    """Where in the image each pixel of a line comes from: columns into ``u``, lines into ``v``.
+    """Computes the position in the image of each pixel of a line: columns into ``u``, lines into ``v``.
 
-    In the order of torchvision's: the matrix is divided by half of the size, a grid from -1 to 1 made of it, and that
-    scaled back by ``grid_sample``.
+    The order is torchvision's: the matrix is divided by half of the size, a grid from -1 to 1 is made of it, and that
+    is scaled back by ``grid_sample``.
     """
     wide, high = _F(width), _F(height)
     half_wide, half_high = _F(0.5 * width), _F(0.5 * height)
@@ -57,9 +55,9 @@ def _coordinates(numbers: Floats, is_perspective: bool, y: int, height: int, wid
 
 @called
 def _pack(image: Bytes, first: int, packed: Words) -> None:
-    """Up to four channels from ``first`` on as the bytes of one word a pixel, in a frame of one pixel of zeros.
+    """Packs up to four channels from ``first`` on into one word per pixel, in a frame of one pixel of zeros.
 
-    A warp then reads a word and not three or four bytes a pixel, by gathers, and checks no bounds.
+    A warp then reads one word per pixel and not three or four bytes, by gathers, and checks no bounds.
     """
     channels, height, width = image.shape
     pitch = _U(width + 2)
@@ -78,7 +76,7 @@ def _pack(image: Bytes, first: int, packed: Words) -> None:
 
 @called
 def _is_move(numbers: Floats, height: int, width: int) -> bool:
-    """Whether an affine warp moves an image by whole pixels, or not at all."""
+    """Returns whether an affine warp moves an image by whole pixels, or not at all."""
     straight = (numbers[0] == 1) & (numbers[1] == 0) & (numbers[3] == 0) & (numbers[4] == 1)
     whole = (np.rint(numbers[2]) == numbers[2]) & (np.rint(numbers[5]) == numbers[5])
     near = (abs(numbers[2]) <= _WHOLE) & (abs(numbers[5]) <= _WHOLE)
@@ -86,10 +84,11 @@ def _is_move(numbers: Floats, height: int, width: int) -> bool:
 
 
 @called
-def _move(image: Bytes, across: int, down: int, fill: Fill) -> None:
-    """Shows at each place of an image the pixel ``across`` columns and ``down`` lines on, or the fill.
+def _move(image: Bytes, across: int, down: int, fill: Numbers) -> None:
+    """Replaces each pixel of an image by the one ``across`` columns and ``down`` lines on, or by the fill.
 
-    What both warps give then, in a tenth of the time: of AugMix's warps three in five, of RandAugment's two.
+    Both warps give the same for such moves, in ten times the time: three in five of AugMix's warps are moves, and two
+    in five of RandAugment's.
     """
     if across == 0 and down == 0:
         return
@@ -114,9 +113,17 @@ def _move(image: Bytes, across: int, down: int, fill: Fill) -> None:
 
 
 @divides
-def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fill, packed: Words) -> None:
-    """The nearest pixel of an image [C, H, W] for each of its own places, or the fill; ``packed``: (H + 2) (W + 2)."""
-    kept_apart()
+def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numbers, packed: Words) -> None:
+    """Warps an image [C, H, W] in place to the nearest pixels.
+
+    Args:
+        image: uint8 [C, H, W].
+        numbers: float32 [8], as :mod:`mmload.render.level_program` has them.
+        is_perspective: whether the warp is perspective; else it is affine.
+        fill: levels [C] outside of the image; -1: 0.
+        packed: uint32 [(H + 2) * (W + 2)], working memory.
+    """
+    never_inline()
     channels, height, width = image.shape
     if not is_perspective and _is_move(numbers, height, width):
         _move(image, int(numbers[2]), int(numbers[5]), fill)
@@ -150,7 +157,7 @@ def _byte(word: np.uint32) -> np.float32:
 
 @inlined
 def _mean(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.float32, low: np.float32) -> np.float32:
-    """The weighted mean of the lowest bytes of four words."""
+    """Returns the weighted mean of the lowest bytes of four words."""
     upper = _byte(a) * (_ONE - right) + _byte(b) * right
     lower = _byte(c) * (_ONE - right) + _byte(d) * right
     return upper * (_ONE - low) + lower * low
@@ -158,7 +165,7 @@ def _mean(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.floa
 
 @inlined
 def _rounded(value: np.float32) -> np.uint8:
-    """A mean of levels as a level; the clamp changes nothing, but packs 32 bits to 8 by fewer instructions."""
+    """Rounds a mean of levels; the clamp changes nothing, but packs 32 bits to 8 by fewer instructions."""
     return np.uint8(min(max(np.int32(np.rint(value)), np.int32(0)), np.int32(255)))
 
 
@@ -169,7 +176,7 @@ def _blended(value: np.float32, blank: np.float32, share: np.float32, is_filled:
 
 @called
 def _find_shares(u: Floats, v: Floats, wide: np.float32, high: np.float32, shares: Floats) -> None:
-    """Which share of each pixel's weights lies inside of the image."""
+    """Computes the share of each pixel's weights that lies inside of the image."""
     for x in range(_U(u.size)):
         near = (u[x] > -_ONE) & (u[x] < wide) & (v[x] > -_ONE) & (v[x] < high)
         across, over = (u[x] if near else -_ONE), (v[x] if near else -_ONE)
@@ -181,13 +188,13 @@ def _find_shares(u: Floats, v: Floats, wide: np.float32, high: np.float32, share
 
 
 @divides
-def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fill, packed: Words) -> None:
-    """The four nearest pixels of an image [C, H, W] for each of its own places, weighted and rounded.
+def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numbers, packed: Words) -> None:
+    """Warps an image in place to weighted means of the four nearest pixels, rounded; arguments as `warp_nearest`.
 
     Pixels outside are 0. With a fill the sum is blended with it once more by the share that lies inside, as torchvision
-    does: its edges are a little darker than a mean of image and fill. ``packed``: (H + 2) (W + 2) words.
+    does: its edges are a little darker than a mean of image and fill.
     """
-    kept_apart()
+    never_inline()
     channels, height, width = image.shape
     if not is_perspective and _is_move(numbers, height, width):
         _move(image, int(numbers[2]), int(numbers[5]), fill)
@@ -235,3 +242,40 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Fil
                         image[_U(channel), y, x] = _blended(_mean(a, b, c, d, u[x], v[x]), blank, shares[x], is_filled)
                         corners[0, x], corners[1, x] = _W(a >> _W(8)), _W(b >> _W(8))
                         corners[2, x], corners[3, x] = _W(c >> _W(8)), _W(d >> _W(8))
+
+
+@called
+def mirror(image: Bytes) -> None:
+    """Mirrors an image left to right, by way of a copy of each line: a loop that swaps pixels is not vectorized."""
+    channels, height, width = image.shape
+    line, last = np.empty(width, np.uint8), _U(width - 1)
+    for c in range(_U(channels)):
+        for y in range(_U(height)):
+            for x in range(_U(width)):
+                line[x] = image[c, y, x]
+            for x in range(_U(width)):
+                image[c, y, x] = line[last - x]
+
+
+@called
+def upside_down(image: Bytes) -> None:
+    """Turns an image upside down, by way of a copy of each line, too."""
+    channels, height, width = image.shape
+    line, last = np.empty(width, np.uint8), _U(height - 1)
+    for c in range(_U(channels)):
+        for y in range(_U(height // 2)):
+            for x in range(_U(width)):
+                line[x] = image[c, y, x]
+            for x in range(_U(width)):
+                image[c, y, x] = image[c, last - y, x]
+            for x in range(_U(width)):
+                image[c, last - y, x] = line[x]
+
+
+@called
+def flip(image: Bytes, flips: int) -> None:
+    """Flips an image as the bits ``FLIPPED_X`` and ``FLIPPED_Y`` say."""
+    if flips & FLIPPED_X:
+        mirror(image)
+    if flips & FLIPPED_Y:
+        upside_down(image)

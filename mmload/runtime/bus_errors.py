@@ -1,8 +1,8 @@
-"""Survives pages of mapped files that cannot be read: they become zeros, and are counted.
+"""Replaces pages of mapped files that cannot be read by zeros, and counts them, so that the process survives.
 
-A file that is truncated while it is mapped, or a disk that fails, raises SIGBUS in whoever touches its pages, which
-ends the process. For guarded memory a handler maps a page of zeros there and lets the thread go on; whoever has read
-the memory looks at the count before it uses what it made. All other memory has the handler that was there before.
+Touching a page of a file that was truncated while it is mapped, or of a failed disk, raises SIGBUS, which ends the
+process. For guarded memory a handler maps a page of zeros and lets the thread continue; the reader checks the count
+before it uses what it read. Faults of all other memory go to the previous handler.
 
 The signal is raised by an instruction that reads guarded memory, never in the middle of Python or of ``malloc``, so the
 handler may be a Python function. It needs the interpreter lock, which threads in compiled code do not hold.
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,17 @@ _functions: dict[int | None, Any] = {}  # every handler by its address, as the s
 
 
 class Guard:
-    """Memory whose faults are counted.
+    """Memory whose page faults are counted.
 
     Args:
         memory: uint8 [n], mapped.
 
     Attributes:
-        faults: how many pages could not be read so far.
+        faults: number of pages that could not be read.
+        all_faults: the same over all memory of this process that is or was guarded.
     """
+
+    all_faults: ClassVar[int] = 0
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self._start, self.faults = memory.ctypes.data, 0
@@ -47,7 +50,7 @@ class Guard:
         weakref.finalize(memory, _guards.pop, id(self), None)
 
     def arm(self) -> None:
-        """Puts the handler in force before the memory is read, as others may have installed theirs since.
+        """Installs the handler before the memory is read, as others may have installed theirs since.
 
         PyTorch does so in each worker process of a DataLoader, Ray when it connects.
         """
@@ -102,6 +105,7 @@ def _install(library: ctypes.PyDLL) -> None:
         for guard in list(_guards.values()):
             if guard.covers(address):
                 guard.faults += 1
+                Guard.all_faults += 1
                 page = address // mmap.PAGESIZE * mmap.PAGESIZE
                 if library.mmap(page, mmap.PAGESIZE, _READ_WRITE, _FIXED_ZEROS, -1, 0) == page:
                     return

@@ -12,12 +12,12 @@ _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, 
 
 
 def bytes_text(count: float) -> str:
-    """``23.1 MiB``, ``1.2 GiB``."""
+    """Returns a number of bytes as text, such as ``23.1 MiB`` or ``1.2 GiB``."""
     return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from ``"1GiB"``, ``"500 MB"`` or a number.
+    """Parses a size such as ``"1GiB"`` or ``"500 MB"``, or a number of bytes.
 
     Raises:
         RecipeError: if it is not a positive size.

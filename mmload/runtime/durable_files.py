@@ -30,7 +30,7 @@ LOCK_WAIT_S = 20.0
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a small file, text as UTF-8, atomically and durably. Only a kill can leave a temporary file.
+    """Writes a small file, text as UTF-8, atomically and durably. Only a kill can leave a temporary file.
 
     Raises:
         OSError: if a file system operation fails.
@@ -49,12 +49,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def is_partial(name: str, of: str) -> bool:
-    """Whether this is the name of a temporary file that a killed :func:`write_atomically` of ``of`` left."""
+    """Returns whether the name is that of a temporary file that a killed :func:`write_atomically` of ``of`` left."""
     return re.fullmatch(rf"{re.escape(of)}(\.[0-9a-f]{{{2 * TOKEN_BYTES}}})?\.partial", name) is not None
 
 
 def remove_partials(path: Path) -> None:
-    """Remove temporary files of killed writers of this file; the caller holds the lock that all writers hold."""
+    """Removes temporary files of killed writers of this file; the caller holds the lock that all writers hold."""
     if os.name != "posix":
         return  # no lock is held there, see folder_lock
     for entry in path.parent.iterdir():
@@ -63,25 +63,25 @@ def remove_partials(path: Path) -> None:
 
 
 def sync(file: BinaryIO) -> None:
-    """Make a file's content durable."""
+    """Makes the content of a file durable."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_everything() -> None:
-    """Make all files durable that any program has written: for thousands of files, much faster than one by one."""
+    """Makes all files of the system durable: for thousands of files, much faster than one by one."""
     if hasattr(os, "sync"):  # not Windows
         os.sync()
 
 
 def begin_sync(handle: int, start: int, length: int) -> None:
-    """Have the system write these bytes of a file to the disk now, without waiting: a later sync finds them there."""
+    """Starts writing these bytes of a file to the disk, without waiting, so that a later sync finds them there."""
     if sys.platform == "linux":  # there this advice writes what is not on the disk yet, which it cannot drop
         os.posix_fadvise(handle, start, length, os.POSIX_FADV_DONTNEED)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder durable, if the system can open folders."""
+    """Makes a rename in this folder durable, if the system can open folders."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -92,7 +92,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a whole folder, if it exists; for a link, never its target.
+    """Deletes a file or a complete folder if it exists; for a link, never its target.
 
     Only for entries created by this program, in a folder of its own. For a dataset:
     :func:`mmload.builder.destination.remove_dataset`.
@@ -104,7 +104,7 @@ def remove(path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two files or folders atomically: both names exist at all times.
+    """Exchanges two files or folders atomically: both names exist at all times.
 
     Returns:
         Whether they were exchanged; False, with no change, if the system or the file system does not support it.
@@ -115,7 +115,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 @cache
 def _system_exchange() -> Callable[[bytes, bytes], int] | None:
-    """``renameat2`` of Linux or ``renamex_np`` of macOS; None if neither exists."""
+    """Returns ``renameat2`` of Linux or ``renamex_np`` of macOS; None if neither exists."""
     if os.name != "posix":
         return None
     library = ctypes.CDLL(None)
@@ -132,7 +132,7 @@ def _system_exchange() -> Callable[[bytes, bytes], int] | None:
 
 
 def lock(file: BinaryIO, *, shared: bool = False) -> bool:
-    """Try to lock an open file until it is closed, without blocking; the system releases the lock with the process."""
+    """Locks an open file until it is closed, or returns False; the system releases the lock with the process."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -155,7 +155,7 @@ def lock(file: BinaryIO, *, shared: bool = False) -> bool:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Wait for the lock of the folder with this name, and hold it: nobody else exchanges it or writes its manifest.
+    """Waits for the lock of a folder and holds it: nobody else exchanges the folder or writes its manifest.
 
     If folders cannot be locked (Windows, some network file systems), no lock is held.
 
@@ -184,7 +184,7 @@ def _wait_for(handle: int) -> None:
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open a lock file, and create it if it does not exist. It is never truncated, and links are not followed.
+    """Opens a lock file, and creates it if it does not exist. It is never truncated, and links are not followed.
 
     Raises:
         OSError: if it cannot be created, or is not a regular file.

@@ -20,7 +20,7 @@ _11 = np.uint64(11)
 
 
 def mixed(value: Tensor) -> Tensor:
-    """The finalizer of splitmix64 for every element.
+    """Applies the finalizer of splitmix64 to every element.
 
     Args:
         value: int64, any shape.
@@ -34,7 +34,7 @@ def mixed(value: Tensor) -> Tensor:
 
 
 def unit(bits: Tensor) -> Tensor:
-    """The upper 53 bits of int64 words as float64 in [0, 1)."""
+    """Converts the upper 53 bits of int64 words to float64 in [0, 1)."""
     if bits.device.type == "cpu":
         return torch.from_numpy(_units(as_words(bits))).view(bits.shape)
     return shift_right(bits, 11).to(torch.float64) * 2.0**-53
@@ -52,7 +52,7 @@ def expect_words(value: Tensor) -> None:
 
 
 def as_words(value: Tensor) -> Words:
-    """A CPU tensor as flat unsigned words."""
+    """Returns a CPU tensor as flat unsigned words."""
     expect_words(value)
     words: Words = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint64)
     return words
@@ -67,7 +67,7 @@ _mix = inlined(mix_word)
 
 @inlined
 def unit_of_word(word: np.uint64) -> float:
-    """The upper 53 bits of a word as a number in [0, 1), in compiled functions."""
+    """Converts the upper 53 bits of a word to a number in [0, 1), in compiled functions."""
     return np.int64(word >> _11) * 2.0**-53
 
 
@@ -89,7 +89,7 @@ def _units(words: Words) -> npt.NDArray[np.float64]:
 
 @numba_compiled("uint64[::1](uint64[::1], uint64)", nogil=False)
 def seeded(ids: Words, run: int) -> Words:
-    """A word for each id, derived from the id and the run."""
+    """Returns a word for each id, derived from the id and the run."""
     out = np.empty_like(ids)
     for k in range(len(ids)):
         out[k] = _mix(_mix(ids[k] ^ run) + _INCREMENT)
@@ -98,7 +98,7 @@ def seeded(ids: Words, run: int) -> Words:
 
 @numba_compiled("uint64[:, ::1](uint64[::1], uint64, uint64, int64)", nogil=False)
 def counted(seeds: Words, step: int, first: int, count: int) -> Words:
-    """Words [B, count]: draws ``first``, ``first`` + 1 ... of a step, for each seed."""
+    """Returns words [B, count]: draws ``first``, ``first`` + 1 ... of a step, for each seed."""
     out = np.empty((len(seeds), count), np.uint64)
     for k in range(len(seeds)):
         for number in range(count):
@@ -108,7 +108,7 @@ def counted(seeds: Words, step: int, first: int, count: int) -> Words:
 
 @numba_compiled("boolean[::1](uint64[::1], float64)", nogil=False)
 def chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
-    """Whether each word, as a number in [0, 1), is below ``p``."""
+    """Returns whether each word, as a number in [0, 1), is below ``p``."""
     out = np.empty(len(words), np.bool_)
     for k in range(len(words)):
         out[k] = unit_of_word(words[k]) < p
@@ -117,7 +117,7 @@ def chances(words: Words, p: float) -> npt.NDArray[np.bool_]:
 
 @numba_compiled("int64[:, ::1](uint64[:, ::1], int64[:, ::1])", nogil=False)
 def integers(words: Words, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Words [B, N] as integers from the first to the last of each range, inclusive: int64 [N, B], for ranges [N, 2]."""
+    """Converts words [B, N] to integers in the ranges [N, 2], both ends included: int64 [N, B]."""
     out = np.empty((words.shape[1], words.shape[0]), np.int64)
     for number in range(len(out)):
         first, last = ranges[number]

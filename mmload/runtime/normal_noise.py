@@ -41,7 +41,7 @@ _U, _F, _I = np.uintp, np.float32, np.int32
 
 @inlined
 def _polynomial_9(x: Any) -> Any:
-    """The logarithm's, written out, as loops over constants do not vectorize."""
+    """Evaluates the logarithm's polynomial, written out, as loops over constants do not vectorize."""
     p = _F(_LOG[0]) * x + _F(_LOG[1])
     p = p * x + _F(_LOG[2])
     p = p * x + _F(_LOG[3])
@@ -85,7 +85,7 @@ def normal_line(key: np.uint64, first: np.uint64, half: Any, line: npt.NDArray[n
 
 
 def normals(key: Tensor, number: Tensor, second: Tensor) -> Tensor:
-    """The same by torch's operations: float32.
+    """Returns the numbers of :func:`normal_line` by torch's operations: float32.
 
     Args:
         key: int64, any shape.
@@ -111,7 +111,7 @@ def normals(key: Tensor, number: Tensor, second: Tensor) -> Tensor:
 
 
 def _by_horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """A polynomial, rounded after each product and sum."""
+    """Evaluates a polynomial, rounded after each product and sum."""
     value = torch.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         value = value * x + coefficient

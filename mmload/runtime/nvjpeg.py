@@ -20,7 +20,7 @@ END = b"\xff\xd9"
 
 
 def check() -> None:
-    """Check that there is a CUDA device.
+    """Checks that there is a CUDA device.
 
     Raises:
         UsageError: if there is none.
@@ -32,7 +32,7 @@ def check() -> None:
 
 
 def decode_batch(files: Sequence[bytes], gray: bool, device: str = "cuda") -> list[Tensor | None]:
-    """JPEGs as uint8 [C, H, W] on the device; None for those that it refuses.
+    """Decodes JPEGs to uint8 [C, H, W] on the device; returns None for those that it cannot decode.
 
     Args:
         files: whole files.
@@ -66,7 +66,7 @@ def _decoded(files: Sequence[bytes], gray: bool, device: str) -> list[Tensor | N
 
 
 def _works(device: str) -> bool:
-    """Whether the device can decode a plain JPEG."""
+    """Returns whether the device can decode a plain JPEG."""
     try:
         return _decoded([encode_jpeg(np.full((64, 64, 3), 128, np.uint8))], False, device)[0] is not None
     except RuntimeError:

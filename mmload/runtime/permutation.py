@@ -22,7 +22,7 @@ SMALL, FEW_ROUNDS, MANY_ROUNDS = 1024, 6, 16
 
 
 def key_of(*parts: int) -> int:
-    """A 64-bit hash of integers, which depends on all of them."""
+    """Returns a 64-bit hash that depends on all of the integers."""
     key = 0
     for part in parts:
         key = mix_integer((key ^ part) + GOLDEN)
@@ -30,7 +30,7 @@ def key_of(*parts: int) -> int:
 
 
 def keys_of(numbers: Words, key: int | Words) -> Words:
-    """A key for each number, uint64 of the same shape, derived from a common key or from one each."""
+    """Returns a key per number, uint64 of the same shape, derived from one common key or one key per number."""
     keys = (numbers + np.uint64(1)) * _WIDE_GOLDEN ^ np.asarray(key, dtype=np.uint64)
     keys = (keys ^ keys >> _HALF) * _WIDE_1
     keys ^= keys >> _HALF
@@ -41,13 +41,12 @@ ROUNDS = tuple(np.uint64(mix_integer(turn * GOLDEN)) for turn in range(1, MANY_R
 
 
 def _feistel(x: Words, n: int, key: Words | np.uint64) -> Words:
-    """One keyed bijection of [0, a * b), hardly more than [0, n): a is even, and a and b are near sqrt(n).
+    """Applies a keyed bijection of [0, a * b), hardly more than [0, n): a is even, and a and b are near sqrt(n).
 
-    A Feistel network over mixed radix (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"):
-    x = left * b + right, and in turn each half is shifted by a hash of the other. About sqrt(n) numbers of
-    the range are n or more, where a power of four would have up to three in four. An even a makes odd
-    permutations possible, too. Six rounds pass chi-square tests of lagged differences from 1,000 rows on; fewer
-    rows need 16.
+    A Feistel network over mixed radix (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"): x = left * b +
+    right, and in turn each half is shifted by a hash of the other. About sqrt(n) numbers of the range are n or more,
+    where a power of four would have up to three in four. An even a makes odd permutations possible, too. Six rounds
+    pass chi-square tests of lagged differences from 1,000 rows on; fewer rows need 16.
     """
     a = 2 * -(-(math.isqrt(n - 1) + 1) // 2)
     sizes = (np.uint64(a), np.uint64(-(-n // a)))
@@ -69,7 +68,7 @@ def _feistel(x: Words, n: int, key: Words | np.uint64) -> Words:
 
 
 def permute_words(x: Words, n: int, key: Words | np.uint64) -> Words:
-    """Keyed permutation of [0, n) by cycle walking; one key, or one for each element (uint64, unchecked)."""
+    """Applies a keyed permutation of [0, n) by cycle walking; one key, or one per element (uint64, unchecked)."""
     out = _feistel(x, n, key)
     over = np.flatnonzero(out >= n)
     while over.size:
@@ -80,7 +79,7 @@ def permute_words(x: Words, n: int, key: Words | np.uint64) -> Words:
 
 
 def permute(positions: Tensor, n: int, key: int) -> Tensor:
-    """The image of each position under a keyed permutation of range(n), in O(1) memory and O(1) time each.
+    """Returns the image of each position under a keyed permutation of range(n), in O(1) memory and O(1) time each.
 
     Args:
         positions: int64 [B] on the CPU, each in [0, n).
@@ -105,6 +104,6 @@ def permute(positions: Tensor, n: int, key: int) -> Tensor:
 
 
 def check_integer(name: str, value: int, low: int, high: int) -> None:
-    """Raises ValueError unless the value is an integer from low to high."""
+    """Checks that the value is an integer from low to high; raises ValueError otherwise."""
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name} is {value!r}, expected an integer from {low} to {high}")

@@ -24,24 +24,28 @@ _LIKELY_CAUSES = {
 }
 
 
+def context() -> Any:
+    """Returns the module-like object of :mod:`multiprocessing` that starts processes as :func:`start_process` does."""
+    return multiprocessing.get_context(START_METHOD)
+
+
 def start_process(
     main: Callable[..., None], *arguments: object, name: str | None = None, daemon: bool
 ) -> tuple[BaseProcess, Connection]:
-    """Start a process that Ctrl-C does not interrupt during its start.
+    """Starts a process that Ctrl-C does not interrupt during its start.
 
     Args:
         main: called in the process with its end of a pipe and the arguments; a module-level function, which calls
             :func:`depend_on_parent` first.
         arguments: picklable.
-        name: of the process.
+        name: name of the process.
         daemon: whether Python ends the process on exit; such a process cannot have children.
 
     Returns:
         The process, and the parent's end of the pipe.
     """
-    context: Any = multiprocessing.get_context(START_METHOD)
-    here, there = context.Pipe()
-    process: BaseProcess = context.Process(target=main, args=(there, *arguments), name=name, daemon=daemon)
+    parent_end, child_end = context().Pipe()
+    process: BaseProcess = context().Process(target=main, args=(child_end, *arguments), name=name, daemon=daemon)
     try:
         with _interrupts_blocked():
             process.start()
@@ -51,12 +55,12 @@ def start_process(
             process.join()
         raise
     finally:
-        there.close()
-    return process, here
+        child_end.close()
+    return process, parent_end
 
 
 def depend_on_parent(end: Callable[[], None]) -> None:
-    """Called first in a worker: ignore Ctrl-C, which the parent handles, and end when the parent does.
+    """Ignores Ctrl-C, which the parent handles, and ends the process with its parent; a worker calls it first.
 
     Args:
         end: called in a thread as soon as the parent has ended, for any reason; ends this process.
@@ -73,7 +77,7 @@ def _await_parent(end: Callable[[], None]) -> None:
 
 
 def cause_of_death(process: BaseProcess) -> str:
-    """How a process died: ``exit code 3``, or ``signal SIGKILL`` with a likely cause."""
+    """Returns how a process died: ``exit code 3``, or ``signal SIGKILL`` with a likely cause."""
     process.join(_SECONDS_TO_EXIT)
     code = process.exitcode
     if code is None or code >= 0:
@@ -83,7 +87,7 @@ def cause_of_death(process: BaseProcess) -> str:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C for the workers started inside, from their first instruction on: they inherit the signal mask.
+    """Blocks Ctrl-C for the workers started inside, from their first instruction on: they inherit the signal mask.
 
     A Ctrl-C inside the block is raised at its end. The mask applies only to this thread: if another thread received the
     signal, it would be raised here, between the start of a worker and the message that the worker waits for.
@@ -92,13 +96,13 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
         return
     resource_tracker.ensure_running()  # if the first worker started it, that would unblock the signal
-    kept: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
+    interrupts: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
-        if kept:
+        if interrupts:
             signal.raise_signal(signal.SIGINT)

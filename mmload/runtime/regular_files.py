@@ -1,6 +1,7 @@
-"""Opens files with untrusted names: only regular files, never a FIFO, a device or a socket (they may block).
+"""Opens, reads and writes regular files; a name never opens a FIFO, a device or a socket, which may block.
 
-``open(path, opener=open_regular)`` is Python's own ``open`` with that check.
+``open(path, opener=open_regular)`` is Python's own ``open`` with that check. Positioned reads and writes let several
+threads use one descriptor concurrently.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +26,7 @@ _KINDS = {
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> int:
-    """A descriptor of a regular file, closed in child processes; also an ``opener`` for Python's ``open``.
+    """Opens a regular file; returns its descriptor. Also an ``opener`` for Python's ``open``.
 
     Args:
         path: the file; links are followed.
@@ -48,7 +51,7 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | No
 
 
 def check_regular(path: str | Path) -> None:
-    """Check a file that other code is going to open by name; links are followed.
+    """Checks a file that other code is going to open by name; links are followed.
 
     Raises:
         OSError: as for :func:`open_regular`, except for permissions, which are not checked.
@@ -57,7 +60,7 @@ def check_regular(path: str | Path) -> None:
 
 
 def read_regular(path: str | Path, *, dir_fd: int | None = None, most: int | None = None) -> bytes:
-    """The content of a regular file of at most ``most`` bytes.
+    """Reads a regular file of at most ``most`` bytes.
 
     Raises:
         OSError: as for :func:`open_regular`, and if the file is larger; it is not read in this case.
@@ -69,7 +72,7 @@ def read_regular(path: str | Path, *, dir_fd: int | None = None, most: int | Non
 
 
 def read_regular_text(path: str | Path, most: int) -> str | None:
-    """The UTF-8 text of a regular file; None if it has more than ``most`` characters, without reading all of them.
+    """Reads the UTF-8 text of a regular file; returns None if it has more than ``most`` characters.
 
     Raises:
         OSError: as for :func:`open_regular`.
@@ -86,3 +89,63 @@ def _check_mode(mode: int, path: str | Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, _KINDS.get(kind, "it is not a regular file"), str(path))
+
+
+if hasattr(os, "preadv"):
+
+    def read_at(handle: int, out: memoryview, offset: int) -> int:
+        """Reads a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
+        return os.preadv(handle, [out], offset)
+
+    def write_at(handle: int, data: memoryview, offset: int) -> None:
+        """Writes all of ``data`` into a file from ``offset`` on."""
+        while len(data):
+            written = os.pwrite(handle, data, offset)
+            data, offset = data[written:], offset + written
+
+else:  # Windows has no positioned reads: seek and read must be atomic
+    _SEEK_LOCK = threading.Lock()
+
+    def read_at(handle: int, out: memoryview, offset: int) -> int:
+        """Reads a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
+        with _SEEK_LOCK:
+            os.lseek(handle, offset, os.SEEK_SET)
+            data = os.read(handle, len(out))
+        out[: len(data)] = data
+        return len(data)
+
+    def write_at(handle: int, data: memoryview, offset: int) -> None:
+        """Writes all of ``data`` into a file from ``offset`` on."""
+        with _SEEK_LOCK:
+            os.lseek(handle, offset, os.SEEK_SET)
+            while len(data):
+                data = data[os.write(handle, data) :]
+
+
+def allow_more_files() -> bool:
+    """Raises the soft limit of open files (often 1,024) to the hard limit; returns whether that changed anything.
+
+    Each field of each shard is a file: 2 TB in shards of 1 GiB with targets are 4,000 files.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return False
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS reports a hard limit that it does not grant
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return soft != hard
+    return False
+
+
+def is_within(inner: Path, outer: Path) -> bool:
+    """Returns whether a resolved path is a folder or is inside it; compares inodes, so that links resolve."""
+    return any(is_same(folder, outer) for folder in (inner, *inner.parents))
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Returns whether two resolved paths are one file or folder."""
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False

@@ -1,9 +1,11 @@
 """Memory that the processes of a user share on one machine, by a key, and that is freed with the last of them.
 
 A segment is a memfd: a file of memory without a name in any folder. The size of /dev/shm does not limit it, and nothing
-of it is left over, not even after ``kill -9`` of all its holders. Each holder announces its process and descriptor by
-:mod:`mmload.runtime.kernel_names`; the next one opens ``/proc/PROCESS/fd/DESCRIPTOR``, which the kernel allows to
-processes of the same user. The kernel counts the holders: there is no server, and no file to clean up.
+of it remains, not even after ``kill -9`` of all its holders. Each holder announces its process and descriptor as an
+abstract Unix socket, which the kernel withdraws with the process; the next one opens ``/proc/PROCESS/fd/DESCRIPTOR``,
+which the kernel allows to processes of the same user. No socket is ever connected: the name is the message. Any user
+can announce any name, so a name is only a hint. The kernel counts the holders: there is no server, and no file to
+clean up.
 """
 
 from __future__ import annotations
@@ -12,30 +14,129 @@ import errno
 import hashlib
 import mmap
 import os
+import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from mmload.runtime import kernel_names
+SECONDS_TO_WAIT = 20.0
+"""Limit of :func:`exclusive_name`: its blocks take milliseconds, but a process can be stopped inside of one."""
+
+_LISTED = Path("/proc/net/unix")
+_SECONDS_BETWEEN_TRIES = 0.002
+
+_LOCKS: set[socket.socket] = set()
+"""Sockets of running :func:`exclusive_name` blocks, which a forked process must not keep."""
+
+
+def announce_name(name: str) -> int:
+    """Announces a name until the descriptor is closed, in this process and in all that were forked since.
+
+    Raises:
+        OSError: if it is announced already, or the system has no such names.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.bind(f"\0{name}")
+        return made.detach()
+
+
+def announced_names(prefix: str) -> list[str]:
+    """Returns the announced names with this prefix of the network namespace, in ascending order.
+
+    Raises:
+        OSError: if the system does not list them.
+    """
+    return sorted(_inodes(prefix))
+
+
+@contextmanager
+def exclusive_name(name: str) -> Iterator[None]:
+    """Holds a name that only one process of this user has at a time; a process that dies inside the block gives it up.
+
+    If another user holds the name, the block runs at once without it: otherwise that user could stop this process.
+
+    Raises:
+        OSError: if another process of this user holds it for :data:`SECONDS_TO_WAIT`.
+    """
+    last_try = time.monotonic() + SECONDS_TO_WAIT
+    kind = socket.AF_UNIX, socket.SOCK_DGRAM
+    with socket.socket(*kind) as contender, socket.socket(*kind) as lock:  # closed in reverse order
+        sockets = {contender, lock}
+        _LOCKS.update(sockets)  # before they have names, as another thread may fork at any time
+        try:
+            # Says where others find the lock's socket, to see that it is of this user; unique as in Segment.announce.
+            contender.bind(f"\0{name}.{os.getpid()}.{lock.fileno()}.{os.urandom(4).hex()}")
+            while not _bound(lock, name) and not _is_foreign(name):
+                if time.monotonic() > last_try:
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), name)
+                time.sleep(_SECONDS_BETWEEN_TRIES)
+            yield
+        finally:
+            _LOCKS.difference_update(sockets)
+
+
+def _inodes(prefix: str) -> dict[str, int]:
+    """Returns the announced names with this prefix and the inodes of their sockets."""
+    lines = _LISTED.read_text(encoding="ascii", errors="replace").splitlines()
+    found = (line.split(maxsplit=7)[-2:] for line in lines if f"@{prefix}" in line)
+    return {name[1:]: int(inode) for inode, name in found if name.startswith(f"@{prefix}") and inode.isdecimal()}
+
+
+def _is_foreign(name: str) -> bool:
+    """Returns whether another user holds the name of :func:`exclusive_name`; False if nobody holds it any longer."""
+    inode = _inodes(name).get(name)
+    if inode is None:
+        return False
+    for contender in announced_names(f"{name}."):
+        with suppress(OSError, ValueError):  # it has ended, or is another user's, who can announce any text
+            process, handle, _ = contender.removeprefix(f"{name}.").split(".")
+            found = os.stat(f"/proc/{int(process)}/fd/{int(handle)}")
+            if stat.S_ISSOCK(found.st_mode) and found.st_ino == inode and found.st_uid == os.geteuid():
+                return False
+    # A holder of this user withdraws the name before the other one, by which it would have been found above.
+    return _inodes(name).get(name) == inode
+
+
+def _bound(lock: socket.socket, name: str) -> bool:
+    """Binds the socket to the name; returns False if another socket has it."""
+    try:
+        lock.bind(f"\0{name}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def _after_fork() -> None:
+    """Closes locks of other threads of the parent, which this process must not hold longer than they do."""
+    while _LOCKS:
+        _LOCKS.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
 
 _NAME = "mmload"
-"""What all announced names begin with."""
+"""Prefix of all announced names."""
 
 _FORMAT = 1
-"""Part of each key: to be increased if what is stored in segments changes."""
+"""Part of each key; increase it when the content of segments changes."""
 
 _NO_EXECUTION = 0x0008  # MFD_NOEXEC_SEAL of Linux 6.3, which some systems require
 
 
 class NotSharedError(Exception):
-    """Memory cannot be shared here; the text says why."""
+    """Error of memory that cannot be shared; the text says why."""
 
 
 class _Holder(NamedTuple):
-    """Who announces a segment, and as which of its descriptors; only a hint, until :meth:`status` has checked it."""
+    """Process that announces a segment and its descriptor; only a hint, until :meth:`status` has checked it."""
 
     digest: str
     process: int
@@ -46,9 +147,9 @@ class _Holder(NamedTuple):
         return f"/proc/{self.process}/fd/{self.handle}"
 
     def status(self) -> os.stat_result | None:
-        """The status of the segment; None if there is none, or it is another user's.
+        """Returns the status of the segment; None if it does not exist or belongs to another user.
 
-        The descriptor is looked at without opening it, as it could be anything: any user can announce any name, and
+        The descriptor is examined without opening it, as it could be anything: any user can announce any name, and
         process and descriptor may have been reused.
 
         Raises:
@@ -62,7 +163,7 @@ class _Holder(NamedTuple):
             if _user_of(self.process) != os.geteuid():
                 return None
             raise NotSharedError(
-                f"process {self.process} keeps a copy, but may not be asked for it ({error.strerror})"
+                f"process {self.process} keeps a copy that this process may not open ({error.strerror})"
             ) from error
         except OSError:  # it has ended
             return None
@@ -70,7 +171,7 @@ class _Holder(NamedTuple):
 
 
 def _user_of(process: int) -> int | None:
-    """The effective user of a process; None if it has ended. The owner of its folder in /proc may be root instead."""
+    """Returns the effective user of a process; None if it has ended. Its folder in /proc may belong to root."""
     with suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("Uid:"):
@@ -82,7 +183,7 @@ class Segment:
     """Shared memory, zero where nothing was written yet; :func:`opened` makes it.
 
     Args:
-        digest: of its key.
+        digest: digest of its key.
         handle: the memfd, closed with this object.
         size: in bytes.
 
@@ -105,7 +206,7 @@ class Segment:
             close(handle)
 
     def announce(self) -> None:
-        """Let others find this process's descriptor; a forked process has to call it again, before its parent ends.
+        """Announces this process's descriptor; a forked process has to call it again, before its parent ends.
 
         Raises:
             OSError: if the system refuses it.
@@ -114,14 +215,14 @@ class Segment:
         if process != self._announced_by:
             # Unique, as a forked process may still hold the name of an earlier segment with the same numbers.
             own = os.urandom(4).hex()
-            name = kernel_names.announce(f"{_prefix(self._digest)}{process}.{self._handles[0]}.{own}")
+            name = announce_name(f"{_prefix(self._digest)}{process}.{self._handles[0]}.{own}")
             for parents in self._handles[1:]:
                 os.close(parents)
             self._handles[1:] = [name]
             self._announced_by = process
 
     def write(self, data: memoryview, offset: int) -> None:
-        """Write bytes.
+        """Writes bytes at an offset.
 
         Raises:
             OSError: if there is no memory left, where writing through :attr:`memory` would end the process.
@@ -131,30 +232,30 @@ class Segment:
             done += os.pwrite(self._handles[0], data[done:] if done else data, offset + done)
 
     def others(self) -> list[int]:
-        """The numbers of the other processes that hold this segment now, in ascending order."""
+        """Returns the numbers of the other processes that hold this segment, in ascending order."""
         own, found = os.fstat(self._handles[0]), set()
         with suppress(OSError, NotSharedError):
-            for one in _announced(self._digest):
+            for one in _announced_holders(self._digest):
                 status = one.status()
                 if status is not None and os.path.samestat(status, own):
                     found.add(one.process)
         return sorted(found - {os.getpid()})
 
 
-def opened(key: str, size: int) -> Segment:
-    """The segment of this key that processes of this user hold; a new one, if none does.
+def open_segment(key: str, size: int) -> Segment:
+    """Opens the segment of this key that processes of this user hold, or creates one.
 
     Args:
-        key: what is stored in it, and how. Equal keys must mean equal bytes wherever any are written.
-        size: in bytes.
+        key: identifies what is stored, and how. Equal keys must mean equal bytes wherever any are written.
+        size: bytes.
 
     Raises:
         NotSharedError: if memory cannot be shared here.
     """
-    refuse_unshared()
+    check_shareable()
     digest = _digest(key, size)
     try:
-        with kernel_names.exclusively(f"{_prefix(digest)}lock"):
+        with exclusive_name(f"{_prefix(digest)}lock"):
             handle = _held_already(digest, size)
             return Segment(digest, _created(digest, size) if handle is None else handle, size)
     except (OSError, ValueError, OverflowError) as error:  # mmap raises all three
@@ -162,32 +263,32 @@ def opened(key: str, size: int) -> Segment:
 
 
 def holders(key: str, size: int) -> list[int]:
-    """The numbers of the processes that hold the segment of this key now, in ascending order.
+    """Returns the numbers of the processes that hold the segment of this key, in ascending order.
 
     Raises:
         NotSharedError: if memory cannot be shared here.
     """
-    refuse_unshared()
+    check_shareable()
     try:
-        return sorted({one.process for one in _announced(_digest(key, size)) if one.status() is not None})
+        return sorted({one.process for one in _announced_holders(_digest(key, size)) if one.status() is not None})
     except OSError as error:
         raise NotSharedError(f"the system refuses it ({error.strerror})") from error
 
 
 def unfilled_bytes() -> int:
-    """Bytes that this user's segments will still take of the free memory when they are full; 0 if they are unknown."""
-    left: dict[tuple[int, int], int] = {}
+    """Returns the free memory that this user's segments will still take when they are full; 0 if unknown."""
+    missing: dict[tuple[int, int], int] = {}
     with suppress(OSError):
-        for one in _announced():
+        for one in _announced_holders():
             with suppress(NotSharedError):
                 status = one.status()
                 if status is not None:
-                    left[status.st_dev, status.st_ino] = max(0, status.st_size - status.st_blocks * 512)
-    return sum(left.values())
+                    missing[status.st_dev, status.st_ino] = max(0, status.st_size - status.st_blocks * 512)
+    return sum(missing.values())
 
 
-def refuse_unshared() -> None:
-    """Check that this system can share memory.
+def check_shareable() -> None:
+    """Checks that this system can share memory.
 
     Raises:
         NotSharedError: if it cannot.
@@ -199,13 +300,13 @@ def refuse_unshared() -> None:
 
 @cache
 def _problem() -> str:
-    """Why memory cannot be shared on this system; "" if it can. Containers may forbid any part, so each is tried."""
+    """Returns why memory cannot be shared here; "" if it can. Containers may forbid any part, so each is tried."""
     if not hasattr(os, "memfd_create"):
         return "this system cannot share memory without files"
     try:
         name = f"{_prefix('trial')}{os.getpid()}"
-        with kernel_names.exclusively(name):
-            if name not in kernel_names.announced(name):
+        with exclusive_name(name):
+            if name not in announced_names(name):
                 return "this system does not list the names of sockets"
         handle = _created("0" * 32, mmap.PAGESIZE)
         try:
@@ -222,7 +323,7 @@ def _digest(key: str, size: int) -> str:
 
 
 def _prefix(digest: str = "") -> str:
-    """The beginning of the names of a segment, or of all."""
+    """Returns the prefix of the names of a segment, or of all."""
     return f"{_NAME}.{os.geteuid()}.{digest}." if digest else f"{_NAME}.{os.geteuid()}."
 
 
@@ -230,16 +331,16 @@ def _memfd_name(digest: str) -> str:
     return f"{_NAME}.{digest}"
 
 
-def _announced(digest: str = "") -> Iterator[_Holder]:
-    """All who say that they hold the segment, or any."""
-    for name in kernel_names.announced(_prefix(digest)):
+def _announced_holders(digest: str = "") -> Iterator[_Holder]:
+    """Yields all processes that announce the segment, or any segment."""
+    for name in announced_names(_prefix(digest)):
         words = name.removeprefix(_prefix()).split(".")
         if len(words) == 4 and words[1].isdecimal() and words[2].isdecimal():
             yield _Holder(words[0], int(words[1]), int(words[2]))
 
 
 def _created(digest: str, size: int) -> int:
-    """The descriptor of a new memfd, sealed: nobody can truncate it, which would end by a signal all who read it."""
+    """Creates a memfd, sealed so that nobody can truncate it, which would kill its readers; returns the descriptor."""
     import fcntl
 
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
@@ -259,14 +360,14 @@ def _created(digest: str, size: int) -> int:
 
 
 def _held_already(digest: str, size: int) -> int | None:
-    """A descriptor of the segment that somebody holds; None if nobody does.
+    """Opens the segment that another process holds; returns None if nobody does.
 
     Raises:
         NotSharedError: if somebody does, but this process may not open it.
     """
     import fcntl
 
-    for one in _announced(digest):
+    for one in _announced_holders(digest):
         expected = one.status()
         if expected is None:
             continue

@@ -25,7 +25,7 @@ _SHIFT_0, _SHIFT_1, _SHIFT_2 = (np.uint64(shift) for shift in _SHIFTS)
 
 
 def mix_integer(number: int) -> int:
-    """The finalizer for one Python integer of any size, as an unsigned word."""
+    """Applies the finalizer to a Python integer of any size; returns an unsigned word."""
     word = number & _MASK
     word = (word ^ word >> _SHIFTS[0]) * FACTORS[0] & _MASK
     word = (word ^ word >> _SHIFTS[1]) * FACTORS[1] & _MASK
@@ -33,24 +33,24 @@ def mix_integer(number: int) -> int:
 
 
 def mix_word(word: np.uint64) -> np.uint64:
-    """The finalizer for compiled loops, which :mod:`mmload.runtime.hashing` compiles: numba takes 0.3 s to import."""
+    """Applies the finalizer in compiled loops; compiled elsewhere, as numba takes 0.3 s to import."""
     word = (word ^ (word >> _SHIFT_0)) * _FACTOR_0
     word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
     return word ^ (word >> _SHIFT_2)
 
 
 def mix_tensor(words: Tensor) -> Tensor:
-    """The finalizer for int64 tensors of any shape, with torch operations that exist on every device."""
+    """Applies the finalizer to int64 tensors of any shape, with torch operations that exist on every device."""
     words = (words ^ shift_right(words, _SHIFTS[0])) * signed(FACTORS[0])
     words = (words ^ shift_right(words, _SHIFTS[1])) * signed(FACTORS[1])
     return words ^ shift_right(words, _SHIFTS[2])
 
 
 def shift_right(words: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's own shift copies the sign bit, and the mask removes it."""
+    """Shifts words right logically: torch's own shift copies the sign bit, and the mask removes it."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def signed(number: int) -> int:
-    """The signed 64-bit integer with the low bits of a Python integer, as torch represents words."""
+    """Returns the signed 64-bit integer with the low bits of a Python integer, as torch represents words."""
     return (number + 2**63) % 2**64 - 2**63

@@ -1,6 +1,7 @@
-"""A pool of single-threaded workers: inside its threads torch uses a single intra-op thread.
+"""Pools of single-threaded workers, and how many threads this process and this rank should use.
 
-Otherwise every pool thread would start its own team of OpenMP threads, and they would compete for the cores.
+Inside the threads of a pool torch uses a single intra-op thread. Otherwise every pool thread would start its own team
+of OpenMP threads, and they would compete for the cores.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from mmload.errors import UsageError
+from mmload.errors import UsageError, counted
 from mmload.runtime import cgroup
 
 T = TypeVar("T")
@@ -26,14 +27,14 @@ MOST_THREADS = 1024
 
 
 def available_cores() -> int:
-    """Cores this process may use: its affinity mask or its cgroup's CPU quota, whichever is smaller; at least 1."""
+    """Returns the cores this process may use: the smaller of affinity mask and cgroup quota, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup.cores()
     return max(1, min(cores, round(quota)) if quota else cores)
 
 
 def check_threads(threads: int | None) -> None:
-    """Rejects an invalid number of threads; None is valid: the cores available.
+    """Checks the number of threads; None is valid and means all available cores.
 
     Raises:
         UsageError: if it is not from 1 to :data:`MOST_THREADS`.
@@ -43,7 +44,7 @@ def check_threads(threads: int | None) -> None:
 
 
 def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
-    """A pool of ``size`` threads, all started, each with torch's intra-op parallelism at 1.
+    """Returns a pool of ``size`` started threads, each with torch's intra-op parallelism at 1.
 
     ``torch.set_num_threads`` in a thread also sets the number for threads created later, so the caller's own number is
     restored once every thread has its own. A thread reads the stored number at its first parallel operation, or when
@@ -74,20 +75,53 @@ def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
 
 
 def in_threads(parts: Iterable[T], make: Callable[[T], R], threads: int | None = None) -> Iterator[R]:
-    """What ``make`` makes of each part, in order, on several threads; at most two parts a thread are ahead.
+    """Yields ``make(part)`` for each part, in order, computed by threads; at most two parts per thread are ahead.
 
     Args:
-        parts: taken in the caller's thread.
-        make: thread-safe; it releases the interpreter lock where it works.
-        threads: how many; None: the cores available.
+        parts: read in the caller's thread.
+        make: thread-safe; releases the interpreter lock for its work.
+        threads: number of threads; None: all available cores.
     """
-    count, left = threads or available_cores(), iter(parts)
+    count, remaining = threads or available_cores(), iter(parts)
     with single_op_pool(count, "mmload-parts") as pool:
-        waiting = deque(pool.submit(make, part) for part in islice(left, 2 * count))
+        waiting = deque(pool.submit(make, part) for part in islice(remaining, 2 * count))
         try:
             while waiting:
                 yield waiting.popleft().result()
-                waiting.extend(pool.submit(make, part) for part in islice(left, 1))
+                waiting.extend(pool.submit(make, part) for part in islice(remaining, 1))
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def local_ranks() -> int:
+    """Returns the number of ranks on this machine (``LOCAL_WORLD_SIZE``, set by torchrun); 1 if it is not set."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(ranks)) if ranks.isdecimal() else 1
+
+
+def threads_of_rank() -> tuple[int, str]:
+    """Returns how many threads this rank should use, so that all ranks here share the cores; and the reason.
+
+    The cores that the launcher may use, or the CPU quota of the container, are divided among the ranks. A rank that is
+    bound to some of them (``numactl``, ``taskset``) uses at most these: other ranks may be bound to the same.
+    """
+    ranks, own = local_ranks(), available_cores()
+    if ranks == 1:
+        return own, f"{counted(own, 'core')} available"
+    bound = _affinity(0) or set(range(own))
+    cores: float = len(bound | _affinity(os.getppid()))
+    quota = cgroup.cores()
+    what = counted(int(cores), "core")
+    if quota is not None and quota < cores:
+        cores, what = quota, f"a quota of {quota:g} cores"
+    binding = f", bound to {len(bound)}" if len(bound) < cores else ""
+    return max(1, min(len(bound), int(cores // ranks))), f"{what} for {ranks} ranks here{binding}"
+
+
+def _affinity(process: int) -> set[int]:
+    """Returns the cores that a process may use; empty where unknown: another user's, or not on Linux."""
+    try:
+        return os.sched_getaffinity(process) if hasattr(os, "sched_getaffinity") else set()
+    except OSError:
+        return set()

@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
-from torch import Tensor
-
-from mmload.cloud.urls import Location
 from mmload.errors import RecipeError, choices
 from mmload.records import Sample
-from mmload.sources.decode import Decoder
+from mmload.remote.urls import Location
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mmload.sources.decode import Decoder
 
 ENTRY_POINTS = "mmload.sources"
 """The entry point group that other packages name their sources in: ``mykind = "my_package.my_module:MySource"``."""
@@ -36,16 +38,16 @@ class SourceSplit(Protocol):
         """Class names by index; empty where targets are not classes."""
 
     def __len__(self) -> int:
-        """How many samples."""
+        """Returns the number of samples."""
 
     def id(self, index: int) -> str:
-        """The name of sample ``index``, independent of where the source's root is; cheap."""
+        """Returns the name of a sample, independent of where the source's root is; cheap."""
 
     def revision(self, index: int) -> str:
-        """Text that changes when the sample does (sizes, times, labels), for the source's fingerprint; cheap."""
+        """Returns text that changes when the sample does (sizes, times, labels), for the fingerprint; cheap."""
 
     def read(self, index: int) -> Sample:
-        """Sample ``index``, decoded and not yet transformed.
+        """Reads and decodes a sample; does not transform it.
 
         Raises:
             SampleError: if it cannot be read.
@@ -57,7 +59,7 @@ class HasNotes(Protocol):
     """A split with notes for the user. Any split may implement this."""
 
     def notes(self) -> tuple[str, ...]:
-        """Plain sentences for the build's summary: what was left out and why, and what looks wrong."""
+        """Returns sentences for the build's summary: what was left out and why, and what looks wrong."""
 
 
 @runtime_checkable
@@ -65,7 +67,7 @@ class Splittable(Protocol):
     """A split that can be sent to a worker process in parts; of any other split each worker gets all of it."""
 
     def part(self, samples: Sequence[int]) -> SourceSplit:
-        """A split of only these samples, in this order; picklable and no larger than they are."""
+        """Returns a split of only these samples, in this order; picklable and no larger than they are."""
 
 
 @runtime_checkable
@@ -73,7 +75,7 @@ class ReadsBlocks(Protocol):
     """A split whose samples are rows already. Any split may implement this; a build without transforms uses it."""
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows [start, stop) at once: each field of :meth:`SourceSplit.read` as a tensor [stop - start, ...]."""
+        """Returns rows [start, stop): each field of :meth:`SourceSplit.read` as a tensor [stop - start, ...]."""
 
 
 @runtime_checkable
@@ -81,7 +83,7 @@ class FetchesAhead(Protocol):
     """A split whose samples take long to come. Any split may implement this; a build says what it reads next."""
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
-        """Get these samples, which are read soon and in this order."""
+        """Starts to fetch samples that are read soon and in this order."""
 
 
 class Source(Protocol):
@@ -91,7 +93,7 @@ class Source(Protocol):
     """
 
     def splits(self) -> Mapping[str, SourceSplit]:
-        """The splits by name, in the order to build them.
+        """Returns the splits by name, in the order to build them.
 
         Raises:
             SourceError: if the source is missing, empty, or not laid out as its kind says.
@@ -102,14 +104,14 @@ class Source(Protocol):
 SourceFactory = Callable[..., Source]
 """Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
 values and raises RecipeError, but looks at no file. The root is a Path; one with an attribute ``reads_urls`` that is
-true is also called with a :class:`~mmload.cloud.urls.Location`."""
+true is also called with a :class:`~mmload.remote.urls.Location`."""
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",
     "voc": "mmload.sources.voc:VocSource",
     "cifar10": "mmload.sources.cifar:Cifar10Source",
     "cifar100": "mmload.sources.cifar:Cifar100Source",
-    "manifest": "mmload.sources.manifest:ManifestSource",
+    "list": "mmload.sources.sample_list:ListSource",
     "python": "mmload.sources.python:PythonSource",
 }
 """Kind -> factory, or ``module:attribute`` where it is imported from on first use."""
@@ -118,7 +120,7 @@ _M = TypeVar("_M", bound=SourceFactory)
 
 
 def register(kind: str) -> Callable[[_M], _M]:
-    """Decorator that adds a source: ``@register("mykind")`` on a class or function that is a :data:`SourceFactory`.
+    """Registers a source: ``@register("mykind")`` decorates a class or function that is a :data:`SourceFactory`.
 
     Raises:
         ValueError: if the kind is taken.
@@ -134,7 +136,7 @@ def register(kind: str) -> Callable[[_M], _M]:
 
 
 def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Mapping[str, Any]) -> Source:
-    """The source of this kind over ``root``.
+    """Returns a source of the given kind over ``root``.
 
     Args:
         kind: a key of :data:`SOURCES`, or an entry point's name.
@@ -164,7 +166,7 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
 
 
 def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that differ from the source's defaults; all of them if the kind is unknown."""
+    """Returns the options that differ from the source's defaults; all of them if the kind is unknown."""
     try:
         takes = inspect.signature(_factory_of(kind)).parameters
     except RecipeError:
@@ -174,7 +176,7 @@ def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _equal(value: object, default: object) -> bool:
-    """Equal with the same type: ``0 == False`` in Python, not in a recipe."""
+    """Compares value and type: ``0 == False`` in Python, not in a recipe."""
     return type(value) is type(default) and value == default
 
 

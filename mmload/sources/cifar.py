@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 from their python batches: ``cifar-10-batches-py/`` or ``cifar-100-python/``.
 
 The splits ``train`` and ``test`` are tensors in memory (180 MB) that are rows already, so a build without transforms
-takes them in bulk. Nothing in the batches is unpickled (:mod:`mmload.sources.pickles`).
+takes them in bulk. Nothing that the batches name is imported or called (:mod:`mmload.sources.pickles`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmload.errors import RecipeError, SourceError
 from mmload.records import Sample
 from mmload.runtime.regular_files import read_regular
 from mmload.sources.decode import Decoder
-from mmload.sources.links import Links, reading
+from mmload.sources.files import Links, reading
 from mmload.sources.pickles import read_plain_pickle
 
 
@@ -91,7 +91,7 @@ class _CifarSource:
         self._links = Links(root, allow_outside)
 
     def splits(self) -> Mapping[str, CifarSplit]:
-        """The splits ``train`` and ``test``.
+        """Reads the splits ``train`` and ``test``.
 
         Raises:
             SourceError: if a file is missing, is not a batch, or is a link out of the root; nothing in it is ever run.
@@ -110,7 +110,7 @@ class _CifarSource:
         return {split: self._split(folder, names, classes, odd) for split, names in self.edition.batches.items()}
 
     def _folder(self) -> Path:
-        """Where the batches are, downloaded first if that is asked for and one is missing."""
+        """Returns the folder of the batches; downloads them first if the recipe says so and one is missing."""
         wanted = [*(name for names in self.edition.batches.values() for name in names), self.edition.meta]
         inner = self.root / self.edition.folder
         for folder in (self.root, inner):
@@ -136,7 +136,7 @@ class _CifarSource:
         for name in names:
             batch, md5 = _read(folder / name)
             images, targets = _check_batch(batch, labels_key, len(classes), folder / name)
-            batches.append(Batch(name=name, md5=md5, images=images, targets=targets))
+            batches.append(BatchFile(name=name, md5=md5, images=images, targets=targets))
             odd += () if md5 == self.edition.md5[name] else (name,)
         note = f"not the original {self.edition.name}: the MD5 of {', '.join(odd)} is not the published one"
         if not sum(len(batch.targets) for batch in batches):
@@ -183,7 +183,7 @@ class Cifar100Source(_CifarSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class BatchFile:
     """One file: its name, its MD5, ``images`` uint8 [N, 3, 32, 32] and ``targets`` int64 [N]."""
 
     name: str
@@ -201,7 +201,7 @@ class CifarSplit:
         notes: for the build's summary.
     """
 
-    def __init__(self, classes: tuple[str, ...], batches: list[Batch], notes: tuple[str, ...]) -> None:
+    def __init__(self, classes: tuple[str, ...], batches: list[BatchFile], notes: tuple[str, ...]) -> None:
         self.classes = classes
         self.images = torch.cat([batch.images for batch in batches])
         self.targets = torch.cat([batch.targets for batch in batches])
@@ -213,30 +213,30 @@ class CifarSplit:
         return len(self.targets)
 
     def notes(self) -> tuple[str, ...]:
-        """Files that are not the originals."""
+        """Returns a note that names the files that are not the originals."""
         return self._notes
 
     def id(self, index: int) -> str:
-        """The batch file's name and the row in it."""
+        """Returns the batch file's name and the row in it."""
         file = bisect_right(self._starts, index) - 1
         return f"{self._files[file][0]}/{index - self._starts[file]}"
 
     def revision(self, index: int) -> str:
-        """The batch file's MD5."""
+        """Returns the batch file's MD5."""
         return self._files[bisect_right(self._starts, index) - 1][1]
 
     def read(self, index: int) -> Sample:
-        """One row: ``images`` uint8 [3, 32, 32] and ``targets`` int64 []."""
+        """Returns one row: ``images`` uint8 [3, 32, 32] and ``targets`` int64 []."""
         fields = {"images": self.images[index], "targets": self.targets[index]}
         return Sample(self.id(index), fields, (32, 32))
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows [start, stop): ``images`` uint8 [n, 3, 32, 32] and ``targets`` int64 [n]."""
+        """Returns rows [start, stop): ``images`` uint8 [n, 3, 32, 32] and ``targets`` int64 [n]."""
         return {"images": self.images[start:stop], "targets": self.targets[start:stop]}
 
 
 def _read(path: Path) -> tuple[dict[Any, Any], str]:
-    """The dict in a file, its keys as text, and the file's MD5."""
+    """Returns the dict in a file, its keys as text, and the file's MD5."""
     try:
         data = read_regular(path)
     except OSError as error:

@@ -57,13 +57,13 @@ class Bytes:
         return file
 
     def append(self, data: bytes) -> None:
-        """Append bytes."""
+        """Appends the bytes; moves them to the file when they are many."""
         self._tail += data
         if len(self._tail) >= _IN_MEMORY:
             self._to_file()
 
     def cut(self, start: int, stop: int) -> bytes:
-        """The bytes from ``start`` to ``stop``, which must exist."""
+        """Returns the bytes from ``start`` to ``stop``, which must exist."""
         if start >= self._in_file:
             return bytes(self._tail[start - self._in_file : stop - self._in_file])
         if stop > self._in_file:
@@ -114,7 +114,7 @@ class Column(ABC, Generic[T]):
 
     @abstractmethod
     def _values(self, start: int, stop: int) -> Sequence[T]:
-        """The values from ``start`` to ``stop``, which exist."""
+        """Returns the values from ``start`` to ``stop``, which exist."""
 
     def __len__(self) -> int:
         return self._count
@@ -146,12 +146,12 @@ class Numbers(Column[int]):
         self._bytes = Bytes()
 
     def append(self, number: int) -> None:
-        """Append a value."""
+        """Appends a number of 64 bits."""
         self._bytes.append(_NUMBER.pack(number))
         self._count += 1
 
     def cut(self, start: int, stop: int) -> Numbers:
-        """A copy of the values from ``start`` to ``stop``."""
+        """Returns a copy of the values from ``start`` to ``stop``."""
         part = Numbers()
         part._bytes.append(self._bytes.cut(8 * start, 8 * stop))
         part._count = stop - start
@@ -176,12 +176,12 @@ class Arrays(Column[npt.NDArray[Any]]):
         self._bytes = Bytes()
 
     def append(self, array: npt.ArrayLike) -> None:
-        """Append a value."""
+        """Appends an array of the column's shape."""
         self._bytes.append(np.asarray(array, self.dtype).tobytes())
         self._count += 1
 
     def only(self, rows: Iterable[int]) -> Arrays:
-        """A copy of these rows, in this order."""
+        """Returns a copy of these rows, in this order."""
         part = Arrays(self.dtype, self.shape)
         for row in rows:
             part.append(self[row])
@@ -201,7 +201,7 @@ class Texts(Column[str]):
         self._ends.append(0)
 
     def append(self, text: str) -> None:
-        """Add one; a lone surrogate, as in a file name that is not UTF-8, is preserved."""
+        """Appends a text; preserves a lone surrogate, as in a file name that is not UTF-8."""
         data = text.encode("utf-8", "surrogatepass")
         self._bytes.append(data)
         self._end += len(data)
@@ -209,7 +209,7 @@ class Texts(Column[str]):
         self._count += 1
 
     def cut(self, start: int, stop: int) -> Texts:
-        """A copy of the values from ``start`` to ``stop``."""
+        """Returns a copy of the values from ``start`` to ``stop``."""
         part = Texts()
         for first in range(start, stop, _RUN):
             for text in self._values(first, min(first + _RUN, stop)):

@@ -8,8 +8,11 @@ deterministic. It never opens a file by name and never resizes.
 
 from __future__ import annotations
 
+import ctypes
 import io
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,15 +20,88 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError, _imaging
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
 from torch import Tensor
 
 from mmload.errors import RecipeError
-from mmload.runtime.nvjpeg import END
-from mmload.runtime.warning_filters import Shared, warnings_suppressed
-from mmload.sources.libtiff_messages import libtiff_silenced
-from mmload.store.whole_rows import MAX_PIXELS
+from mmload.runtime import nvjpeg
+from mmload.sources.warning_filters import Shared, warnings_suppressed
+from mmload.store.variable_rows import MAX_PIXELS
+
+
+@contextmanager
+def _no_messages() -> Iterator[None]:
+    setters = _setters()
+    before = [(setter, setter(None)) for setter in setters]
+    try:
+        yield
+    finally:
+        for setter, handler in before:
+            setter(handler)
+
+
+def _setters() -> list[Any]:
+    """Returns the functions with which Pillow's libtiff sets a handler and returns the previous one.
+
+    They are looked up through Pillow's extension module. Where they are not exported (on Windows, Pillow links libtiff
+    statically) the messages stay.
+    """
+    try:
+        library = ctypes.CDLL(_imaging.__file__)
+        found = [library.TIFFSetWarningHandler, library.TIFFSetErrorHandler]
+    except (OSError, AttributeError):
+        return []
+    for setter in found:
+        setter.restype, setter.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return found
+
+
+libtiff_silenced = Shared(_no_messages)
+"""``with libtiff_silenced:`` libtiff prints nothing, in any thread."""
+
+
+CUDA_BATCH = 64
+"""The most files that are decoded at a time."""
+
+
+class CudaBatches:
+    """Batches of files from many threads: while a worker thread decodes one batch, the next one fills.
+
+    Args:
+        decode: gives each file's pixels, or None.
+    """
+
+    def __init__(self, decode: Callable[[list[bytes]], list[Tensor | None]]) -> None:
+        self._decode = decode
+        self._waiting: deque[tuple[bytes, Future[Tensor | None]]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mmload-cuda")  # starts lazily
+
+    def __call__(self, data: bytes) -> Tensor | None:
+        """Returns the pixels of one file on the device, or None; re-raises what ``decode`` raises for its batch."""
+        answer: Future[Tensor | None] = Future()
+        self._waiting.append((data, answer))
+        self._thread.submit(self._answer)
+        return answer.result()
+
+    def _answer(self) -> None:
+        """Decodes the waiting files, unless an earlier batch contained them all."""
+        batch = [self._waiting.popleft() for _ in range(min(CUDA_BATCH, len(self._waiting)))]
+        if not batch:
+            return
+        try:
+            decoded = self._decode([data for data, _ in batch])
+        except Exception as error:  # every waiting thread gets it, or it would wait forever
+            for _, answer in batch:
+                answer.set_exception(error)
+            return
+        for (_, answer), pixels in zip(batch, decoded, strict=True):
+            answer.set_result(pixels)
+
+
+in_color = CudaBatches(lambda files: nvjpeg.decode_batch(files, gray=False))
+in_gray = CudaBatches(lambda files: nvjpeg.decode_batch(files, gray=True))
+
 
 MODES = {"RGB": "RGB", "L": "Gray"}
 """Pillow's name of each mode, and libjpeg-turbo's."""
@@ -77,7 +153,7 @@ class Decoder:
             raise RecipeError(f"decode device is {self.device!r}; use {' or '.join(DEVICES)}")
 
     def __call__(self, data: bytes) -> Tensor:
-        """Decode one image file.
+        """Decodes one image file.
 
         Args:
             data: the whole file.
@@ -92,7 +168,7 @@ class Decoder:
         return self.with_origin(data)[0]
 
     def with_origin(self, data: bytes) -> tuple[Tensor, bool]:
-        """As a call, and whether the file is a JPEG of which simplejpeg makes exactly these pixels."""
+        """Decodes one image file and says whether it is a JPEG of which simplejpeg makes exactly these pixels."""
         if not data:
             raise ValueError("the file is empty")
         size = None if self.exif_orient else _size_of_jpeg(data)
@@ -103,16 +179,14 @@ class Decoder:
         return torch.from_numpy(pixels.transpose(2, 0, 1)), found is not None
 
     def _on_cuda(self, data: bytes, size: tuple[int, int]) -> Tensor | None:
-        """[C, H, W]; None if the file has no end marker (nvJPEG accepts more than libjpeg) or the device refuses it."""
-        from mmload.sources import decode_cuda
-
-        if not data.endswith(END):
+        """Returns [C, H, W]; None if the file has no end marker (nvJPEG accepts more than libjpeg) or nvJPEG fails."""
+        if not data.endswith(nvjpeg.END):
             return None
-        pixels = (decode_cuda.in_gray if self.mode == "L" else decode_cuda.in_color)(data)
+        pixels = (in_gray if self.mode == "L" else in_color)(data)
         return None if pixels is None or pixels.shape[1:] != size else pixels.cpu()
 
     def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
-        """[H, W, C]; None if libjpeg warns or fails."""
+        """Returns [H, W, C]; None if libjpeg warns or fails."""
         try:
             pixels: np.ndarray = decode_jpeg(data, MODES[self.mode])
         except ValueError:
@@ -124,7 +198,7 @@ class Decoder:
         return self.background if isinstance(self.background, tuple) else (self.background,) * 3
 
     def _with_pillow(self, data: bytes) -> np.ndarray:
-        """[H, W, C]."""
+        """Returns [H, W, C]."""
         try:
             with (
                 warnings_suppressed,
@@ -147,7 +221,7 @@ class Decoder:
         return pixels[..., None] if pixels.ndim == 2 else pixels
 
     def converted(self, image: Image.Image) -> Image.Image:
-        """A PIL image in the mode: rotated by its EXIF orientation if asked, transparent pixels over the background.
+        """Converts a PIL image to the mode, with its EXIF orientation if set and the background behind transparency.
 
         Raises:
             ValueError: if it has 32 bits a channel, whose range is unknown.
@@ -156,7 +230,7 @@ class Decoder:
         return self._flattened(rotated, image.format).convert(self.mode)
 
     def _flattened(self, image: Image.Image, kind: str | None) -> Image.Image:
-        """The image with 8 bits a channel and without transparency."""
+        """Returns the image with 8 bits a channel and without transparency."""
         image.load()
         if image.mode in _WIDE or (image.mode == "I" and kind in _WIDE_FORMATS):
             return self._narrowed(image)
@@ -168,7 +242,7 @@ class Decoder:
         return Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
 
     def _narrowed(self, image: Image.Image) -> Image.Image:
-        """16-bit gray scaled to 8 bits: round(value / 257), ``PIL.Image.convert`` clips all above 255 to white."""
+        """Scales 16-bit gray to 8 bits: round(value / 257); ``PIL.Image.convert`` clips all above 255 to white."""
         wide = np.asarray(image).astype(np.uint32)
         gray = ((wide + 128) // 257).astype(np.uint8)
         key = image.info.get("transparency")
@@ -193,12 +267,12 @@ _truncated_refused = Shared(_no_truncated_images)
 
 
 def _tuple_of(value: Any) -> Any:
-    """A list, as TOML and JSON write it, as a tuple."""
+    """Returns a list, as TOML and JSON write it, as a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
-    """Height and width of a JPEG; None for other files, CMYK, and kinds that libjpeg does not support."""
+    """Returns height and width of a JPEG; None for other files, CMYK, and kinds that libjpeg does not support."""
     try:
         height, width, colors, _ = decode_jpeg_header(data)
     except (ValueError, KeyError):  # KeyError: a subsampling that it does not know

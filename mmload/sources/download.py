@@ -10,7 +10,7 @@ from mmload.errors import SourceError
 
 
 def download_cifar(name: str, root: Path) -> None:
-    """Fetch ``CIFAR10`` or ``CIFAR100`` into ``root``; nothing of it is unpickled.
+    """Fetches ``CIFAR10`` or ``CIFAR100`` into ``root``; unpickles nothing of it.
 
     Raises:
         SourceError: if it cannot be fetched or is not what torchvision expects.
@@ -26,7 +26,7 @@ def download_cifar(name: str, root: Path) -> None:
 
 
 def download_voc(year: str, image_set: str, root: Path) -> None:
-    """Fetch the PASCAL VOC archive of a year (2007 to 2012) that has this image set into ``root``.
+    """Fetches the PASCAL VOC archive of a year (2007 to 2012) that has this image set into ``root``.
 
     Raises:
         SourceError: if there is no such archive, or as :func:`download_cifar`.

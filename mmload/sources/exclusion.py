@@ -12,14 +12,14 @@ import numpy.typing as npt
 from mmload.errors import RecipeError, choices, counted
 from mmload.records import Sample
 from mmload.sources import HasNotes, SourceSplit, Splittable
-from mmload.store.exclusion_list import Entry, listed, read_entries
+from mmload.sources.exclusion_list import Entry, listed, read_entries
 
 Excluded = Mapping[str, Sequence[str]]
 """Split -> ids of the samples to leave out."""
 
 
 def samples_of(path: str | Path, splits: Mapping[str, SourceSplit]) -> dict[str, list[str]]:
-    """The samples that a list names.
+    """Returns the ids of the samples that an exclusion list names, by split.
 
     Args:
         path: the list.
@@ -43,54 +43,59 @@ def samples_of(path: str | Path, splits: Mapping[str, SourceSplit]) -> dict[str,
     return excluded
 
 
-def without(splits: Mapping[str, SourceSplit], excluded: Excluded, *, all_there: bool) -> Mapping[str, SourceSplit]:
-    """The splits without some samples.
+def exclude_samples(
+    splits: Mapping[str, SourceSplit], excluded: Excluded, *, require_all: bool
+) -> Mapping[str, SourceSplit]:
+    """Returns the splits without the excluded samples.
 
     Args:
-        splits: the source's.
-        excluded: what to leave out.
-        all_there: whether each of these has to be in the source.
+        splits: splits of the source by name.
+        excluded: ids of the samples to remove, by split.
+        require_all: raise if an excluded id is not in the source.
 
     Raises:
-        RecipeError: if that is so and one is not; if no sample of a split is left.
+        RecipeError: if ``require_all`` is set and an id is missing, or if a split would become empty.
     """
-    if all_there:
+    if require_all:
         for name in excluded:
             if name not in splits:
                 raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
-    left: dict[str, SourceSplit] = {}
+    remaining: dict[str, SourceSplit] = {}
     for name, split in splits.items():
         names = set(excluded.get(name, ()))
         if not names:
-            left[name] = split
+            remaining[name] = split
             continue
-        kept = np.fromiter((split.id(index) not in names for index in range(len(split))), np.bool_, len(split))
-        if all_there:
-            gone = names - set(compress(map(split.id, range(len(split))), ~kept))
-            if gone:
-                raise RecipeError(f"exclude names {min(gone)!r}, which is no sample of split {name}")
-        if not kept.any():
+        keep_mask = np.fromiter((split.id(index) not in names for index in range(len(split))), np.bool_, len(split))
+        if require_all:
+            missing = names - set(compress(map(split.id, range(len(split))), ~keep_mask))
+            if missing:
+                raise RecipeError(
+                    f"exclude names {min(missing)!r}, which is no sample of split {name}; mmload where lists the names"
+                )
+        if not keep_mask.any():
             raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave one at least")
-        left[name] = _only(split, np.flatnonzero(kept))
-    return left
+        remaining[name] = _only(split, np.flatnonzero(keep_mask))
+    return remaining
 
 
 def _split_of(
     entry: Entry, found: Mapping[str, Mapping[str, str]], where: str, splits: Mapping[str, SourceSplit]
 ) -> str:
-    """The split that an entry is about."""
+    """Returns the split that an entry refers to."""
     if entry.split:
         if entry.split not in splits:
-            raise RecipeError(f"{where} is to be left out of split {entry.split!r}; the source has {choices(splits)}")
+            raise RecipeError(f"{where} names the split {entry.split!r}; the source has {choices(splits)}")
         if entry.name in found[entry.split]:
             return entry.split
         raise RecipeError(f"{where} names no sample of split {entry.split}; {_example(splits[entry.split])}")
-    having = [split for split in splits if entry.name in found[split]]
-    if len(having) == 1:
-        return having[0]
-    if having:
+    matching_splits = [split for split in splits if entry.name in found[split]]
+    if len(matching_splits) == 1:
+        return matching_splits[0]
+    if matching_splits:
         raise RecipeError(
-            f"{where} is in the splits {choices(having)}; say in a third field which is meant, a line for each"
+            f"{where} exists in the splits {choices(matching_splits)}; add the split as a third field, "
+            "one line per split"
         )
     raise RecipeError(f"{where} names no sample; {_example(next(iter(splits.values())))}")
 
@@ -100,7 +105,7 @@ def _example(split: SourceSplit) -> str:
 
 
 def _only(split: SourceSplit, kept: npt.NDArray[np.int64]) -> SourceSplit:
-    """A split with only these samples."""
+    """Returns a split with only these samples."""
     return split.part(kept.tolist()) if isinstance(split, Splittable) else _Remaining(split, kept)
 
 
@@ -124,22 +129,16 @@ class _Remaining:
         return len(self._kept)
 
     def notes(self) -> tuple[str, ...]:
-        """Those on all samples."""
+        """Returns the notes of the complete split."""
         return self._split.notes() if isinstance(self._split, HasNotes) else ()
 
     def id(self, index: int) -> str:
-        """The sample's name."""
         return self._split.id(int(self._kept[index]))
 
     def revision(self, index: int) -> str:
-        """The sample's; with the first one also that of the first of all samples, which may stand for the split."""
+        """Returns a sample's revision; the first one's includes that of the complete split's first sample."""
         own = self._split.revision(int(self._kept[index]))
         return own if index or not self._kept[0] else f"{self._split.revision(0)} {own}"
 
     def read(self, index: int) -> Sample:
-        """The sample.
-
-        Raises:
-            SampleError: if it cannot be read.
-        """
         return self._split.read(int(self._kept[index]))

@@ -1,35 +1,267 @@
-"""Reads the files of a source: checks which names may be followed, and turns a file into a tensor.
+"""Reads the files of a source, on a disk or in object storage, and decides which names and links may be followed.
 
-Names are relative to the root, with forward slashes. It lists no folder.
+Names are relative to the root, with forward slashes. It lists no class folders.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import io
 import os
 import posixpath
+import stat
 import struct
+import threading
 import zipfile
-from array import array
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.errors import RecipeError, SampleError, SourceError, UsageError
+from mmload.errors import RecipeError, RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.records import DTYPES, dtype_name
+from mmload.remote.object_store import Found, Objects
+from mmload.remote.urls import PARALLEL, Location, is_url, location
+from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
-from mmload.sources.columns import Bytes
 from mmload.sources.decode import Decoder
-from mmload.sources.remote_files import RemoteFiles
 
-_RANK = np.dtype([("stratum", "<i8"), ("high", ">u8"), ("low", ">u8")])
-_RANKED = 2**20
-"""Samples of which it is decided at a time whether they are held out; of one stratum all, if they are more."""
+MAX_AHEAD = 2 * PARALLEL
+"""Files that are on their way, or have come and were not asked for yet."""
+
+
+class RemoteFiles:
+    """The objects under a URL as files. Thread-safe; picklable: a copy connects again.
+
+    A name is relative to the URL, or a whole URL of an object anywhere.
+
+    Args:
+        place: where they lie.
+
+    Raises:
+        UsageError: if obstore is not installed.
+    """
+
+    def __init__(self, place: Location) -> None:
+        self.place = place
+        self._objects = Objects(place.url)
+        self._elsewhere: dict[str, Objects] = {}
+        self._lock = threading.Lock()
+        self._wanted: dict[str, None] = {}  # in order, and each once
+        self._coming: dict[str, Future[bytes]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteFiles, (self.place,)
+
+    def __str__(self) -> str:
+        return self.place.url
+
+    def listed(self) -> list[Found]:
+        """Lists all objects.
+
+        Raises:
+            SourceError: if there is none; RemoteError: if they cannot be listed.
+        """
+        try:
+            found = self._objects.listed()
+        except RemoteMissingError as error:
+            raise SourceError(str(error)) from error
+        if not found:
+            raise SourceError(f"no objects at {self}; check the bucket and the prefix")
+        return found
+
+    def read(self, name: str, sample: str) -> bytes:
+        """Reads a whole file.
+
+        Raises:
+            SampleError: of ``sample``, if there is no such file.
+            RemoteError: if the store cannot be read.
+        """
+        with self._lock:
+            self._wanted.pop(name, None)
+            coming = self._coming.pop(name, None)
+            self._ask()
+        try:
+            return self._get(name) if coming is None else coming.result()
+        except RemoteMissingError as error:
+            raise SampleError(sample, str(error)) from error
+
+    def fetch_ahead(self, names: Iterable[str]) -> None:
+        """Fetches files that are read soon, in this order, as many at once as :data:`MAX_AHEAD` allows."""
+        with self._lock:
+            self._wanted.update(dict.fromkeys(names))
+            self._ask()
+
+    def _ask(self) -> None:
+        """Starts requests for wanted files; the caller holds the lock."""
+        while self._wanted and len(self._coming) < MAX_AHEAD:
+            name = next(iter(self._wanted))
+            del self._wanted[name]
+            if name not in self._coming:
+                self._pool = self._pool or ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
+                self._coming[name] = self._pool.submit(self._get, name)
+
+    def _get(self, name: str) -> bytes:
+        if not is_url(name):
+            return bytes(self._objects.get(name))
+        found = location(name)
+        bucket = replace(found, prefix="").url
+        objects = self._elsewhere.get(bucket) or self._elsewhere.setdefault(bucket, Objects(bucket))
+        return bytes(objects.get(found.prefix))
+
+
+_FOLLOWED = 40
+"""The longest chain of links, as on Linux."""
+
+_CACHED = 4096
+"""Folders whose real path is cached."""
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+
+
+def is_absent(error: OSError) -> bool:
+    """Returns whether an error means that no such file exists; False for permissions or a stale NFS handle."""
+    return error.errno in _ABSENT
+
+
+MAX_DEPTH = 100
+"""Folders inside one another in a class."""
+
+
+class Links:
+    """Rules on which symbolic links below one root may be followed. It accesses no file until it is asked about one.
+
+    Args:
+        root: the source's root, which may itself be a link.
+        allow_outside: follow every link.
+
+    Raises:
+        RecipeError: if ``allow_outside`` is not a bool.
+    """
+
+    def __init__(self, root: str | Path, allow_outside: bool) -> None:
+        if not isinstance(allow_outside, bool):
+            raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
+        self.root, self.allow_outside = Path(root), allow_outside
+        self._real_paths: dict[str, str] = {}
+
+    def revision(self, path: str | Path) -> str:
+        """Returns a file's size and modification time, or ``missing``; the caller has checked its folder.
+
+        Raises:
+            SourceError: if the file is a link out of the root.
+            OSError: if the system cannot tell whether the file exists, which must not pass as ``missing``.
+        """
+        try:
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                self.check(path)
+                status = os.stat(path)
+        except ValueError:  # a name that the file system cannot represent
+            return "missing"
+        except OSError as error:
+            if not is_absent(error):
+                raise
+            return "missing"
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    def check(self, path: str | Path) -> None:
+        """Raises SourceError if a path leads out of the root, itself or by one of the folders that it names."""
+        if not self.allow_outside:
+            self._check(path, self._real_path(os.fspath(path)))
+
+    def check_folder(self, path: str | Path) -> None:
+        """Raises SourceError if a folder leads out of the root; caches real paths."""
+        if not self.allow_outside:
+            self._check(path, self._folder(os.fspath(path)))
+
+    def _check(self, path: str | Path, real: str) -> None:
+        if real != self._real and not real.startswith(os.path.join(self._real, "")):
+            raise SourceError(
+                f"{path} leads out of {self.root} by a link, to {real:.200}; to follow such links, add "
+                "--set allow_outside=true"
+            )
+
+    @lazy_property
+    def _real(self) -> str:
+        return os.path.realpath(self.root)
+
+    def _real_path(self, path: str) -> str:
+        """Returns ``os.path.realpath`` with cached folders: two system calls per file instead of one per level."""
+        for _ in range(_FOLLOWED):
+            folder, name = os.path.split(path)
+            if name in ("", ".", ".."):
+                return os.path.realpath(path)
+            folder = self._folder(folder)
+            path = os.path.join(folder, name)
+            try:
+                path = os.path.join(folder, os.readlink(path))
+            except OSError as error:  # not a link; other errors must not pass as that
+                if error.errno != errno.EINVAL and not is_absent(error):
+                    raise
+                return path
+        return path
+
+    def _folder(self, path: str) -> str:
+        real = self._real_paths.get(path)
+        if real is None:
+            if len(self._real_paths) >= _CACHED:
+                self._real_paths.clear()
+            real = self._real_paths[path] = os.path.realpath(path)
+        return real
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Returns whether an entry is a folder or a link to one; a link that leads back to itself counts as a file.
+
+    Raises:
+        OSError: if the system cannot tell: a class must not be left out because of that.
+    """
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if not is_absent(error):
+            raise
+        return False
+
+
+def walk(folder: str, above: tuple[tuple[int, int], ...], links: Links) -> Iterator[tuple[str, list[str]]]:
+    """Walks like ``os.walk`` with links followed, but never into a folder that is being walked already (``above``)."""
+    links.check_folder(folder)
+    status = os.stat(folder)
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    if len(above) > MAX_DEPTH:
+        raise SourceError(f"{folder[:200]} ... is over {MAX_DEPTH} folders deep; no class is")
+    with os.scandir(folder) as found:
+        entries = list(found)
+    yield folder, [entry.name for entry in entries if not is_folder(entry)]
+    for entry in entries:
+        if is_folder(entry):
+            yield from walk(entry.path, (*above, here), links)
+
+
+@contextmanager
+def reading(root: object) -> Iterator[None]:
+    """Turns system errors while a source is scanned (a folder that disappears, no permission) into one line.
+
+    Raises:
+        SourceError: naming the path.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"cannot read {error.filename or root} ({error.strerror or error}); fix it, or remove it"
+        ) from error
+
 
 MAX_BYTES = 2**31
 """Bytes of one file: twice what the largest image takes with 16 bits a channel and no compression."""
@@ -39,7 +271,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 
 def inner_name(name: str) -> str | None:
-    """A relative name in plain form (``a/./b//c`` is ``a/b/c``); None if it is absolute, empty or leaves its root."""
+    """Normalizes a relative name (``a/./b//c``: ``a/b/c``); None if it is absolute, empty or leaves its root."""
     if not name or "\0" in name or os.path.isabs(name) or os.path.splitdrive(name)[0]:
         return None
     plain = posixpath.normpath(name.replace(os.sep, "/"))
@@ -47,7 +279,7 @@ def inner_name(name: str) -> str | None:
 
 
 def read_bytes(root: Path | RemoteFiles, name: str, sample: str) -> bytes:
-    """The file ``root/name``.
+    """Reads the file ``root/name``.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read.
@@ -71,7 +303,7 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str) -> bytes:
 
 
 def read_image(root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str) -> Tensor:
-    """The image file ``root/name`` as uint8 [C, H, W].
+    """Reads the image file ``root/name`` as uint8 [C, H, W].
 
     Raises:
         SampleError: of ``sample``, if it cannot be read or decoded.
@@ -82,7 +314,11 @@ def read_image(root: Path | RemoteFiles, name: str, decoder: Decoder, sample: st
 def read_image_and_jpeg(
     root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str
 ) -> tuple[Tensor, bytes | None]:
-    """As :func:`read_image`, and the file itself if it is a JPEG that can stand for these pixels, else None."""
+    """Reads an image as uint8 [C, H, W], and the file itself if it is a JPEG of these pixels, else None.
+
+    Raises:
+        SampleError: of ``sample``, if it cannot be read or decoded.
+    """
     data = read_bytes(root, name, sample)
     try:
         pixels, stands = decoder.with_origin(data)
@@ -92,7 +328,7 @@ def read_image_and_jpeg(
 
 
 def local_root(files: Path | RemoteFiles) -> Path:
-    """The folder where files are read.
+    """Returns the folder where files are read.
 
     Raises:
         UsageError: if they are in object storage.
@@ -103,7 +339,7 @@ def local_root(files: Path | RemoteFiles) -> Path:
 
 
 def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
-    """The tensor in a ``.pt`` file, loaded with ``weights_only``.
+    """Reads the tensor in a ``.pt`` file, with ``weights_only``.
 
     Raises:
         SampleError: of ``sample``, if there is no plain dense tensor in it.
@@ -128,7 +364,7 @@ def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
 
 
 def _unpacked(data: bytes) -> int:
-    """Bytes that the entries of a zip archive unpack to, as its directory says; 0 of what is none.
+    """Returns the number of bytes that a zip archive says it unpacks to; 0 if the data is no archive.
 
     Those of ``torch.save`` are not compressed: together they are smaller than the file. 3 MB could unpack to 3 GB.
     """
@@ -143,63 +379,3 @@ def need_folder(root: Path, what: str) -> None:
     """Raises SourceError unless ``root`` is a folder; ``what`` says which one to give."""
     if not root.is_dir():
         raise SourceError(f"no such folder: {root}; give {what}")
-
-
-def check_fraction(fraction: object, seed: object) -> None:
-    """Raises RecipeError unless the two are what :func:`held_out` takes, or the fraction is None."""
-    if fraction is not None and (not isinstance(fraction, float) or not 0 < fraction < 1):
-        raise RecipeError(f"val_fraction is {fraction!r}; use a fraction between 0 and 1, for example 0.1")
-    if type(seed) is not int:
-        raise RecipeError(f"seed is {seed!r}; use an integer")
-
-
-def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which samples a validation split takes, the same share of every stratum.
-
-    In each stratum the samples are ranked by a hash of seed and id, and the first round(fraction x size) are taken, but
-    at least one and never all (of a single one: none). So it does not depend on the files' order.
-
-    Args:
-        samples: each one's id, and what it belongs to, usually its class.
-        fraction: in (0, 1).
-        seed: another seed draws others.
-
-    Returns:
-        bool [N].
-    """
-    numbers: dict[Hashable, int] = {}
-    ranks, sizes = Bytes(), array("q")
-    for sample, stratum in samples:
-        number = numbers.setdefault(stratum, len(numbers))
-        if number == len(sizes):
-            sizes.append(0)
-        sizes[number] += 1
-        digest = hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
-        ranks.append(number.to_bytes(8, "little") + digest)
-    taken = np.zeros(sum(sizes), np.bool_)
-    first = ranked = 0
-    for after, size in enumerate(sizes, 1):  # some strata at a time
-        ranked += size
-        if after == len(sizes) or ranked + sizes[after] > _RANKED:
-            taken[_lowest(ranks, range(first, after), fraction)] = True
-            first, ranked = after, 0
-    return taken
-
-
-def _lowest(ranks: Bytes, strata: range, fraction: float) -> npt.NDArray[np.int64]:
-    """Which samples of some strata are held out: int64 [n]."""
-    places, parts = [], []
-    for start in range(0, len(ranks), _RANKED * _RANK.itemsize):
-        stop = min(start + _RANKED * _RANK.itemsize, len(ranks))
-        part = np.frombuffer(ranks.cut(start, stop), _RANK)
-        own = np.flatnonzero((part["stratum"] >= strata.start) & (part["stratum"] < strata.stop))
-        places.append(own + start // _RANK.itemsize)
-        parts.append(part[own])
-    place, rank = np.concatenate(places), np.concatenate(parts)
-    order = np.lexsort((rank["low"], rank["high"], rank["stratum"]))
-    number = rank["stratum"][order] - strata.start
-    sizes = np.bincount(number, minlength=len(strata))
-    shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
-    first = np.cumsum(sizes) - sizes
-    held: npt.NDArray[np.int64] = place[order[np.arange(len(order)) < (first + shares)[number]]]
-    return held

@@ -11,18 +11,18 @@ Window = tuple[int, int, int, int]
 
 
 def middle(have: int, want: int) -> int:
-    """Where torchvision's center_crop starts, or (negative) what it pads before."""
+    """Returns where torchvision's center_crop starts, or (negative) what it pads before."""
     return int(round((have - want) / 2.0)) if have >= want else -((want - have) // 2)
 
 
 def is_inside(window: Window, size: tuple[int, ...]) -> bool:
-    """Whether all of it lies inside an image of (height, width)."""
+    """Returns whether a window lies completely inside an image of (height, width)."""
     top, left, height, width = window
     return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
 
 
 def seen(inside: Window, window: Window) -> Window:
-    """What a window shows of the image, from the window's corner; without height or width if nothing."""
+    """Returns the part of a window that shows the image, from the window's corner; empty if there is none."""
     top, left = max(inside[0] - window[0], 0), max(inside[1] - window[1], 0)
     bottom = min(inside[0] + inside[2] - window[0], window[2])
     right = min(inside[1] + inside[3] - window[1], window[3])
@@ -30,14 +30,14 @@ def seen(inside: Window, window: Window) -> Window:
 
 
 def scaled(inside: Window, have: Size, size: Size) -> Window:
-    """Where the image is in another size; pixels that a border reaches into are border."""
+    """Scales a window to another image size; pixels that a border reaches into count as border."""
     top, left = -(-inside[0] * size[0] // have[0]), -(-inside[1] * size[1] // have[1])
     bottom, right = ((inside[axis] + inside[axis + 2]) * size[axis] // have[axis] for axis in (0, 1))
     return top, left, max(bottom - top, 0), max(right - left, 0)
 
 
 def cut(pixels: Tensor, window: Window, fill: int) -> Tensor:
-    """The pixels [..., H, W] of a window; what is outside the image is ``fill``."""
+    """Returns the pixels [..., H, W] of a window; those outside the image are ``fill``."""
     top, left, height, width = window
     have_height, have_width = pixels.shape[-2:]
     if is_inside(window, (have_height, have_width)):

@@ -6,26 +6,148 @@ in object storage.
 
 from __future__ import annotations
 
+import os
 import posixpath
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from mmload.cloud.urls import Location
 from mmload.errors import RecipeError, SourceError, counted
 from mmload.records import Sample
+from mmload.remote.object_store import Found
+from mmload.remote.urls import Location
+from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.decode import Decoder
-from mmload.sources.files import EXTENSIONS, check_fraction, local_root, read_image_and_jpeg
-from mmload.sources.image_trees import ImageTree, LocalTree, RemoteTree
-from mmload.sources.labels import alike
-from mmload.sources.links import Links, reading
-from mmload.sources.listing import Listing, with_held_out
-from mmload.sources.remote_files import RemoteFiles
+from mmload.sources.files import (
+    EXTENSIONS,
+    Links,
+    RemoteFiles,
+    inner_name,
+    is_folder,
+    local_root,
+    need_folder,
+    read_image_and_jpeg,
+    reading,
+    walk,
+)
+from mmload.sources.labels import similar_names
+from mmload.sources.listing import Listing, check_fraction, with_held_out
 from mmload.store.manifest import is_name
+
+
+class ImageTree(Protocol):
+    """Folders of files below a root. Names are relative to it, with forward slashes; "" is the root itself."""
+
+    @property
+    def place(self) -> Path | RemoteFiles:
+        """Root where the files are read."""
+
+    def need(self, folder: str, what: str) -> None:
+        """Raises SourceError unless there is such a folder; ``what`` says which one to give."""
+
+    def folders(self, folder: str) -> list[str]:
+        """Returns the names of the folders in a folder, sorted."""
+
+    def files(self, folder: str) -> Iterator[str]:
+        """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
+
+    def revision(self, name: str) -> str:
+        """Returns text that changes when a file does."""
+
+    def display_name(self, folder: str) -> str:
+        """Returns a folder as messages show it."""
+
+
+class LocalTree:
+    """Folders on a disk.
+
+    A link to a folder above it is not followed; torchvision follows it until the path is too long.
+
+    Args:
+        root: the folder.
+        links: which links may be followed.
+    """
+
+    def __init__(self, root: Path, links: Links) -> None:
+        self.place, self._links = root, links
+
+    def need(self, folder: str, what: str) -> None:
+        """Raises SourceError unless the folder exists."""
+        need_folder(self.place / folder, what)
+
+    def folders(self, folder: str) -> list[str]:
+        """Returns the names of the folders and links to folders in a folder, sorted."""
+        with os.scandir(self.place / folder) as entries:
+            return sorted(entry.name for entry in entries if is_folder(entry))
+
+    def files(self, folder: str) -> Iterator[str]:
+        skip = len(os.path.join(self.place, ""))
+        for parent, names in sorted(walk(os.path.join(self.place, folder), (), self._links)):
+            for name in sorted(names):
+                yield os.path.join(parent, name)[skip:].replace(os.sep, "/")
+
+    def revision(self, name: str) -> str:
+        """Returns size and modification time."""
+        return self._links.revision(os.path.join(self.place, name))
+
+    def display_name(self, folder: str) -> str:
+        """Returns the path of a folder."""
+        return str(self.place / folder)
+
+
+class RemoteTree:
+    """Prefixes in object storage as folders, listed once.
+
+    Args:
+        root: its objects.
+    """
+
+    def __init__(self, root: RemoteFiles) -> None:
+        self.place = root
+
+    def need(self, folder: str, what: str) -> None:
+        """Raises SourceError unless an object lies below the prefix."""
+        if not self._below(folder):
+            raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
+
+    def folders(self, folder: str) -> list[str]:
+        """Returns the first parts of the names below a prefix that have several, sorted."""
+        skip = len(posixpath.join(folder, ""))
+        inner = (self._found[index].name[skip:].partition("/") for index in self._below(folder))
+        return sorted({name for name, slash, _ in inner if slash})
+
+    def files(self, folder: str) -> Iterator[str]:
+        yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
+
+    def revision(self, name: str) -> str:
+        """Returns size, and entity tag or time of the last change."""
+        return self._found[bisect_left(self._found, name, key=lambda found: found.name)].revision
+
+    def display_name(self, folder: str) -> str:
+        """Returns the URL of a folder."""
+        return f"{self.place}/{folder}" if folder else str(self.place)
+
+    def _below(self, folder: str) -> range:
+        """Returns the numbers of the objects below a folder."""
+        start = posixpath.join(folder, "")
+        after = f"{start[:-1]}0"  # the character that follows a slash
+        first, last = (bisect_left(self._found, name, key=lambda found: found.name) for name in (start, after))
+        return range(first, last if start else len(self._found))
+
+    @lazy_property
+    def _found(self) -> list[Found]:
+        """All objects, by name."""
+        found = self.place.listed()
+        for name, _, _ in found:
+            if inner_name(name) != name:
+                raise SourceError(f"{self.place} has an object whose name is no plain path: {name!r:.200}; rename it")
+        return sorted(found)
+
 
 UNREAD = frozenset(
     ["avif", "cr2", "cr3", "dng", "arw", "nef", "gif", "heic", "heif", "jfif", "jp2", "jpe", "jxl", "svg", "tga"]
@@ -93,7 +215,7 @@ class ImageFolderSource:
         return local_root(self._tree.place)
 
     def splits(self) -> Mapping[str, ImageFolderSplit]:
-        """The splits that are there, ``train`` first.
+        """Finds the splits, ``train`` first.
 
         Raises:
             SourceError: if there is no such folder, no class in it, no image in a class, the splits' classes differ, or
@@ -114,7 +236,7 @@ class ImageFolderSource:
         return splits if self.val_fraction is None else self._hold_out(splits, self.val_fraction)
 
     def _split_names(self) -> tuple[list[str], tuple[str, ...]]:
-        """The split folders, and a note on folders beside them."""
+        """Returns the split folders, and a note on folders beside them."""
         if self.split_folders is not None:
             for name in self.split_folders:
                 self._tree.need(name, "split_folders that are there")
@@ -128,7 +250,7 @@ class ImageFolderSource:
         return names, (f"not read beside the splits: {counted(len(beside), 'folder')} ({shown})",)
 
     def _scan(self, split: str, notes: tuple[str, ...]) -> ImageFolderSplit:
-        folder = self._tree.at(split)
+        folder = self._tree.display_name(split)
         classes = tuple(self._tree.folders(split))
         if not classes:
             raise SourceError(f"no class folders in {folder}; an ImageFolder has one subfolder of images per class")
@@ -187,40 +309,38 @@ class ImageFolderSplit:
 
     @property
     def root(self) -> Path:
-        """What sample ids are relative to; UsageError if that is no folder of this machine."""
+        """Folder that sample ids are relative to; UsageError if it is not on this machine."""
         return local_root(self._place)
 
     def only(self, files: Listing[ImageFile]) -> ImageFolderSplit:
-        """The same split with only these images."""
+        """Returns the same split with only these images."""
         return ImageFolderSplit(self._place, self.decoder, self.classes, files, self._notes)
 
     def part(self, samples: Sequence[int]) -> ImageFolderSplit:
-        """Only these images, in this order."""
         return self.only(self.files.only(samples))
 
     def __len__(self) -> int:
         return len(self.files)
 
     def notes(self) -> tuple[str, ...]:
-        """Classes without images, and folders that are not part of any split."""
+        """Returns notes on classes without images, and on folders that are not part of any split."""
         return self._notes
 
     def id(self, index: int) -> str:
-        """The image's path relative to the root, with forward slashes."""
+        """Returns the image's path relative to the root, with forward slashes."""
         name: str = self.files.column("name")[index]
         return name
 
     def revision(self, index: int) -> str:
-        """Class, size and modification time of the image's file."""
+        """Returns class, size and modification time of the image's file."""
         return f"{self.files.column('target')[index]} {self.files.column('revision')[index]}"
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
-        """See :class:`mmload.sources.FetchesAhead`."""
         if isinstance(self._place, RemoteFiles):
             self._place.fetch_ahead(map(self.id, samples))
 
     def read(self, index: int) -> Sample:
-        """The image and its class.
+        """Reads the image and its class.
 
         Returns:
             A sample with ``images`` uint8 [C, H, W] and ``targets`` int64 [].
@@ -236,11 +356,11 @@ class ImageFolderSplit:
 
 
 def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
-    """Notes on folders that are probably not classes, or one class twice; torchvision accepts all of them."""
+    """Yields notes on folders that are probably no classes, or one class twice; torchvision accepts all of them."""
     hidden = [name for name in classes if name.startswith((".", "__"))]
     if hidden:
         yield f"{', '.join(hidden[:5])} may be no class: programs name folders of their own like that"
-    yield from alike(classes)
+    yield from similar_names(classes)
 
 
 def _are_names(names: object) -> bool:
@@ -253,13 +373,14 @@ def _check_same_classes(tree: ImageTree, splits: Mapping[str, ImageFolderSplit])
         if split.classes != first.classes:
             odd = sorted(set(split.classes) ^ set(first.classes))
             raise SourceError(
-                f"{tree.at(other)} and {tree.at(name)} have different classes ({', '.join(odd[:5])}); "
+                f"{tree.display_name(other)} and {tree.display_name(name)} have different classes "
+                f"({', '.join(odd[:5])}); "
                 "give every split the same class folders, or name the splits in split_folders"
             )
 
 
 def _images(tree: ImageTree, folder: str, target: int, unread: Counter[str]) -> Iterator[ImageFile]:
-    """Images under a class folder in torchvision's order. Counts other pictures by their endings in ``unread``."""
+    """Yields images under a class folder in torchvision's order; counts other pictures by ending in ``unread``."""
     for name in tree.files(folder):
         if name.lower().endswith(EXTENSIONS):
             yield ImageFile(name, target, tree.revision(name))

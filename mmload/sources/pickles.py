@@ -1,18 +1,17 @@
-"""Reads the pickles of CIFAR's python batches without unpickling: nothing that they name is imported or called.
+"""Reads the pickles of CIFAR's python batches: nothing that they name is imported or called.
 
-It takes the bytes of a file and returns the dict in it, of ints, floats, bytes, strings, lists and numpy arrays. The
-standard library's ``pickletools.genops`` splits the instructions; the small machine below knows those that plain data
-and numpy arrays need (protocols 0 to 5, Python 2 or 3) and refuses the others by name. A global that a pickle would
-import becomes an inert :class:`_Name`; only the calls that make up an array are understood, and done here. An
-``Unpickler`` with a restricted ``find_class`` is not enough: nine bytes make it ask for a memo of 16 GB.
+It takes the bytes of a file and returns the dict in it, of ints, floats, bytes, strings, lists and numpy arrays
+(protocols 0 to 5, Python 2 or 3). The standard library's ``Unpickler`` makes them, with a ``find_class`` that imports
+nothing and knows only stand-ins for the functions that make up an array. Before that, ``pickletools.genops`` lists the
+instructions, so that those of other data are refused by name, and those that would exhaust memory, time or the C stack.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import pickletools
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,30 +19,12 @@ import numpy as np
 MAX_OPS = 20_000_000
 """More instructions than this are refused; a batch of 50,000 rows has about 250,000."""
 
-
-@dataclass(frozen=True)
-class _Name:
-    """What a pickle asks to import, as text; never imported."""
-
-    text: str
-
-
-@dataclass
-class _Dtype:
-    """A numpy dtype by its code."""
-
-    code: str
-
-
-@dataclass
-class _Blank:
-    """An array before its BUILD instruction brings shape and bytes; ``array`` is the result."""
-
-    array: np.ndarray | None = None
+MAX_TUPLES = 1000
+"""More tuples than this are refused, not counting the arguments of calls: nested ones as a key overflow the C stack."""
 
 
 def read_plain_pickle(data: bytes) -> dict[Any, Any]:
-    """The dict in a pickle of plain data. Keys and texts may be ``bytes`` or ``str``, as they were written.
+    """Returns the dict in a pickle of plain data. Keys and texts may be ``bytes`` or ``str``, as they were written.
 
     Args:
         data: the whole file.
@@ -52,191 +33,135 @@ def read_plain_pickle(data: bytes) -> dict[Any, Any]:
         ValueError: if it is broken, holds anything but plain data and integer arrays, or is no dict; the message says
             what, and for a call what it would have called.
     """
-    machine = _Machine()
     try:
-        for count, (op, argument, _) in enumerate(pickletools.genops(data)):
-            if count > MAX_OPS:
-                raise ValueError(f"it has over {MAX_OPS:,} instructions")
-            machine.step(op.name, argument)
-        result = _finished(machine.stack.pop())
-    except (IndexError, KeyError, TypeError, struct.error, OverflowError) as error:
+        _check_instructions(data)
+        result = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+        if not isinstance(result, dict):
+            raise ValueError(f"it holds a {type(result).__name__}, not a dict")
+        return {_plain_key(key): _finished(value) for key, value in result.items()}
+    except ValueError:
+        raise
+    except Exception as error:  # ``load`` may raise any for what is broken
         raise ValueError(f"it is broken ({type(error).__name__}: {error})") from error
-    if not isinstance(result, dict):
-        raise ValueError(f"it holds a {type(result).__name__}, not a dict")
-    return {key: _finished(value) for key, value in result.items()}
 
 
-class _Machine:
-    """A stack machine for the instructions of plain data; ``marks`` are the stacks below each MARK."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.marks: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
-
-    def step(self, op: str, argument: Any) -> None:
-        if op in _PUSH:
-            self.stack.append(argument)
-        elif op in _CONSTANTS:
-            self.stack.append(_CONSTANTS[op]())
-        elif op in _PUT:
-            self.memo[argument] = self.stack[-1]
-        elif op in _GET:
-            self.stack.append(self.memo[argument])
-        elif op in _DO:
-            _DO[op](self)
-        elif op in ("STRING", "BINSTRING", "SHORT_BINSTRING"):
-            self.stack.append(argument.encode("latin1"))
-        elif op == "GLOBAL":
-            self.stack.append(_Name(argument.replace(" ", ".")))
-        elif op not in ("PROTO", "FRAME", "STOP"):
-            raise ValueError(f"it has the instruction {op}, which plain data does not need; it was not run")
-
-    def pop_mark(self) -> list[Any]:
-        """What was pushed since the last MARK."""
-        items, self.stack = self.stack, self.marks.pop()
-        return items
-
-    def mark(self) -> None:
-        self.marks.append(self.stack)
-        self.stack = []
-
-    def memoize(self) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
-
-    def tuple_of(self, count: int) -> None:
-        items = [self.stack.pop() for _ in range(count)]
-        self.stack.append(tuple(reversed(items)))
-
-    def tuple_of_marked(self) -> None:
-        items = self.pop_mark()
-        self.stack.append(tuple(items))
-
-    def list_of_marked(self) -> None:
-        items = self.pop_mark()
-        self.stack.append(items)
-
-    def dict_of_marked(self) -> None:
-        items = self.pop_mark()
-        self.stack.append({})
-        self.set_items(items)
-
-    def append(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], list):
-            raise ValueError("it appends to what is no list")
-        self.stack[-1].extend(items)
-
-    def set_items(self, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if not isinstance(target, dict) or len(items) % 2:
-            raise ValueError("it sets items of what is no dict")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str | bytes | int):
-                raise ValueError(f"it has a key of type {type(key).__name__}")
-            target[key] = value
-
-    def set_item(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self.set_items([key, value])
-
-    def append_one(self) -> None:
-        self.append([self.stack.pop()])
-
-    def stack_global(self) -> None:
-        name, module = self.stack.pop(), self.stack.pop()
-        if not isinstance(name, str) or not isinstance(module, str):
-            raise ValueError("it imports what is no name")
-        self.stack.append(_Name(f"{module}.{name}"))
-
-    def reduce(self) -> None:
-        arguments, called = self.stack.pop(), self.stack.pop()
-        name = called.text if isinstance(called, _Name) else f"a {type(called).__name__}"
-        if name not in _CALLS or not isinstance(arguments, tuple):
-            raise ValueError(f"it asks to call {name[:80]}, which a CIFAR batch never does; it was not run")
-        self.stack.append(_CALLS[name](*arguments))
-
-    def build(self) -> None:
-        state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, _Blank) and isinstance(state, tuple) and len(state) == 5:
-            _, shape, dtype, fortran, data = state
-            target.array = _array(data, dtype, shape, "F" if fortran is True else "C")
-        elif not isinstance(target, _Dtype):
-            raise ValueError(f"it sets the state of a {type(target).__name__}; it was not run")
+def _check_instructions(data: bytes) -> None:
+    """Raises ValueError for instructions that plain data does not need, or that ask for more than the file holds."""
+    tuples, last = 0, ""
+    memo: dict[Any, bool] = {}  # place -> whether what is there is surely no tuple
+    for count, (op, argument, _) in enumerate(pickletools.genops(data)):  # it checks the lengths of texts and bytes
+        name = op.name
+        if name not in _ALLOWED:
+            raise ValueError(f"it has the instruction {name}, which plain data does not need; it was not run")
+        tuples += (name in _TUPLES) - (name == "REDUCE")
+        if count > MAX_OPS or tuples > MAX_TUPLES:
+            raise ValueError(f"it has over {MAX_OPS:,} instructions or {MAX_TUPLES:,} tuples")
+        if name in _PUT:
+            place: Any = len(memo) if name == "MEMOIZE" else argument
+            if place > count:  # the memo is an array: nine bytes would make it 16 GB
+                raise ValueError(f"it puts into place {place:,} of the memo, with {count:,} instructions so far")
+            memo[place] = last in _NO_TUPLE
+        elif name in _GET and not memo.get(argument):  # tuples of one tuple, many times over, take forever as a key
+            raise ValueError(f"it gets a tuple or nothing from place {argument:,} of the memo")
+        if name != "FRAME":  # may stand between a value and its PUT
+            last = name
 
 
-_PUSH = {
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE",
-    "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
+_NO_TUPLE = {
+    "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+    "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT",
+    "GLOBAL", "STACK_GLOBAL", "REDUCE",
 }  # fmt: skip
-_PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
+_TUPLES = {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+_PUT = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
 _GET = {"GET", "BINGET", "LONG_BINGET"}
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-}
-_DO: dict[str, Callable[[_Machine], None]] = {
-    "MARK": _Machine.mark,
-    "MEMOIZE": _Machine.memoize,
-    "TUPLE": _Machine.tuple_of_marked,
-    "TUPLE1": lambda machine: machine.tuple_of(1),
-    "TUPLE2": lambda machine: machine.tuple_of(2),
-    "TUPLE3": lambda machine: machine.tuple_of(3),
-    "LIST": _Machine.list_of_marked,
-    "DICT": _Machine.dict_of_marked,
-    "APPEND": _Machine.append_one,
-    "APPENDS": lambda machine: machine.append(machine.pop_mark()),
-    "SETITEM": _Machine.set_item,
-    "SETITEMS": lambda machine: machine.set_items(machine.pop_mark()),
-    "STACK_GLOBAL": _Machine.stack_global,
-    "REDUCE": _Machine.reduce,
-    "BUILD": _Machine.build,
-}
+_CHANGE = {"MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD", "PROTO", "FRAME", "STOP"}
+_ALLOWED = _NO_TUPLE | _TUPLES | _PUT | _GET | _CHANGE
+
+
+class _Unpickler(pickle.Unpickler):
+    """The standard one, which finds stand-ins only."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = f"{module}.{name}"
+        if known not in _STAND_INS:
+            raise ValueError(f"it asks to call {known[:80]}, which a CIFAR batch never does; it was not run")
+        return _STAND_INS[known]
+
+
+class _StandIn:
+    """A function in place of one that a pickle names. No pickle can change it."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: object) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("it sets the state of a function; it was not run")
+
+
+class _Dtype:
+    """A numpy dtype of integers, by its code. Its state is that of all of them."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        self.code = code.decode("latin1") if isinstance(code, bytes) else code
+        if self.code not in ("u1", "i1", "i2", "i4", "i8"):
+            raise ValueError(f"it has an array of dtype {str(self.code)[:20]!r}, not of integers")
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _Array:
+    """Parts of an array; :meth:`array` is called when all is read, as nothing can change it then."""
+
+    def __init__(self, data: object = None, dtype: object = None, shape: object = None, order: object = None) -> None:
+        self._parts = data, dtype, shape, order
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        self._parts = data, dtype, shape, "F" if fortran is True else "C"
+
+    def array(self) -> np.ndarray:
+        """Returns an array over the bytes, without a copy."""
+        data, dtype, shape, order = self._parts
+        if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
+            raise ValueError("it has an array without bytes, dtype or shape")
+        if any(type(size) is not int or size < 0 for size in shape) or order not in ("C", "F", b"C", b"F"):
+            raise ValueError("it has an array of a shape that cannot be")
+        flat: np.ndarray = np.frombuffer(data, dtype=f"<{dtype.code}")
+        return flat.reshape(shape[::-1]).transpose() if order in ("F", b"F") else flat.reshape(shape)
 
 
 def _encode(text: object, encoding: object = "") -> bytes:
-    """How Python 3 writes bytes into protocols below 3: text whose characters are the bytes."""
+    """Returns the bytes that Python 3 writes into protocols below 3 as text, a character each."""
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
         raise ValueError("it encodes what is no latin1 text")
     return text.encode("latin1")
 
 
-def _dtype(code: object, *_: object) -> _Dtype:
-    text = code.decode("latin1") if isinstance(code, bytes) else code
-    if text not in ("u1", "i1", "i2", "i4", "i8"):
-        raise ValueError(f"it has an array of dtype {str(text)[:20]!r}, not of integers")
-    return _Dtype(text)
-
-
-def _array(data: object, dtype: object, shape: object, order: object) -> np.ndarray:
-    """An array over ``data``, read-only, without a copy."""
-    if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
-        raise ValueError("it has an array without bytes, dtype or shape")
-    if any(type(size) is not int or size < 0 for size in shape) or order not in ("C", "F", b"C", b"F"):
-        raise ValueError("it has an array of a shape that cannot be")
-    flat: np.ndarray = np.frombuffer(data, dtype=f"<{dtype.code}")
-    return flat.reshape(shape[::-1]).transpose() if order in ("F", b"F") else flat.reshape(shape)
-
-
-_CALLS: dict[str, Callable[..., Any]] = {
-    "_codecs.encode": _encode,
-    "__builtin__.bytes": lambda: b"",
-    "numpy.dtype": _dtype,
-    "numpy.core.multiarray._reconstruct": lambda *_: _Blank(),
-    "numpy._core.multiarray._reconstruct": lambda *_: _Blank(),
-    "numpy.core.numeric._frombuffer": _array,
-    "numpy._core.numeric._frombuffer": _array,
+_STAND_INS = {
+    "_codecs.encode": _StandIn(_encode),
+    "__builtin__.bytes": _StandIn(lambda: b""),
+    "numpy.dtype": _StandIn(_Dtype),
+    "numpy.ndarray": _StandIn(_Array),  # an argument of _reconstruct
+    **{f"numpy.{core}.multiarray._reconstruct": _StandIn(lambda *_: _Array()) for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _StandIn(_Array) for core in ("core", "_core")},
 }
 
 
+def _plain_key(key: Any) -> str | bytes | int:
+    if not isinstance(key, str | bytes | int):
+        raise ValueError(f"it has a key of type {type(key).__name__}")
+    return key
+
+
 def _finished(value: Any) -> Any:
-    if isinstance(value, _Blank):
-        if value.array is None:
-            raise ValueError("it has an array that is never filled")
-        return value.array
-    if isinstance(value, _Name | _Dtype):
+    if isinstance(value, _StandIn | _Dtype):
         raise ValueError("it holds a name where data should be")
-    return value
+    return value.array() if isinstance(value, _Array) else value

@@ -20,7 +20,7 @@ from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import need_folder
-from mmload.sources.randomness import random_step, seeded, spread, unsteady
+from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
 from mmload.sources.schema import Schema
 from mmload.sources.values import Key
 from mmload.sources.voc_tasks import VOID
@@ -67,7 +67,7 @@ class PythonSource:
         self.arguments, self.fields, self.concurrent = arguments or {}, fields, concurrent
 
     def splits(self) -> Mapping[str, PythonSplit]:
-        """The datasets by split, each with the schema of its first sample.
+        """Returns the datasets by split, each with the schema of its first sample.
 
         Raises:
             SourceError: if the callable fails, gives no map-style dataset, or an empty one.
@@ -108,19 +108,19 @@ class PythonSource:
         size, first = _first_sample(name, dataset)
         schema = self._schema(name, dataset, size, first)
         split = PythonSplit(dataset, size, schema, self.concurrent)
-        if (index := unsteady(split.checksum, size)) is not None:
-            raise SourceError(f"split {name}: sample {index} is another one each time it is read; {_INSTEAD}")
+        if (index := find_unsteady(split.checksum, size)) is not None:
+            raise SourceError(f"split {name}: sample {index} changes each time it is read; {_INSTEAD}")
         return split
 
     def _schema(self, name: str, dataset: Any, size: int, first: Any) -> Schema:
-        """What samples become: by the first one; where fields may have any length, by all of them."""
+        """Returns the schema of the first sample; where fields may have any length, fitted to all samples."""
         try:
             schema = Schema(first, self.decoder, self.fields)
         except ValueError as error:
             raise SourceError(f"split {name}: sample 0: {error}") from error
         try:
             with seeded(0):
-                if schema.takes_any_length(_sound(dataset, spread(size), schema), first):
+                if schema.takes_any_length(_sound(dataset, spread_indices(size), schema), first):
                     schema.fit(_sound(dataset, range(size), schema))
                     schema.check_beside()
         except ValueError as error:
@@ -129,7 +129,7 @@ class PythonSource:
 
 
 def _check_kind(name: str, dataset: Any) -> None:
-    """A dataset is map-style, and applies nothing random."""
+    """Checks that a dataset is map-style and applies nothing random."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or isinstance(dataset, Mapping):
         raise SourceError(
             f"split {name} is a {type(dataset).__name__}, expected a map-style dataset, with a length and an index"
@@ -139,7 +139,7 @@ def _check_kind(name: str, dataset: Any) -> None:
 
 
 def _first_sample(name: str, dataset: Any) -> tuple[int, Any]:
-    """How many samples a dataset has, and the first one."""
+    """Returns the number of samples of a dataset, and the first one."""
     try:
         size = len(dataset)
         first = dataset[0] if size else None
@@ -177,7 +177,7 @@ class PythonSplit:
         return self.size
 
     def notes(self) -> tuple[str, ...]:
-        """The schema; and what looks wrong: images that are floats."""
+        """Returns the schema, and a note on images that are floats."""
         notes = [f"each sample: {self.schema}"]
         features = self.schema.like.get("features")
         if features is not None and len(features[1]) == 3 and features[1][0] in (1, 3):
@@ -188,11 +188,11 @@ class PythonSplit:
         return tuple(notes)
 
     def id(self, index: int) -> str:
-        """The sample's index."""
+        """Returns the sample's index as text."""
         return str(index)
 
     def revision(self, index: int) -> str:
-        """The schema and the first sample's checksum; a change in later samples is not seen."""
+        """Returns the schema and the first sample's checksum; a change in later samples stays unnoticed."""
         return f"{self.schema} {self._first}" if index == 0 else ""
 
     def _check_classes(self, fields: Mapping[str, Tensor]) -> None:
@@ -212,11 +212,11 @@ class PythonSplit:
             raise ValueError(f"{names} {int(odd[0])} is no class, they are 0 to {len(self.classes) - 1}")
 
     def checksum(self, index: int) -> int:
-        """CRC-32 of a sample's fields; SampleError as :meth:`read`."""
+        """Returns the CRC-32 of a sample's fields; raises SampleError if it cannot be read."""
         return checksum(self.read(index).fields)
 
     def read(self, index: int) -> Sample:
-        """The sample's fields, as the schema says.
+        """Reads the sample's fields, as the schema says.
 
         Raises:
             SampleError: if the dataset fails on it, or it is not as the first.
@@ -235,7 +235,7 @@ class PythonSplit:
 
 
 def _sound(dataset: Any, indices: Iterable[int], schema: Schema) -> Iterator[dict[str, Tensor]]:
-    """The samples that can be read; the build reports the others when it reads them."""
+    """Yields the samples that can be read; the build reports the others when it reads them."""
     for index in indices:
         try:
             sample = schema.raw(dataset[index])
@@ -245,7 +245,7 @@ def _sound(dataset: Any, indices: Iterable[int], schema: Schema) -> Iterator[dic
 
 
 def checksum(fields: Mapping[str, Tensor]) -> int:
-    """CRC-32 over the bytes of all fields."""
+    """Returns the CRC-32 over the bytes of all fields."""
     crc = 0
     for tensor in fields.values():
         crc = crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), crc)
@@ -253,7 +253,7 @@ def checksum(fields: Mapping[str, Tensor]) -> int:
 
 
 def class_names(dataset: Any, key: str) -> tuple[str, ...]:
-    """The class names of a dataset, or of those that a Subset or ConcatDataset is over; empty if it has none.
+    """Returns the class names of a dataset, or of those that a Subset or ConcatDataset is over; empty if it has none.
 
     Args:
         dataset: any; its ``classes``, ``class_to_idx``, or ``features`` as of Hugging Face's datasets are looked at.
@@ -274,7 +274,7 @@ def class_names(dataset: Any, key: str) -> tuple[str, ...]:
 
 
 def _own_classes(dataset: Any) -> tuple[str, ...]:
-    """By ``classes`` or ``class_to_idx``, which torchvision's datasets have; a class may have several names."""
+    """Reads ``classes`` or ``class_to_idx``, which torchvision's datasets have; a class may have several names."""
     listed = getattr(dataset, "classes", None)
     numbers = getattr(dataset, "class_to_idx", None)
     names: tuple[str, ...] = ()
@@ -290,7 +290,7 @@ def _own_classes(dataset: Any) -> tuple[str, ...]:
 
 
 def _feature_names(dataset: Any, key: str) -> tuple[str, ...]:
-    """By ``features[key].names``, which Hugging Face's datasets have; a key with dots leads into other features."""
+    """Reads ``features[key].names``, which Hugging Face's datasets have; a key with dots leads into other features."""
     feature = getattr(dataset, "features", None)
     for part in key.split("."):
         feature = getattr(feature, "feature", feature)  # of a list of them
@@ -300,7 +300,7 @@ def _feature_names(dataset: Any, key: str) -> tuple[str, ...]:
 
 
 def _same_classes(named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The classes of several datasets; SourceError if they differ, as then one number means several things."""
+    """Returns the classes of several datasets; raises SourceError if they differ."""
     (first, classes), *others = named.items()
     for name, own in others:
         if own != classes and own and classes:

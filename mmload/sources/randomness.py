@@ -40,7 +40,7 @@ _TIMES = 3
 
 
 def random_step(dataset: Any) -> str | None:
-    """The name of a random transform that a dataset applies; None if none is found.
+    """Returns the name of a random transform that a dataset applies; None if none is found.
 
     Args:
         dataset: any; wrapped ones (``Subset``, ``ConcatDataset``) are looked into.
@@ -48,13 +48,13 @@ def random_step(dataset: Any) -> str | None:
     return next((type(each).__name__ for each in _parts(dataset) if _is_random(each)), None)
 
 
-def spread(size: int) -> list[int]:
-    """Some samples from the first to the last."""
+def spread_indices(size: int) -> list[int]:
+    """Returns the numbers of some samples from the first to the last."""
     return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
 
 
-def unsteady(read: Callable[[int], int], size: int) -> int | None:
-    """The first of some samples that is another one when it is read again; None if all stay the same.
+def find_unsteady(read: Callable[[int], int], size: int) -> int | None:
+    """Returns the first of some samples that changes when it is read again; None if all stay the same.
 
     The global generators of torch, numpy and Python are seeded differently for each reading, and restored after it.
 
@@ -63,7 +63,8 @@ def unsteady(read: Callable[[int], int], size: int) -> int | None:
         size: samples of the dataset.
     """
     return next(
-        (index for index in spread(size) if len({_reading(read, index, seed) for seed in range(_TIMES)}) > 1), None
+        (index for index in spread_indices(size) if len({_reading(read, index, seed) for seed in range(_TIMES)}) > 1),
+        None,
     )
 
 
@@ -91,14 +92,18 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _parts(root: Any) -> Iterator[Any]:
-    """An object and all that :data:`_ATTRIBUTES` and lists lead to from it, each once."""
+    """Yields an object and all that :data:`_ATTRIBUTES` and lists lead to from it, each once."""
     waiting: list[Any] = [root]
-    seen: set[int] = set()
-    while waiting and len(seen) < _MOST:
+    visited: set[int] = set()
+    while waiting and len(visited) < _MOST:
         each = waiting.pop()
-        if each is None or isinstance(each, str | bytes | int | float | np.ndarray | torch.Tensor) or id(each) in seen:
+        if (
+            each is None
+            or isinstance(each, str | bytes | int | float | np.ndarray | torch.Tensor)
+            or id(each) in visited
+        ):
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         yield each
         waiting += _inner(each)
 
@@ -126,7 +131,7 @@ def _attribute(each: Any, name: str) -> Any:
 
 
 def _is_random(step: Any) -> bool:
-    """Whether a step of a known library is random."""
+    """Returns whether a step of a known library is random."""
     kind = type(step)
     if kind.__module__.partition(".")[0] not in _LIBRARIES:
         return False
@@ -142,5 +147,5 @@ def _is_random(step: Any) -> bool:
 
 
 def is_random_name(name: str) -> bool:
-    """Whether torchvision, or a library that names alike, calls a random step this."""
+    """Returns whether torchvision, or a library that names alike, uses this name for a random step."""
     return name.startswith(_RANDOM)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from mmload.records import DTYPES, FIELD_NAMES, dtype_name
 from mmload.sources.decode import Decoder
-from mmload.sources.ragged import Ragged, as_text, same_length
-from mmload.sources.values import Key, is_sequence, values_of
+from mmload.sources.values import Key, PaddedField, as_text, is_sequence, same_length, values_of
 from mmload.store.manifest import is_name
 
 ALIASES = {
@@ -35,7 +34,7 @@ _OF_ONE_SHAPE = ("images", "masks", "targets")
 
 
 class Schema:
-    """Which values of a sample become which fields, and what they must be like. Picklable, thread-safe.
+    """Mapping of a sample's values to fields, with the dtype and shape that each must have. Picklable, thread-safe.
 
     Args:
         first: the first sample.
@@ -55,35 +54,35 @@ class Schema:
         for name in self.keys:
             if not is_name(name):
                 raise ValueError(f"{name!r} is no plain field name; say which values to store in fields")
-        self.ragged = {name: self._ragged(name) for name in self._of_any_length(first)}
+        self.padded = {name: self._padded_field(name) for name in self._of_any_length(first)}
         self.like: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {}
         self.fit([self.raw(first)])
 
     def fit(self, samples: Iterable[dict[str, Tensor]]) -> None:
-        """Find the longest of each text and sequence, of samples that :meth:`raw` gave."""
+        """Finds the longest of each text and sequence, of samples that :meth:`raw` returned."""
         self.like = {}
         first: dict[str, Tensor] | None = None
         for raw in samples:
             first = first or raw
-            boxes = len(raw["boxes"]) if "boxes" in self.ragged and raw["boxes"].ndim else None
-            for name, ragged in self.ragged.items():
-                ragged.see(raw[name], None if raw[name].dtype == torch.uint8 else boxes)  # a text lies beside none
+            boxes = len(raw["boxes"]) if "boxes" in self.padded and raw["boxes"].ndim else None
+            for name, padded in self.padded.items():
+                padded.add(raw[name], None if raw[name].dtype == torch.uint8 else boxes)  # a text lies beside none
         if first is not None:
             self.like = {name: _like(name, tensor) for name, tensor in self._rows(first).items()}
 
     def takes_any_length(self, samples: Iterable[dict[str, Tensor]], first: Any) -> bool:
-        """Whether a pass over all samples is needed: some value is a text or list, or differs in length among these."""
+        """Returns whether all samples must be read first: a value is a text or list, or lengths differ among these."""
         shapes = {name: tensor.shape for name, tensor in self.raw(first).items()}
         for sample in samples:
             for name, tensor in sample.items():
-                if name in _OF_ONE_SHAPE or name in self.ragged or not tensor.ndim == len(shapes[name]) > 0:
+                if name in _OF_ONE_SHAPE or name in self.padded or not tensor.ndim == len(shapes[name]) > 0:
                     continue
                 if tensor.shape[0] != shapes[name][0] and tensor.shape[1:] == shapes[name][1:]:
-                    self.ragged[name] = self._ragged(name)
-        return bool(self.ragged)
+                    self.padded[name] = self._padded_field(name)
+        return bool(self.padded)
 
     def __call__(self, sample: Any) -> dict[str, Tensor]:
-        """The fields of a sample: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
+        """Returns the fields: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
 
         Raises:
             ValueError: if it is not as the first; says what differs.
@@ -98,13 +97,13 @@ class Schema:
         return fields
 
     def raw(self, sample: Any) -> dict[str, Tensor]:
-        """The values of a sample as tensors, of the length that they have; ValueError as for :meth:`__call__`."""
+        """Returns a sample's values as tensors of their own length; raises ValueError as :meth:`__call__` does."""
         values = values_of(sample)
         fields = {}
         for name, key in self.keys.items():
             if key not in values:
                 raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
-            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.ragged):
+            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.padded):
                 raise ValueError(f"{name} is of type str, which cannot be stored there; give numbers")
             fields[name] = _tensor(name, values[key], self.decoder)
         if self.guessed and len(values) > len(self.keys):
@@ -113,15 +112,15 @@ class Schema:
         return fields
 
     def _rows(self, raw: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The values in the shape of all rows, with the counts of those that were padded."""
-        if "boxes" in self.ragged and "labels" in raw:
+        """Pads the values to the shape of all rows and adds their counts."""
+        if "boxes" in self.padded and "labels" in raw:
             same_length("boxes and labels", [raw["boxes"], raw["labels"]])
         fields = {}
         for name, tensor in raw.items():
-            ragged = self.ragged.get(name)
-            fields[name] = tensor if ragged is None else ragged.pad(name, tensor)
-            if ragged is not None and ragged.count is not None:
-                fields[ragged.count] = torch.tensor(len(tensor) if tensor.numel() else 0)
+            padded = self.padded.get(name)
+            fields[name] = tensor if padded is None else padded.pad(name, tensor)
+            if padded is not None and padded.count is not None:
+                fields[padded.count] = torch.tensor(len(tensor) if tensor.numel() else 0)
         return fields
 
     def _of_any_length(self, first: Any) -> list[str]:
@@ -132,19 +131,19 @@ class Schema:
             return [name for name in dict.fromkeys(found) if name not in (*_OF_ONE_SHAPE, *of_boxes)]
         return [name for name in dict.fromkeys([*found, *of_boxes]) if name not in _OF_ONE_SHAPE]
 
-    def _ragged(self, name: str) -> Ragged:
-        """How a field of any length is stored; boxes and labels share a count, as everywhere in mmload."""
+    def _padded_field(self, name: str) -> PaddedField:
+        """Returns how a field of any length is stored; boxes and labels share a count, as everywhere in mmload."""
         if "boxes" in self.keys and name == "labels":
-            return Ragged(count=None, fill=-1)
+            return PaddedField(count=None, fill=-1)
         count = "counts" if name == "boxes" else f"{name}_count"
         if count in self.keys or not is_name(count):
             raise ValueError(f"{name} needs the field {count} for its length; give {name} another name in fields")
-        return Ragged(count=count)
+        return PaddedField(count=count)
 
     def check_beside(self) -> None:
-        """After a pass over all samples: raises ValueError if a field has a value for each box, as ``area`` has."""
-        for name, ragged in self.ragged.items():
-            if "boxes" in self.ragged and name not in ("boxes", "labels") and ragged.beside:
+        """Raises ValueError if, over all samples, a field has a value for each box, as ``area`` has."""
+        for name, padded in self.padded.items():
+            if "boxes" in self.padded and name not in ("boxes", "labels") and padded.beside:
                 raise ValueError(
                     f"{name} has a value for each box, and a transform that drops boxes would part them; name those to "
                     f"store in fields, without {name}"
@@ -155,7 +154,7 @@ class Schema:
 
 
 def _guess(first: Any) -> dict[str, Key]:
-    """Field -> key, by the values' names or, in a tuple, by what they are and where."""
+    """Maps fields to keys, by the values' names or, in a tuple, by their kind and position."""
     keys: dict[str, Key] = {}
     values = values_of(first)
     for key, value in values.items():
@@ -169,7 +168,7 @@ def _guess(first: Any) -> dict[str, Key]:
 
 
 def _named(key: str, taken: Mapping[str, Key]) -> str:
-    """The field of a named value: its own name, and where that is taken by another, with what it lies in before it."""
+    """Returns the field of a named value: its own name, prefixed by the names around it where that is taken."""
     outer, _, leaf = key.rpartition(".")
     whole = key.replace(".", "_")
     if leaf.isdigit():
@@ -181,7 +180,7 @@ def _named(key: str, taken: Mapping[str, Key]) -> str:
 
 
 def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
-    """The field of a tuple's value: an image, then its mask or target, then features; else its position."""
+    """Returns the field of a tuple's value: an image, then its mask or target, then features; else its position."""
     if isinstance(value, str):
         guess = "text"
     elif _is_image(value):
@@ -219,7 +218,7 @@ def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
 
 
 def _image(value: Any) -> Tensor:
-    """Pixels as uint8 [C, H, W]; values of other dtypes as they are."""
+    """Returns pixels as uint8 [C, H, W]; values of other dtypes unchanged."""
     if isinstance(value, np.ndarray) and value.dtype == np.uint8:
         return _in_order(value, _pixels(value), "an array [H, W, C]")
     tensor = _plain("images", value)
@@ -259,14 +258,14 @@ def _of_sequence(name: str, value: Any) -> Tensor:
 
 
 def _of_8_bits(name: str, image: Image.Image) -> Image.Image:
-    """Pillow cuts larger values at 255 when it converts them, and fractions to 0: nearly all white, or black."""
+    """Refuses images over 8 bits, which Pillow would cut at 255 (fractions at 0): nearly all white, or black."""
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"{name} is a PIL image of mode {image.mode}, over 8 bits; scale it to 8 bits in the dataset")
     return image
 
 
 def _in_order(value: Any, pixels: Tensor, habit: str) -> Tensor:
-    """``pixels`` [C, H, W]; ValueError if the channels of what was given seem to be at its other end."""
+    """Returns ``pixels`` [C, H, W]; raises ValueError if the channels of ``value`` seem to be at its other end."""
     other = 2 if habit.endswith("H, W]") else 1
     if pixels.ndim == 3 and pixels.shape[0] not in _CHANNELS and pixels.shape[other] in _CHANNELS:
         raise ValueError(f"images is {list(value.shape)}, and {habit} is expected; transpose it in the dataset")
@@ -274,7 +273,7 @@ def _in_order(value: Any, pixels: Tensor, habit: str) -> Tensor:
 
 
 def _check_boxes(raw: Mapping[str, Tensor]) -> None:
-    """Boxes are corners inside of the image, and not, say, a corner with a width and a height."""
+    """Checks that boxes are corners inside the image, and not, say, a corner with a width and a height."""
     boxes, images = raw.get("boxes"), raw.get("images")
     if boxes is None or images is None or boxes.shape[1:] != (4,) or not len(boxes):
         return
@@ -292,7 +291,7 @@ def _check_boxes(raw: Mapping[str, Tensor]) -> None:
 
 
 def _pixels(array: np.ndarray) -> Tensor:
-    """[H, W] or [H, W, C], as arrays of pixels are by habit -> [C, H, W]."""
+    """Converts an array [H, W] or [H, W, C] to a tensor [C, H, W]."""
     pixels = torch.from_numpy(np.array(array))
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
 
@@ -306,7 +305,7 @@ def _mask(image: Image.Image) -> Tensor:
 
 
 def _class_numbers(tensor: Tensor) -> Tensor:
-    """A mask [H, W] or [1, H, W] as [H, W]; ValueError if it has fractions, or is a mask for each object."""
+    """Returns a mask [H, W] or [1, H, W] as [H, W]; raises ValueError for fractions, or a mask for each object."""
     if tensor.dtype not in (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64):
         raise ValueError(f"masks is {tensor.dtype}, expected class numbers; give uint8")
     if tensor.ndim == 3 and tensor.shape[0] == 1:
@@ -317,7 +316,7 @@ def _class_numbers(tensor: Tensor) -> Tensor:
 
 
 def _like(name: str, tensor: Tensor) -> tuple[torch.dtype, tuple[int | None, ...]]:
-    """Its dtype and shape; the height and width of images and masks, which transforms may make equal, are None."""
+    """Returns dtype and shape; height and width of images and masks, which transforms may make equal, are None."""
     shape: tuple[int | None, ...] = tuple(tensor.shape)
     if name in ("images", "masks") and len(shape) >= 2:
         shape = (*shape[:-2], None, None)

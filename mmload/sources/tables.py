@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TextIO
 
-from mmload.cloud.urls import Location
 from mmload.errors import SourceError
+from mmload.remote.urls import Location
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.columns import Numbers, Texts
 
@@ -27,7 +27,7 @@ MAX_NUMBER = 3e38
 COLUMNS = ("path", "label", "split", "id")
 
 
-class Row(NamedTuple):
+class ListRow(NamedTuple):
     """One sample: its file, its label, its split (None: not in the list), its id, and its list and line."""
 
     path: str
@@ -53,7 +53,7 @@ class Labels:
         self._kinds = bytearray()
 
     def append(self, label: Label) -> None:
-        """Append a label."""
+        """Appends a label."""
         self._texts.append(label if isinstance(label, str) else json.dumps(label))
         self._kinds.append(self._KINDS.index(type(label)))
 
@@ -71,18 +71,18 @@ class Labels:
         return (self[index] for index in range(len(self)))
 
     def kinds(self) -> set[type]:
-        """The types that occur."""
+        """Returns the types that occur."""
         return {self._KINDS[kind] for kind in set(self._kinds)}
 
 
 class Table:
-    """The rows of a list by number, stored by column: a list of :class:`Row` takes 400 bytes each. Append-only.
+    """The rows of a list by number, stored by column: a list of :class:`ListRow` takes 400 bytes each. Append-only.
 
     Args:
         rows: the first rows, all of one list.
     """
 
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
+    def __init__(self, rows: Iterable[ListRow] = ()) -> None:
         self.labels = Labels()
         self._paths, self._ids = Texts(), Texts()
         self._lines, self._splits = Numbers(), Numbers()
@@ -92,8 +92,8 @@ class Table:
         for row in rows:
             self.append(row)
 
-    def append(self, row: Row) -> None:
-        """Append a row. An empty id counts as none."""
+    def append(self, row: ListRow) -> None:
+        """Appends a row. An empty id counts as none."""
         self.labels.append(row.label)
         self._paths.append(row.path)
         self._ids.append(row.id or "")
@@ -107,16 +107,16 @@ class Table:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> ListRow:
         path, label, sample = self._paths[index], self.labels[index], self._ids[index] or None
-        return Row(path, label, self._names[self._splits[index]], sample, self._list, self._lines[index])
+        return ListRow(path, label, self._names[self._splits[index]], sample, self._list, self._lines[index])
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ListRow]:
         return (self[index] for index in range(len(self)))
 
 
 def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes | None = None) -> Table:
-    """The rows of a list, in its order.
+    """Reads the rows of a list, in its order.
 
     Args:
         path: ``.csv``, ``.jsonl`` or ``.ndjson`` with the columns path and label, and perhaps split and id; or
@@ -145,7 +145,7 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
     return rows
 
 
-def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
+def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
     reader = csv.reader(file, strict=True)
     try:
         header = next(reader, [])
@@ -167,7 +167,7 @@ def _cell(cell: str) -> str | None:
     return cell.strip() or None
 
 
-def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
+def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
     for number, line in enumerate(file, 1):
         if line.strip():
             where = f"{path}, line {number}"
@@ -178,12 +178,12 @@ def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without duplicate keys; Python's own reader would silently keep the last of them."""
+    """Returns a JSON object without duplicate keys; Python's own reader would silently keep the last of them."""
     unique = dict(pairs)
     if len(unique) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r:.60} is there twice; give every one once")
+        earlier: set[str] = set()
+        twice = next(key for key, _ in pairs if key in earlier or earlier.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r:.60} occurs twice; give each key once")
     return unique
 
 
@@ -197,7 +197,7 @@ def _json(text: str, where: str) -> Any:
         raise SourceError(f"{where} is not JSON ({error})") from error
 
 
-def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, line: int) -> Row:
+def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, line: int) -> ListRow:
     path, label, split, sample = (record.get(columns.get(name, name)) for name in COLUMNS)
     where = f"{source}, line {line}"
     if not isinstance(path, str) or not path:
@@ -210,11 +210,11 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
         raise SourceError(f"{where}: id is {sample!r:.60}, expected text")
     _check_texts(where, path, label, split, sample)
     checked = _label(label, f"{where} ({columns.get('label', 'label')})")
-    return Row(path, checked, split, None if sample is None else str(sample), source, line)
+    return ListRow(path, checked, split, None if sample is None else str(sample), source, line)
 
 
 def _check_texts(where: str, *values: object) -> None:
-    """Refuse lone surrogates, which JSON can express but no file name has; bytes of non-UTF-8 file names may pass."""
+    """Refuses lone surrogates, which JSON can express but no file name has; bytes of non-UTF-8 file names may pass."""
     for text in values:
         if isinstance(text, str) and not text.isascii():
             try:
@@ -236,7 +236,7 @@ def _label(label: object, where: str) -> Label:
     raise SourceError(f"{where}: label is {got}, expected a class, a number or a list of numbers")
 
 
-def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
+def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
     body = _json(file.read(), path)
     partition, labels = (body.get(key) if isinstance(body, dict) else None for key in ("partition", "labels"))
     if not isinstance(partition, dict) or not isinstance(labels, dict):
@@ -249,4 +249,4 @@ def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[Row]:
             if not isinstance(sample, str | int) or str(sample) not in labels:
                 raise SourceError(f"{where} has no label")
             _check_texts(where, sample, labels[str(sample)], split)
-            yield Row(str(sample), _label(labels[str(sample)], where), split, str(sample), path)
+            yield ListRow(str(sample), _label(labels[str(sample)], where), split, str(sample), path)

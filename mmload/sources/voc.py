@@ -15,9 +15,16 @@ from typing import Any
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import need_folder, read_bytes, read_image_and_jpeg
-from mmload.sources.links import Links, reading
-from mmload.sources.voc_devkit import default_sets, find_years, is_stem, located, read_list
+from mmload.sources.files import Links, need_folder, read_bytes, read_image_and_jpeg, reading
+from mmload.sources.voc_devkit import (
+    VocAnnotation,
+    default_sets,
+    find_years,
+    is_stem,
+    locate_lists,
+    parse_annotation,
+    read_list,
+)
 from mmload.sources.voc_tasks import (
     VOID,
     Classification,
@@ -28,7 +35,6 @@ from mmload.sources.voc_tasks import (
     VocTask,
     read_mask,
 )
-from mmload.sources.voc_xml import VocAnnotation, parse_annotation
 from mmload.store.manifest import is_name
 
 PASCAL = (
@@ -98,7 +104,7 @@ class VocSource:
         self._links = Links(root, allow_outside)
 
     def splits(self) -> Mapping[str, VocSplit]:
-        """The splits in the order of ``image_set``.
+        """Returns the splits in the order of ``image_set``.
 
         Raises:
             SourceError: if a folder or a list is missing, no image is left, or a link leads out of the root.
@@ -117,7 +123,7 @@ class VocSource:
         return splits
 
     def _found(self, lists: str) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
-        """The folder that holds the years, and (year folder, list) of each split; downloads what is missing."""
+        """Returns the devkit and the (year folder, list) pairs of each split; downloads what is missing."""
         if self.download and self.root.parent.is_dir():
             self.root.mkdir(exist_ok=True)
         need_folder(self.root, "a VOCdevkit, or the folder around it")
@@ -137,7 +143,7 @@ class VocSource:
             if year not in years:
                 raise SourceError(f"{devkit} has no year {year!r}; it has {', '.join(years)}")
         sets = self.image_set or default_sets([devkit / years[year] for year in chosen], lists)
-        return devkit, {name: located(entries, chosen, years) for name, entries in sets.items()}
+        return devkit, {name: locate_lists(entries, chosen, years) for name, entries in sets.items()}
 
     def _fetch(self, years: Mapping[str, str], lists: str) -> None:
         from mmload.sources.download import download_voc
@@ -209,30 +215,29 @@ class VocSplit:
         return self.task.classes
 
     def part(self, samples: Sequence[int]) -> VocSplit:
-        """Only these images, in this order."""
         return VocSplit(self.root, self.decoder, self.task, [self.items[index] for index in samples], self._notes)
 
     def __len__(self) -> int:
         return len(self.items)
 
     def notes(self) -> tuple[str, ...]:
-        """How many images were left out, and why."""
+        """Returns how many images were left out, and why."""
         return self._notes
 
     def add_note(self, note: str) -> None:
-        """Add a note."""
+        """Adds a note for the summary of a build."""
         self._notes = (*self._notes, note)
 
     def id(self, index: int) -> str:
-        """The image's path relative to the devkit, ``VOC2007/JPEGImages/000005.jpg``."""
+        """Returns the image's path relative to the devkit, ``VOC2007/JPEGImages/000005.jpg``."""
         return self.items[index].image
 
     def revision(self, index: int) -> str:
-        """Sizes and times of the image, its annotation and its mask."""
+        """Returns sizes and times of the image, its annotation and its mask."""
         return self.items[index].revision
 
     def read(self, index: int) -> Sample:
-        """The image as ``images`` uint8 [C, H, W], and the task's fields.
+        """Reads the image as ``images`` uint8 [C, H, W], and the task's fields.
 
         Raises:
             SampleError: if the image, its annotation or its mask is missing or wrong.
@@ -246,7 +251,7 @@ class VocSplit:
 
 
 def _note_doubles(splits: Mapping[str, VocSplit]) -> None:
-    """Add notes on images that are in a split twice, or in an earlier one too: validation on them proves nothing."""
+    """Adds notes on images that are in a split twice, or in an earlier split too."""
     earlier: dict[str, set[str]] = {}
     for name, split in splits.items():
         own = {item.image for item in split.items}
@@ -287,7 +292,7 @@ def _seen_classes(items: Sequence[VocItem]) -> tuple[str, ...]:
 
 
 def _numbered_classes(devkit: Path, items: Sequence[VocItem]) -> tuple[str, ...]:
-    """The background and a class for each number up to the largest in the masks, which do not name their classes."""
+    """Returns the background and a class per number up to the largest in the masks, which do not name their classes."""
     largest = 0
     for item in items:
         with suppress(SampleError):  # raised again when the sample is read
@@ -297,7 +302,7 @@ def _numbered_classes(devkit: Path, items: Sequence[VocItem]) -> tuple[str, ...]
 
 
 def _checked_sets(image_set: Any) -> dict[str, list[str]] | None:
-    """``image_set`` in its long form."""
+    """Checks ``image_set`` and returns it in its long form."""
     if image_set is None:
         return None
     names = image_set if isinstance(image_set, Mapping) else _several(image_set)
@@ -310,12 +315,12 @@ def _checked_sets(image_set: Any) -> dict[str, list[str]] | None:
 
 
 def _several(names: Any) -> list[Any]:
-    """A name or a list of names as a list; none of what is neither."""
+    """Returns a name or a list of names as a list; an empty list for anything else."""
     return [names] if isinstance(names, str) else list(names) if isinstance(names, list | tuple) else []
 
 
 def _is_background(name: object) -> bool:
-    """Whether a class is the background, in upper or lower case."""
+    """Returns whether a class is the background, in upper or lower case."""
     return isinstance(name, str) and name.lower() == BACKGROUND
 
 

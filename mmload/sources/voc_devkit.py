@@ -1,19 +1,22 @@
-"""Finds the folders and lists of a VOCdevkit: its years, the lists of a split, and the images of a list.
+"""Finds the folders and lists of a VOCdevkit (years, lists of a split, images of a list) and parses annotations.
 
-It opens no image and no XML.
+Document types are refused, so there are no entities to expand and nothing to fetch. It opens no image.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
+from xml.parsers import expat
 
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import read_regular
 
 
 def read_list(path: Path) -> list[str]:
-    """The image names in a list of ImageSets. Of a class's list (``name 1``, ``name -1``) those that have the class.
+    """Reads the image names of a list; of a class's list (``name 1``, ``name -1``) those that have the class.
 
     Raises:
         SourceError: if it cannot be read, or a line in it is no plain name.
@@ -22,7 +25,7 @@ def read_list(path: Path) -> list[str]:
         lines = read_regular(path).decode("utf-8").splitlines()
     except OSError as error:
         lists = sorted(other.stem for other in path.parent.glob("*.txt"))
-        raise SourceError(f"cannot read the list {path} ({error.strerror}); there are {', '.join(lists)}") from error
+        raise SourceError(f"cannot read the list {path} ({error.strerror}); choose from {', '.join(lists)}") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"the list {path} is not UTF-8 text") from error
     listed = (_listed_name(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
@@ -30,7 +33,7 @@ def read_list(path: Path) -> list[str]:
 
 
 def _listed_name(line: str, where: str) -> str:
-    """The image name in a line of a list, "" if there is none or the image does not have the list's class."""
+    """Returns the image name in a line, "" if there is none or the image does not have the list's class."""
     name, *flag = line.split() or [""]
     if len(flag) > 1 or (flag and flag[0] not in ("-1", "0", "1")):
         raise SourceError(f"{where}: {line[:60]!r} is no image name")
@@ -40,12 +43,12 @@ def _listed_name(line: str, where: str) -> str:
 
 
 def is_stem(name: str) -> bool:
-    """Whether this is a file name without a folder."""
+    """Returns whether a text is a file name without a folder."""
     return not set(name) & set("/\\\0") and name not in ("", ".", "..")
 
 
 def find_years(root: Path) -> tuple[Path, dict[str, str]]:
-    """The folder that holds the year folders, and year -> folder name."""
+    """Returns the folder that holds the year folders, and year -> folder name."""
     if _is_year(root):
         resolved = root.resolve()
         return resolved.parent, {resolved.name.removeprefix("VOC"): resolved.name}
@@ -62,28 +65,149 @@ def _is_year(folder: Path) -> bool:
 
 
 def default_sets(folders: list[Path], lists: str) -> dict[str, list[str]]:
-    """Split -> ``year/list`` entries: train, val and test as far as they are there, else trainval as train."""
+    """Maps each split to ``year/list`` entries: train, val and test if they exist, else trainval as train."""
 
-    def having(name: str) -> list[str]:
-        there = [folder for folder in folders if (folder / "ImageSets" / lists / f"{name}.txt").is_file()]
-        return [f"{folder.name.removeprefix('VOC')}/{name}" for folder in there]
+    def entries_of(name: str) -> list[str]:
+        matching = [folder for folder in folders if (folder / "ImageSets" / lists / f"{name}.txt").is_file()]
+        return [f"{folder.name.removeprefix('VOC')}/{name}" for folder in matching]
 
-    sets = {name: having(name) for name in ("train", "val", "test") if having(name)}
+    sets = {name: entries_of(name) for name in ("train", "val", "test") if entries_of(name)}
     if sets:
         return sets
-    if having("trainval"):
-        return {"train": having("trainval")}
+    if entries_of("trainval"):
+        return {"train": entries_of("trainval")}
     raise SourceError(
         f"{folders[0] / 'ImageSets' / lists} has none of train.txt, val.txt, test.txt, trainval.txt; give image_set"
     )
 
 
-def located(entries: Sequence[str], chosen: list[str], years: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(year folder, list) of each entry, which is ``year/list``, or ``list`` for every chosen year."""
+def locate_lists(entries: Sequence[str], chosen: list[str], years: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the (year folder, list) pairs of entries ``year/list``, or ``list`` for every chosen year."""
     found = []
     for entry in entries:
         only, _, name = entry.rpartition("/")
         if only and only not in years:
-            raise SourceError(f"image_set {entry!r}: there is no year {only!r}; there are {', '.join(years)}")
+            raise SourceError(f"image_set {entry!r}: there is no year {only!r}; choose from {', '.join(years)}")
         found += [(years[year], name) for year in ([only] if only else chosen)]
     return found
+
+
+MAX_BYTES = 16 * 2**20
+MAX_DEPTH = 32
+"""Limits on one annotation; PASCAL's largest is 30 KB, and 5 deep."""
+
+MAX_SIDE = 2**31
+"""Sizes of images from here on are invalid."""
+
+SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+class VocObject(NamedTuple):
+    """One object: its class's name, its difficult flag, and xmin, ymin, xmax, ymax as written (or None)."""
+
+    name: str
+    difficult: bool
+    box: tuple[float, float, float, float] | None
+
+
+class VocAnnotation(NamedTuple):
+    """Content of an annotation file.
+
+    Attributes:
+        objects: in the file's order; parts of objects (heads, hands) are left aside.
+        size: (height, width) of the image that the boxes were drawn on; None where it is missing, 0 or no number.
+    """
+
+    objects: tuple[VocObject, ...]
+    size: tuple[int, int] | None
+
+
+def parse_annotation(data: bytes) -> VocAnnotation:
+    """Returns the objects of an annotation, and the size that it gives for the image.
+
+    Args:
+        data: the whole file.
+
+    Raises:
+        ValueError: if it is not XML, has a document type (which VOC never has, and which attacks need), is no
+            annotation, or an object in it has no name or a side that is no number; the message says which.
+    """
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"the annotation has {len(data):,} bytes; over {MAX_BYTES:,} are refused")
+    reader = _Reader()
+    try:
+        reader.parser.Parse(data, True)
+    except (expat.ExpatError, LookupError) as error:  # LookupError: an unknown encoding
+        raise ValueError(f"malformed XML ({error})") from error
+    objects = tuple(_object(number, values) for number, values in enumerate(reader.objects, 1))
+    return VocAnnotation(objects, _size(reader.size))
+
+
+class _Reader:
+    """Expat's handlers; keeps the text under each object's known paths, and under ``size``."""
+
+    def __init__(self) -> None:
+        self.objects: list[dict[str, str]] = []
+        self.size: dict[str, str] = {}
+        self.path: list[str] = []
+        self.text: list[str] = []
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.StartDoctypeDeclHandler = self.doctype
+        self.parser.StartElementHandler = self.start
+        self.parser.EndElementHandler = self.end
+        self.parser.CharacterDataHandler = self.text.append
+
+    def doctype(self, *_: object) -> None:
+        raise ValueError("the XML has a document type, which VOC annotations never have; entities are refused")
+
+    def start(self, tag: str, _: object) -> None:
+        self.path.append(tag)
+        if len(self.path) > MAX_DEPTH:
+            raise ValueError(f"the XML is over {MAX_DEPTH} elements deep")
+        if self.path[0] != "annotation":
+            raise ValueError(f"the XML is a <{self.path[0][:40]}>, not an <annotation>")
+        if self.path[1:] == ["object"]:
+            self.objects.append({})
+        self.text.clear()
+
+    def end(self, _: str) -> None:
+        if len(self.path) > 2 and self.path[1] == "object":
+            self.objects[-1]["/".join(self.path[2:])] = "".join(self.text).strip()
+        if self.path[1:-1] == ["size"]:
+            self.size[self.path[-1]] = "".join(self.text).strip()
+        self.text.clear()
+        self.path.pop()
+
+
+def _object(number: int, values: dict[str, str]) -> VocObject:
+    name = values.get("name", "")
+    if not name:
+        raise ValueError(f"object {number} has no name")
+    difficult = values.get("difficult", "") or "0"
+    if difficult not in ("0", "1"):
+        raise ValueError(f"object {number} ({name}): difficult is {difficult[:40]!r}, expected 0 or 1")
+    if "bndbox" not in values:
+        return VocObject(name, difficult == "1", None)
+    xmin, ymin, xmax, ymax = (_side(number, name, side, values.get(f"bndbox/{side}", "")) for side in SIDES)
+    return VocObject(name, difficult == "1", (xmin, ymin, xmax, ymax))
+
+
+def _size(values: dict[str, str]) -> tuple[int, int] | None:
+    """Returns (height, width); None if it is unknown: many tools write 0 or nothing."""
+    try:
+        height, width = (float(values.get(side, "")) for side in ("height", "width"))
+    except ValueError:
+        return None
+    valid = all(1 <= side < MAX_SIDE and side.is_integer() for side in (height, width))
+    return (int(height), int(width)) if valid else None
+
+
+def _side(number: int, name: str, side: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"object {number} ({name}): {side} is {text[:40]!r}, expected a number")
+    return value

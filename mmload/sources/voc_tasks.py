@@ -17,14 +17,13 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from mmload.errors import SampleError
-from mmload.runtime.warning_filters import warnings_suppressed
-from mmload.sources.decode import FORMATS
+from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
+from mmload.sources.decode import FORMATS, libtiff_silenced
 from mmload.sources.files import read_bytes
-from mmload.sources.libtiff_messages import libtiff_silenced
 from mmload.sources.schema import LOSSY
-from mmload.sources.voc_xml import VocObject
-from mmload.store.losses import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
-from mmload.store.whole_rows import MAX_PIXELS
+from mmload.sources.voc_devkit import VocObject
+from mmload.sources.warning_filters import warnings_suppressed
+from mmload.store.variable_rows import MAX_PIXELS
 
 Box = tuple[float, float, float, float]
 
@@ -61,16 +60,16 @@ class VocTask(Protocol):
         """Class names by index."""
 
     def dropped(self, item: VocItem) -> str | None:
-        """Why an item is not part of the split; None if it is."""
+        """Returns why an item is not part of the split; None if it is."""
 
     def fitted(self, items: Sequence[VocItem]) -> Self:
-        """The task for a split of these items."""
+        """Returns the task for a split of these items."""
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
-        """The fields beside the image, of the image's (height, width); SampleError if they cannot be made."""
+        """Returns the fields beside an image of (height, width) ``size``; raises SampleError if they are invalid."""
 
     def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
-        """What :meth:`fields` had to leave out, by the names of :mod:`mmload.store.losses`."""
+        """Returns how much :meth:`fields` had to leave out, by names such as :data:`~mmload.records.CLIPPED`."""
 
 
 class _Fitted:
@@ -106,12 +105,12 @@ class Detection(_Fitted):
     most: int = 1
 
     def fitted(self, items: Sequence[VocItem]) -> Self:
-        """With room for the most objects that an item of the split has."""
+        """Returns the task with room for the most objects that an item of the split has."""
         counts = [len(item.objects) for item in items if not isinstance(item.objects, str)]
         return replace(self, most=max([1, *counts]))
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
-        """``boxes`` float32 [M, 4] (xyxy, 0-based, half-open), ``labels`` [M], ``difficult`` [M], ``counts`` []."""
+        """Returns ``boxes`` float32 [M, 4] (xyxy, half-open), ``labels`` [M], ``difficult`` [M], ``counts`` []."""
         objects = _objects(item)
         boxes = torch.zeros(self.most, 4)
         labels = torch.full((self.most,), -1)
@@ -126,7 +125,7 @@ class Detection(_Fitted):
         return {"boxes": boxes, "labels": labels, "difficult": difficult, "counts": torch.tensor(len(objects))}
 
     def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
-        """How many boxes ``clip_boxes`` cut, and whether the annotation gives another size than the image has."""
+        """Returns how many boxes ``clip_boxes`` cut, and whether the annotation gives another image size."""
         losses = {}
         if item.size not in (None, size):
             losses[SWAPPED_SIZE if item.size == size[::-1] else OTHER_SIZE] = 1
@@ -150,30 +149,30 @@ class Detection(_Fitted):
         return x0, y0, x1, y1
 
     def _sides(self, box: Box) -> Box:
-        """From 0, half-open."""
+        """Returns the sides counted from 0, half-open."""
         x0, y0, x1, y1 = box
         return (x0 - 1, y0 - 1, x1, y1) if self.one_based else box
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(_Fitted):
-    """Which classes are in the image, by VOC's rule: a class with only difficult objects does not count."""
+    """Multi-label classes by VOC's rule: a class with only difficult objects does not count."""
 
     classes: tuple[str, ...]
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
-        """``targets`` float32 [K], 1 for a class that is there; ``ignored`` bool [K], True where only difficult."""
+        """Returns ``targets`` float32 [K], 1 for a class in the image; ``ignored`` bool [K], 1 where only difficult."""
         targets = torch.zeros(len(self.classes))
-        seen = torch.zeros(len(self.classes), dtype=torch.bool)
+        present = torch.zeros(len(self.classes), dtype=torch.bool)
         for each in _objects(item):
             try:
                 index = _index(self.classes, each.name)
             except ValueError as error:
                 raise SampleError(item.image, str(error)) from error
-            seen[index] = True
+            present[index] = True
             if not each.difficult:
                 targets[index] = 1
-        return {"targets": targets, "ignored": seen & (targets == 0)}
+        return {"targets": targets, "ignored": present & (targets == 0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +184,7 @@ class Segmentation(_Fitted):
     annotated: ClassVar[bool] = False
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
-        """``masks`` uint8 [H, W]: class indices, 255 = void."""
+        """Returns ``masks`` uint8 [H, W]: class indices, 255 = void."""
         mask = read_mask(root, item.mask, item.image)
         if mask.shape != size:
             raise SampleError(
@@ -216,7 +215,7 @@ class SingleLabel(_Fitted):
     classes: tuple[str, ...]
 
     def dropped(self, item: VocItem) -> str | None:
-        """All but images with one object, of a class in the map; an unreadable one is kept, and fails when read."""
+        """Drops all but images with one object of a class in the map; an unreadable one fails when it is read."""
         if isinstance(item.objects, str):
             return None
         if len(item.objects) != 1:
@@ -225,13 +224,13 @@ class SingleLabel(_Fitted):
         return None if name in self.class_map else f"{name} is not in the class map"
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
-        """``targets`` int64 []."""
+        """Returns ``targets`` int64 []."""
         (only,) = _objects(item)
         return {"targets": torch.tensor(self.classes.index(self.class_map[only.name]))}
 
 
 def read_mask(root: Path, name: str, sample: str) -> Tensor:
-    """A class mask, palette or gray, as uint8 [H, W] of the indices in its file.
+    """Reads a class mask, palette or gray, as uint8 [H, W] of the indices in its file.
 
     Raises:
         SampleError: of ``sample``, if it is missing, broken, or of another kind.
@@ -253,13 +252,13 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
 
 
 def _clipped(sides: Box, size: tuple[int, int]) -> Box:
-    """Cut at the edges of an image of (height, width)."""
+    """Cuts a box at the edges of an image of (height, width)."""
     x0, y0, x1, y1 = sides
     return max(x0, 0.0), max(y0, 0.0), min(x1, size[1]), min(y1, size[0])
 
 
 def _hint(item: VocItem, size: tuple[int, int]) -> str:
-    """A possible reason why a box does not fit."""
+    """Returns a possible reason why a box does not fit."""
     if item.size in (None, size):
         return ""
     return f"; its annotation is for an image of {item.size[1]} x {item.size[0]}"

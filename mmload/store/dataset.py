@@ -1,8 +1,8 @@
-"""An open dataset: its splits by name, each a map-style dataset of rows.
+"""Open dataset: its splits by name, each a map-style dataset of rows.
 
-Opening compares the manifest with the sizes of the files, which is O(shards), not O(rows). It never writes and needs
-neither the source nor Pillow, and torch only for batches and tensors: a contact sheet takes a quarter of the time
-without.
+Opening compares the manifest with the sizes of the files, which is O(shards), not O(rows). It never writes, and needs
+neither the source nor Pillow. torch is imported only for batches and tensors: without it, a contact sheet takes a
+quarter of the time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ import numpy.typing as npt
 from mmload.errors import MmloadError, UsageError, choices, counted
 from mmload.records import FieldSpec
 from mmload.runtime.lazy_property import lazy_property
-from mmload.store.dataset_folder import Folder
-from mmload.store.field_files import files_of
-from mmload.store.held_file import check_files
+from mmload.store.dataset_folder import Folder, open_folder
 from mmload.store.manifest import SplitRecord
-from mmload.store.memory_map import OpenFile, joinable, mapped
-from mmload.store.opening import opened
+from mmload.store.row_map import OpenFile, joinable, mapped
 from mmload.store.row_numbers import is_single_row, row_array, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
-from mmload.store.row_sources import Samples, Source
-from mmload.store.split_files import LocalFiles
+from mmload.store.row_sources import RowSource, Samples
+from mmload.store.shard_table import files_of
+from mmload.store.split_files import LocalFiles, check_files
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -39,14 +37,14 @@ if TYPE_CHECKING:
     from mmload.batch import Batch
 
     Rows: TypeAlias = Sequence[int] | Sequence[bool] | slice | Tensor | npt.NDArray[Any]
-    """What selects several rows."""
+    """Selection of several rows."""
 
 _SMALL_SHARE = 0.01
-"""``data`` reads a field that cannot be mapped into memory if it takes at most this share of the split's bytes."""
+"""Largest share of the split's bytes that a field may have to be read by ``data`` if it cannot be mapped."""
 
 
 def open(path: str | Path) -> Dataset:
-    """Open a dataset.
+    """Opens a dataset.
 
     Args:
         path: its folder.
@@ -60,10 +58,10 @@ def open(path: str | Path) -> Dataset:
 
 
 class Dataset(Mapping[str, "Split"]):
-    """The splits of a dataset by name. See :func:`open`."""
+    """Splits of an open dataset by name."""
 
     def __init__(self, path: Path) -> None:
-        folder, self.manifest = opened(path)
+        folder, self.manifest = open_folder(path)
         self.path = folder.path
         self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}
 
@@ -73,8 +71,8 @@ class Dataset(Mapping[str, "Split"]):
         return self._splits[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The split, or the default if there is none of that name; a Mapping's own waits for a KeyError."""
-        return self._splits.get(name, default)
+        """Returns the split, or the default if there is none of that name."""
+        return self._splits.get(name, default)  # the method of Mapping waits for a KeyError
 
     def __contains__(self, name: object) -> bool:
         return name in self._splits
@@ -86,7 +84,7 @@ class Dataset(Mapping[str, "Split"]):
         return len(self._splits)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of a dataset: its splits, with a few rows of each."""
+        """Returns HTML for a notebook: the splits, with a few rows of each."""
         return "".join(split._repr_html_() for split in self.values())
 
     def __repr__(self) -> str:
@@ -94,7 +92,7 @@ class Dataset(Mapping[str, "Split"]):
 
 
 class Split:
-    """One split: a map-style dataset for ``torch.utils.data``, and what a loader reads. Picklable, thread-safe.
+    """Split of an open dataset: a map-style dataset for ``torch.utils.data``. Picklable, thread-safe.
 
     ``split[i]`` is one row, ``split[2:8]``, ``split[[5, 1]]`` and ``split[mask]`` are batches; all are
     :class:`~mmload.batch.Batch`.
@@ -103,10 +101,10 @@ class Split:
     since, reads either return the old rows or raise a StoreError.
 
     Attributes:
-        folder: the dataset's.
-        name: the split's name.
+        folder: folder of the dataset.
+        name: name of the split.
         record: its manifest entry.
-        reader: where rows come from.
+        reader: reads its rows.
     """
 
     reader_type: ClassVar[Callable[..., RowReader]] = RowReader
@@ -121,27 +119,27 @@ class Split:
 
     @property
     def path(self) -> Path:
-        """The dataset's folder."""
+        """Folder of the dataset."""
         return self.folder.path
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """Equal for all objects that were opened from one folder with the same content, in all processes.
+        """Value that is equal for all objects opened from one folder with the same content, in all processes.
 
-        A repair or a touch of the files makes it another key, as rows that were read before may have been damaged.
+        A repair or a touch of the files changes it, as rows that were read before may have been damaged.
         """
         return self.folder.device_inode, self.folder.identity, self.name, self._revisions
 
     @property
     def digest(self) -> int:
-        """A 63-bit digest of the samples that the rows are made of, the same in builds to other sizes and in copies."""
+        """63-bit digest of the samples that the rows are made of, the same in builds to other sizes and in copies."""
         record = self.record
         made_of = record.rows, record.samples.crc32, record.classes, record.class_counts
         return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
 
     @lazy_property
     def _revisions(self) -> str:
-        """A digest of the revisions of the files."""
+        """Digest of the revisions of the files."""
         shards = range(len(self.record.shards))
         found = [self.reader.files.revision(name, shard) for name in files_of(self.fields) for shard in shards]
         return sha256(repr(found).encode()).hexdigest()
@@ -163,7 +161,7 @@ class Split:
 
     @lazy_property
     def targets(self) -> list[Any]:
-        """The class index of every row, as torchvision's datasets list them; of a multi-label split, lists of floats.
+        """Class index of every row, as torchvision's datasets list them; lists of floats in a multi-label split.
 
         Raises:
             AttributeError: if the split has no targets.
@@ -176,7 +174,6 @@ class Split:
         return targets
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what a copy reads again."""
         return {name: value for name, value in self.__dict__.items() if name not in ("targets", "_revisions")}
 
     @property
@@ -199,35 +196,38 @@ class Split:
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Several rows at once; ``torch.utils.data.DataLoader`` calls this for each batch."""
+        """Returns several rows; ``torch.utils.data.DataLoader`` calls this for each batch."""
         return self.rows(indices)
 
     def rows(self, rows: Rows) -> Batch:
-        """Several rows.
+        """Returns several rows.
 
         Args:
-            rows: their numbers as a list, array or tensor; a slice; or a mask, of one boolean for each row. Negative
-                numbers count from the end.
+            rows: their numbers as a list, array or tensor; a slice; or a mask of one boolean per row. Negative numbers
+                count from the end.
 
         Returns:
-            A batch. Of variable-size images it is a lazy stack, which a Collate takes: ``batch[i].images`` is uint8
-            [C, H, W] of its own size, ``batch.get("images", as_list=True)`` lists them, and ``batch.images`` is an
-            error unless all have one size.
+            A batch. With variable-size images it is a lazy stack, which a Collate takes: ``batch[i].images`` is uint8
+            [C, H, W], ``batch.get("images", as_list=True)`` lists them, and ``batch.images`` is an error unless all
+            have one size.
 
         Raises:
             IndexError: if a row is out of range, or a mask has another length than the split.
             TypeError: if they are neither integers nor booleans.
         """
-        from mmload.batch import make_batch, make_ragged_batch  # tensordict: to open a dataset does not need it
+        import torch
+
+        from mmload.batch import make_batch, make_variable_size_batch  # tensordict: to open a dataset does not need it
 
         numbers = row_numbers(rows, len(self), self._name_in_messages)
         self.check_changed()
         try:
-            fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.own_sizes}
+            fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.variable_size}
             if len(fields) == len(self.fields):
                 return make_batch(fields, len(numbers), ids=numbers)
-            own = {n: self.reader.sized(n).tensors(numbers) for n, spec in self.fields.items() if spec.own_sizes}
-            return make_ragged_batch(fields, own, numbers)
+            others = {n: self.reader.rows(n, numbers.numpy()) for n in self.fields if n not in fields}
+            own = {n: [torch.from_numpy(row) for row in rows] for n, rows in others.items()}
+            return make_variable_size_batch(fields, own, numbers)
         except MmloadError:
             raise
         except Exception as error:  # such as MemoryError; a DataLoader reports the notes of its workers' errors
@@ -235,31 +235,31 @@ class Split:
             raise
 
     def check_changed(self) -> None:
-        """Check that the dataset's folder still holds what was opened, or nothing: one ``stat``.
+        """Checks that the dataset's folder contains no other dataset: one ``stat``.
 
         Raises:
-            StoreError: if it holds another dataset.
+            StoreError: if it contains another dataset.
         """
         self.folder.check_changed()
 
     def subset(self, rows: Rows) -> Subset[Batch]:
-        """Some of the rows, as :meth:`rows` takes them, as a ``torch.utils.data`` dataset."""
+        """Returns a ``torch.utils.data`` dataset of some rows, which are chosen as for :meth:`rows`."""
         from torch.utils.data import Subset
 
         numbers = row_array(rows, len(self), self._name_in_messages)
         return Subset(self, numbers)  # type: ignore[arg-type]  # map-style by its methods
 
     @overload
-    def source(self, row: int) -> Source: ...
+    def source(self, row: int) -> RowSource: ...
 
     @overload
-    def source(self, row: Rows) -> list[Source]: ...
+    def source(self, row: Rows) -> list[RowSource]: ...
 
-    def source(self, row: Rows | int) -> Source | list[Source]:
-        """What a row was made of: the sample's id in its source, usually a path, and its image's original size.
+    def source(self, row: Rows | int) -> RowSource | list[RowSource]:
+        """Returns the sample that a row was made of: its id in its source, usually a path, and its original size.
 
         Args:
-            row: a row number; or several rows, as :meth:`rows` takes them, for a list.
+            row: a row number; or several rows, chosen as for :meth:`rows`, for a list.
 
         Raises:
             IndexError, TypeError: as :meth:`rows`.
@@ -276,10 +276,10 @@ class Split:
     def row_of(self, name: Sequence[str]) -> Tensor: ...
 
     def row_of(self, name: str | Sequence[str]) -> int | Tensor:
-        """The inverse of :meth:`source`: the row that was made from a sample, by the sample's id.
+        """Returns the row that was made from a sample; the inverse of :meth:`source`.
 
         Args:
-            name: an id; or several, for int64 [B].
+            name: id of a sample; or several ids, for int64 [B].
 
         Raises:
             UsageError: if no row was made from it, or several were.
@@ -292,12 +292,12 @@ class Split:
         return torch.tensor([self._samples.row_of(each) for each in name], dtype=torch.int64)
 
     def preview(self, rows: Rows | None = None, *, columns: int = 8, count: int = 48, seed: int = 0) -> Image.Image:
-        """A contact sheet of stored rows, with boxes and masks, classes, row numbers. A notebook shows it.
+        """Returns a contact sheet of stored rows, with boxes and masks, classes, row numbers. A notebook shows it.
 
         Args:
-            rows: which, as :meth:`rows` takes them; None: as many of each class as can be, drawn at random.
-            columns: how many stand side by side.
-            count: how many are drawn.
+            rows: chosen as for :meth:`rows`; None: as many of each class as possible, drawn at random.
+            columns: number of columns.
+            count: number of rows that are drawn.
             seed: of that draw.
 
         Raises:
@@ -311,8 +311,8 @@ class Split:
         return contact_sheet(cells, columns, title=f"{self.path.name}, {self.name}", classes=self.classes)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of a split: what it is, and a few rows."""
-        from mmload.pictures.embedded import figure
+        """Returns the split for a notebook: its description and a few rows."""
+        from mmload.pictures.drawing import figure
 
         try:
             shown = figure(self.preview(count=16), f"rows of split {self.name}") if len(self) else ""
@@ -326,20 +326,20 @@ class Split:
 
     @property
     def shards(self) -> list[Batch]:
-        """Each shard as a memory-mapped, copy-on-write tensorclass, as :attr:`data` is."""
+        """Shards, each as a memory-mapped, copy-on-write tensorclass, as :attr:`data` is."""
         return [self._mapped([index]) for index in range(len(self.record.shards))]
 
     @property
     def data(self) -> Batch:
-        """The whole split as one memory-mapped tensorclass, mapped again at each use.
+        """All rows as one memory-mapped tensorclass, mapped again at each use.
 
         The mapping is copy-on-write (``MAP_PRIVATE``): writes stay in this process and never reach the files.
 
         Several shards are mapped contiguously. Their files have to end at a page boundary, as those of square images
         with a side of 64, 128, 192 ... do; small fields whose files do not, such as targets, are read into memory.
 
-        Of whole photographs it has ``extra["images.sizes"]``, int32 [N, 2], in place of images: a tensorclass of N rows
-        holds tensors of N rows. ``TensorDict.load_memmap`` of a shard has all of its bytes.
+        With variable-size images it has ``extra["images.sizes"]``, int32 [N, 2], in place of images: a tensorclass of N
+        rows has tensors of N rows. ``TensorDict.load_memmap`` of a shard has all of its bytes.
 
         Raises:
             UsageError: if the split has several shards whose files cannot be joined.
@@ -347,7 +347,7 @@ class Split:
         return self._mapped(range(len(self.record.shards)))
 
     def _mapped(self, shards: Sequence[int]) -> Batch:
-        """Shards as one tensorclass; a shard without rows (all its samples were skipped) cannot be mapped."""
+        """Maps shards as one tensorclass; a shard without rows (all its samples were skipped) cannot be mapped."""
         from mmload.batch import make_batch
 
         filled = [index for index in shards if self.record.shards[index].rows]

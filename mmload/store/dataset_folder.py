@@ -1,13 +1,15 @@
-"""The folder of an open dataset, held by a descriptor, so that a dataset that replaces it is never read by mistake.
+"""Folder of an open dataset: opened, compared with its manifest, and watched for a dataset that replaces it.
 
-Files are opened relative to the descriptor, many of them lazily. Renaming or replacing the folder and changing the
-working directory therefore have no effect; a dataset written into the same folder is detected by its ``dataset.json``.
+Files are opened relative to a descriptor of the folder, many of them lazily. Renaming or replacing the folder and
+changing the working directory therefore have no effect; a dataset written into the same folder is detected by its
+``dataset.json``. Imports no torch: ``mmload info`` needs no more than this.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import StoreError
+from mmload.errors import DamagedError, StoreError
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.open_files import allow_more_files
-from mmload.runtime.regular_files import open_regular
-from mmload.store.manifest import FILE_NAME, Manifest, read
+from mmload.runtime.regular_files import allow_more_files, open_regular
+from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read, shard_name
+from mmload.store.shard_table import files_of
 
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
 _TRIES = 5
+_OPEN_TRIES = 10
 
 _UNSIGNED = 2**64 - 1
 
@@ -31,7 +34,7 @@ Revision = tuple[int, int, int]
 
 
 class Folder:
-    """A dataset's folder. Thread-safe; picklable: a copy opens the path again and checks that it is the same dataset.
+    """Folder of a dataset. Thread-safe; picklable: a copy opens the path again and checks that it is the same dataset.
 
     Where the system has no directory descriptors (Windows), files are opened by their absolute paths.
 
@@ -42,14 +45,19 @@ class Folder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._manifest_status: tuple[int, ...] | None = None
-        self._seen_in: tuple[int, int] | None = None
-        self._seen: dict[tuple[str, str], NDArray[np.uint64]] = {}
+        self._revisions_folder: tuple[int, int] | None = None
+        self._revisions: dict[tuple[str, str], NDArray[np.uint64]] = {}
         self._manifest: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state = {"path": self.path, "_manifest_status": self._manifest_status, "_manifest": None}
-        seen_in = self._seen_in or self.device_inode
-        return {**state, "identity": self.identity, "_seen": self._seen, "_seen_in": seen_in}
+        revisions_folder = self._revisions_folder or self.device_inode
+        return {
+            **state,
+            "identity": self.identity,
+            "_revisions": self._revisions,
+            "_revisions_folder": revisions_folder,
+        }
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound early: at exit the module may be gone
         handle = self.__dict__.get("_descriptor")
@@ -57,7 +65,7 @@ class Folder:
             close(handle)
 
     def read(self) -> Manifest:
-        """The manifest; from now on the folder must hold this one.
+        """Reads the manifest; from now on the folder must contain this one.
 
         Raises:
             StoreError, VersionError, DamagedError: as :func:`mmload.store.manifest.read`.
@@ -68,30 +76,30 @@ class Folder:
 
     @lazy_property
     def identity(self) -> str:
-        """A digest of everything that determines the rows; equal for copies of a dataset."""
+        """Digest of everything that determines the rows; equal for copies of a dataset."""
         if self._manifest is None:
             raise RuntimeError("no manifest was read")
         return self._manifest.contents
 
     @property
     def title(self) -> str:
-        """What messages call the dataset."""
+        """Name of the dataset in messages."""
         return str(self.path)
 
     @property
     def remedy(self) -> str:
-        """What a message about damage says to do."""
+        """Advice in messages about damage."""
         return f"run: mmload verify {self.path}"
 
-    def remember(self, split: str, name: str, revisions: list[Revision]) -> None:
-        """Remember the files' revisions at the time when the dataset was opened: 24 bytes each."""
-        self._seen[split, name] = np.array(revisions, dtype=np.uint64).reshape(-1, 3)
+    def record_revisions(self, split: str, name: str, revisions: list[Revision]) -> None:
+        """Records the files' revisions at the time when the dataset was opened: 24 bytes each."""
+        self._revisions[split, name] = np.array(revisions, dtype=np.uint64).reshape(-1, 3)
 
-    def seen(self, split: str, name: str, index: int) -> Revision | None:
-        """A file's revision when the dataset was opened; None in a copy that found another folder at the path."""
-        if self._seen_in is not None and self._seen_in != self.device_inode:
+    def recorded_revision(self, split: str, name: str, index: int) -> Revision | None:
+        """Returns a file's revision when the dataset was opened; None in a copy that found another folder."""
+        if self._revisions_folder is not None and self._revisions_folder != self.device_inode:
             return None
-        revisions = self._seen.get((split, name))
+        revisions = self._revisions.get((split, name))
         if revisions is None:
             return None
         inode, size, modified = revisions[index].tolist()
@@ -108,7 +116,7 @@ class Folder:
         return status.st_dev, status.st_ino
 
     def is_current(self) -> bool:
-        """Whether the dataset at the path is still the one that was read."""
+        """Returns whether the dataset at the path is still the one that was read."""
         try:
             status = os.stat(self.path)
             same_folder = (status.st_dev, status.st_ino) == self.device_inode
@@ -117,16 +125,19 @@ class Folder:
             return False
 
     def name(self, file: str) -> str:
-        """A file's absolute path, for messages; a str, as a Path would double the time to open many."""
+        """Returns a file's absolute path, for messages; a str, as a Path would double the time to open many."""
         return os.path.join(self.path, file)
 
     def stat(self, file: str) -> os.stat_result:
-        """The status of a file, given by its path inside the folder."""
+        """Returns the status of a file, given by its path inside the folder."""
         handle = self._handle()
         return os.stat(self.name(file)) if handle is None else os.stat(file, dir_fd=handle)
 
     def open(self, file: str) -> int:
-        """A descriptor of a file, given by its path inside the folder, if the folder still holds this dataset.
+        """Opens a file, given by its path inside the folder, if the folder still contains this dataset.
+
+        Returns:
+            A descriptor.
 
         Raises:
             StoreError: if it cannot be opened, is no regular file, or the dataset was replaced since it was read.
@@ -144,18 +155,18 @@ class Folder:
         return opened
 
     def check_changed(self) -> None:
-        """As :meth:`check`, but one ``stat`` if nothing changed; called for every batch.
+        """Checks that the folder contains no other dataset: one ``stat`` if nothing changed; called for every batch.
 
         A missing folder is no error here: files that are open can still be read.
 
         Raises:
-            StoreError: if the folder holds another dataset.
+            StoreError: if the folder contains another dataset.
         """
         if self._current_status() not in (None, self._manifest_status):
             self.check()
 
     def check(self) -> None:
-        """Check that the folder still holds what was read; the card may differ, as ``parity --record`` writes it.
+        """Checks that the folder still contains the dataset that was read; its card may differ.
 
         Raises:
             StoreError: if it does not.
@@ -177,7 +188,7 @@ class Folder:
         return StoreError(f"the dataset {self.path} was replaced or removed while it was open; open it again")
 
     def _current_status(self) -> tuple[int, ...] | None:
-        """Identifies the current ``dataset.json`` without reading it; None if it does not exist."""
+        """Returns what identifies the current ``dataset.json`` without reading it; None if it does not exist."""
         try:
             status = self.stat(FILE_NAME)
         except OSError:
@@ -194,9 +205,9 @@ class Folder:
         return self._open(file)
 
     def _handle(self) -> int | None:
-        """The descriptor. Lock-free, as a fork could leave a lock held."""
+        """Returns the descriptor of the folder. Lock-free, as a fork could leave a lock held."""
         if "_descriptor" not in self.__dict__:
-            opened = _open_folder(self.path)
+            opened = _descriptor_of(self.path)
             if self.__dict__.setdefault("_descriptor", opened) != opened and opened is not None:
                 os.close(opened)  # another thread was first
         handle: int | None = self.__dict__["_descriptor"]
@@ -204,17 +215,69 @@ class Folder:
 
 
 def revision_of(status: os.stat_result) -> Revision:
-    """A file's revision. Without the device, whose number may differ between containers."""
+    """Returns a file's revision, without the device, whose number may differ between containers."""
     return status.st_ino & _UNSIGNED, status.st_size, status.st_mtime_ns & _UNSIGNED
 
 
-def _open_folder(path: Path) -> int | None:
-    """A descriptor; None if the system has none, or on an error, which reading the manifest then reports."""
+def _descriptor_of(path: Path) -> int | None:
+    """Returns a descriptor; None if the system has none, or on an error, which reading the manifest then reports."""
     if not _RELATIVE:
         return None
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.EMFILE and allow_more_files():
-            return _open_folder(path)
+            return _descriptor_of(path)
         return None
+
+
+def open_folder(path: str | Path) -> tuple[Folder, Manifest]:
+    """Returns a dataset's folder and manifest, which match the sizes of its files, even while the dataset is replaced.
+
+    Takes O(shards), not O(rows).
+
+    Raises:
+        StoreError: if there is no finished dataset.
+        VersionError: if it is of another format version.
+        DamagedError: if its files do not have the sizes that the manifest says.
+    """
+    path = Path(path)
+    for _ in range(_OPEN_TRIES):
+        folder = Folder(path)
+        try:
+            manifest = folder.read()
+            for name, record in manifest.splits.items():
+                _check_files(folder, name, record)
+        except StoreError:
+            if folder.is_current() or not path.exists():
+                raise
+            continue
+        if folder.is_current():
+            return folder, manifest
+    raise StoreError(f"the dataset {path} is being replaced again and again; open it when that has ended")
+
+
+def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
+    """Compares the files' sizes with the manifest, and records their revisions."""
+    advice = f"run: mmload repair {folder.path} --source ROOT"
+    revisions: dict[str, list[Revision]] = {name: [] for name in files_of(record.fields)}
+    for index, shard in enumerate(record.shards):
+        for name, expected in shard.files.items():
+            file = f"{split}/{shard_name(index)}/{name}.memmap"
+            try:
+                status = folder.stat(file)
+            except FileNotFoundError as error:
+                raise DamagedError(f"{folder.name(file)} is missing; {advice}") from error
+            except OSError as error:
+                raise DamagedError(f"{folder.name(file)} cannot be read ({error.strerror})") from error
+            if not stat.S_ISREG(status.st_mode):
+                raise DamagedError(f"{folder.name(file)} is not a file; {advice}")
+            if status.st_size != expected.bytes:
+                what = "was truncated" if status.st_size < expected.bytes else "was written to"
+                raise DamagedError(
+                    f"{folder.name(file)} has {status.st_size:,} bytes, the manifest says {expected.bytes:,}: "
+                    f"it {what}; {advice}"
+                )
+            revisions[name].append(revision_of(status))
+    for name, found in revisions.items():
+        folder.record_revisions(split, name, found)

@@ -1,167 +1,239 @@
-"""The manifest: ``dataset.json`` as checked, immutable objects. Its presence means the dataset is complete.
+"""Manifest of a dataset, ``dataset.json``: checked records and their text. It exists if the dataset is complete.
 
-Equal manifests have equal JSON text, byte for byte. The shards themselves belong to :mod:`mmload.store.shard_writer`.
-The format is in docs/format.md.
+Equal manifests have equal text, byte for byte. The text ends with a checksum, so no bit of it can change unnoticed.
+docs/format.md has the format.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from mmload.errors import DamagedError, StoreError
-from mmload.records import DTYPES, OWN, FieldSpec
+import msgspec
+
+from mmload.errors import DamagedError, StoreError, VersionError
+from mmload.records import FieldSpec
+from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
-from mmload.store.field_files import FieldFile, files_of
-from mmload.store.json_values import JsonValues
-from mmload.store.manifest_text import (
-    FIRST_VERSION,
-    MOST_BYTES,
-    TABLE_VERSION,
-    VERSION,
-    WHOLE_VERSION,
-    parse,
-    text_of,
+from mmload.store.checksum import crc32
+from mmload.store.json_schema import convert_json, shown
+from mmload.store.shard_table import (
+    BYTES,
+    META_NAME,
+    OFFSETS,
+    Count,
+    FileRecord,
+    ShardTable,
+    files_of,
+    tensordict_meta,
 )
-from mmload.store.shard_table import MOST_LISTED, FileRecord, ShardRecord, ShardTable, table_of
 from mmload.store.unfinished import how_to_go_on
+
+FORMAT = "mmload dataset"
+VERSION = 1
+MOST_BYTES = 2**31
+"""A larger ``dataset.json`` is not read; this is enough for ninety million shards of two fields."""
 
 FILE_NAME = "dataset.json"
 SAMPLES_NAME = "samples.jsonl"
 SKIPPED_NAME = "skipped.jsonl"
 SKIPPED_SHOWN = 1000
-"""A split's manifest lists this many skipped samples; all of them are in its ``skipped.jsonl``."""
+"""Number of skipped samples that a split's manifest lists; its ``skipped.jsonl`` has all of them."""
 
-_DIMENSIONS = 32
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+_OLD_FORMAT = "mmload"  # of datasets from before the first release
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_CRC32 = re.compile(r"[0-9a-f]{8}")
+_PART = 2**20
+_END = re.compile(r',\n "crc32": "([0-9a-f]{8})"\n\}\n')
+_END_LENGTH = len(',\n "crc32": "01234567"\n}\n')
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitRecord:
-    """One split.
+class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Description of a split.
 
     Attributes:
         rows: rows over all shards.
         fields: name -> dtype and row shape.
-        classes: class names by index; empty where the split has no class targets.
+        classes: class names by index; empty without class targets.
         class_counts: rows of each class, in the order of ``classes``; empty without them.
-        mean: per-channel mean of the stored images' pixels, borders left out, in [0, 1]; empty without uint8 images.
-        std: per-channel population standard deviation of the same, in [0, 1].
-        skipped_count: how many samples were left out.
+        mean: per-channel mean of the stored images' pixels without borders, in [0, 1]; empty without uint8 images.
+        std: per-channel population standard deviation of the same pixels, in [0, 1].
+        skipped_count: number of samples that were left out.
         skipped: (sample id, reason) of the first :data:`SKIPPED_SHOWN` of them.
-        skipped_file: the record of ``skipped.jsonl``; None where nothing was left out.
-        samples: the record of ``samples.jsonl``, one line a row.
-        shard_samples: samples, skipped ones included, that each shard but the last was planned to hold; None: as many
-            as fit into the recipe's shard size, as datasets of version 1 have it.
+        skipped_file: record of ``skipped.jsonl``; None if nothing was left out.
+        samples: record of ``samples.jsonl``, which has one line per row.
+        shard_samples: samples, skipped ones included, that each shard but the last was planned to hold.
         shards: in row order.
+
+    Raises:
+        ValueError: if they contradict each other.
     """
 
-    rows: int
+    rows: Count
     fields: dict[str, FieldSpec]
     classes: tuple[str, ...] = ()
-    class_counts: tuple[int, ...] = ()
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    skipped_count: int = 0
+    class_counts: tuple[Count, ...] = ()
+    mean: tuple[Share, ...] = ()
+    std: tuple[Share, ...] = ()
+    skipped_count: Count = 0
     skipped: tuple[tuple[str, str], ...] = ()
     skipped_file: FileRecord | None = None
     samples: FileRecord
-    shard_samples: int | None = None
+    shard_samples: Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
     shards: ShardTable
+
+    def __post_init__(self) -> None:
+        check_names(self.fields, "fields")
+        msgspec.structs.force_setattr(self, "shards", self.shards.completed(files_of(self.fields)))
+        self._check_counts()
+        images = self.fields.get("images")
+        channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (0, channels):
+                raise ValueError(f"{name} is {shown(values)}, expected {channels} numbers, one per channel")
+
+    def _check_counts(self) -> None:
+        """Checks that split, shards, classes and skipped samples count the same rows."""
+        if (total := int(self.shards.rows.sum())) != self.rows:
+            raise ValueError(f"rows is {self.rows}, expected {total}, the sum of its shards")
+        if len(self.class_counts) not in (0, len(self.classes)) or sum(self.class_counts) > self.rows:
+            raise ValueError(
+                f"class_counts is {shown(self.class_counts)}, expected one per class, together no more than rows"
+            )
+        if len(self.skipped) != min(self.skipped_count, SKIPPED_SHOWN):
+            raise ValueError(f"skipped_count is {self.skipped_count}, expected the number of skipped samples")
+        if (self.skipped_file is None) != (self.skipped_count == 0):
+            raise ValueError(
+                f"skipped_file is {shown(self.skipped_file)}, expected a file if samples were left out, else null"
+            )
 
     @property
     def bytes(self) -> int:
         """Bytes of all shard files."""
         return sum(int(sizes.sum()) for sizes in self.shards.bytes.values())
 
+    @property
+    def lists(self) -> dict[str, FileRecord]:
+        """Lists of samples in the split's folder, by the names of their files."""
+        skipped = {} if self.skipped_file is None else {SKIPPED_NAME: self.skipped_file}
+        return {SAMPLES_NAME: self.samples, **skipped}
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """A whole dataset: what was asked for (``recipe``), of what (``fingerprint``), and what is there (``splits``)."""
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record as plain data."""
+        files = files_of(self.fields)
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda table: table.to_json(files))
+        return plain
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Description of a dataset.
+
+    Attributes:
+        recipe: resolved recipe of its build.
+        fingerprint: digest of the source.
+        splits: by name, at least one.
+        card: facts for people, such as the last results of checks.
+
+    Raises:
+        ValueError: if there is no split, or one has a name that is not plain.
+    """
 
     recipe: dict[str, Any]
     fingerprint: str
     splits: dict[str, SplitRecord]
-    card: dict[str, Any] = field(default_factory=dict)
+    card: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_names(self.splits, "splits")
 
     @property
     def contents(self) -> str:
-        """A SHA-256 of all but the card: equal for a dataset of equal bytes, whatever was recorded of it since."""
-        body = [self.recipe, self.fingerprint, {name: _split_to_json(split) for name, split in self.splits.items()}]
+        """SHA-256 of all but the card: equal for datasets of equal bytes, whatever was recorded since."""
+        body = [self.recipe, self.fingerprint, {name: split.to_json() for name, split in self.splits.items()}]
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
     @property
-    def own_sizes(self) -> bool:
-        """Whether a field of a split has rows of their own sizes."""
-        return any(spec.own_sizes for split in self.splits.values() for spec in split.fields.values())
-
-    @property
-    def tables(self) -> bool:
-        """Whether a split has so many shards that they are a table of columns."""
-        return any(len(split.shards) > MOST_LISTED for split in self.splits.values())
+    def variable_size(self) -> bool:
+        """Whether a field of a split has variable-size rows."""
+        return any(spec.variable_size for split in self.splits.values() for spec in split.fields.values())
 
     def excluded(self, split: str) -> list[str]:
-        """The samples of a split that the recipe leaves out, by id; none if the recipe is malformed."""
+        """Returns the ids of a split's samples that the recipe excludes; none if the recipe is malformed."""
         table = self.recipe.get("exclude")
         names = table.get(split) if isinstance(table, dict) else None
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def dumps(self) -> str:
-        """The manifest as JSON text; equal manifests give equal text."""
-        body = {
-            "recipe": self.recipe,
-            "fingerprint": self.fingerprint,
-            "splits": {name: _split_to_json(split) for name, split in self.splits.items()},
-            "card": self.card,
-        }
-        return text_of(body, TABLE_VERSION if self.tables else WHOLE_VERSION if self.own_sizes else VERSION)
+        """Returns the manifest as text; equal manifests give equal text."""
+        return sealed_text(
+            {
+                "recipe": self.recipe,
+                "fingerprint": self.fingerprint,
+                "splits": {name: split.to_json() for name, split in self.splits.items()},
+                "card": self.card,
+            }
+        )
 
 
 def shard_name(index: int) -> str:
-    """The folder of shard ``index`` inside its split's folder."""
+    """Returns the name of a shard's folder inside its split's folder."""
     return f"{index:06d}"
 
 
 def is_name(text: str) -> bool:
-    """Whether a split or field may be called this: a plain word that cannot leave the dataset's folder.
+    """Returns whether a split or field may have this name: a plain word that cannot leave the dataset's folder.
 
-    ``shape`` and ``device`` are keys of a shard's ``meta.json`` with another meaning, so nothing is called that.
+    ``shape`` and ``device`` are keys of a shard's ``meta.json`` with another meaning, so they are not allowed.
     """
     return _NAME.fullmatch(text) is not None and text not in ("shape", "device")
 
 
-def loads(text: str, path: str) -> Manifest:
-    """Read a manifest.
-
-    Args:
-        text: the JSON text.
-        path: where it came from, for messages.
+def check_names(table: Mapping[str, object], key: str) -> None:
+    """Checks that a table of splits or fields is not empty and has plain names.
 
     Raises:
-        VersionError: if it is of a format version that this mmload does not know.
-        DamagedError: if it is not a manifest, or contradicts itself.
+        ValueError: naming the first one that is not.
     """
-    body = parse(text, path)
-    version = body["version"]
-    return _Reader(path, version).manifest(body)
+    if not table:
+        raise ValueError(f"{key} is {{}}, expected at least one entry")
+    for name in table:
+        if not is_name(name):
+            raise ValueError(f"{key} has {shown(name)}, expected a plain name of letters, digits, _ and -")
+
+
+def loads(text: str, path: str) -> Manifest:
+    """Reads a manifest.
+
+    Args:
+        text: of ``dataset.json``.
+        path: of the file, for messages.
+
+    Raises:
+        VersionError: if the format has another version, or an addition that this mmload does not know.
+        DamagedError: if it is not a manifest, its checksum does not match, or it contradicts itself.
+    """
+    body = _parsed(text, path)
+    for key in ("format", "version", "requires", "crc32"):
+        del body[key]
+    return convert_json(body, Manifest, path, hook=lambda _, table: ShardTable.from_json(table))
 
 
 def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
-    """The manifest of the dataset in a folder.
+    """Reads the manifest of the dataset in a folder.
 
     Args:
-        folder: its path, for messages where there is a descriptor.
-        dir_fd: the folder's descriptor; None: it is found by its path.
+        folder: its path; if ``dir_fd`` is given, only for messages.
+        dir_fd: descriptor of the folder; None: it is found by its path.
 
     Raises:
-        StoreError: if there is no finished dataset; VersionError, DamagedError: as :func:`loads`.
+        StoreError: if there is no finished dataset.
+        VersionError, DamagedError: as :func:`loads`.
     """
     folder = Path(folder)
     file = folder / FILE_NAME
@@ -184,213 +256,144 @@ def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
         raise StoreError(f"cannot read {file} ({error.strerror})") from error
 
 
-def _split_to_json(split: SplitRecord) -> dict[str, Any]:
-    return {
-        "rows": split.rows,
-        "fields": {name: _field_to_json(spec) for name, spec in split.fields.items()},
-        "classes": list(split.classes),
-        "class_counts": list(split.class_counts),
-        "mean": list(split.mean),
-        "std": list(split.std),
-        "skipped_count": split.skipped_count,
-        "skipped": [{"id": sample, "reason": reason} for sample, reason in split.skipped],
-        "skipped_file": None if split.skipped_file is None else vars(split.skipped_file),
-        "samples": vars(split.samples),
-        "shard_samples": split.shard_samples,
-        "shards": (
-            split.shards.columns(files_of(split.fields))
-            if len(split.shards) > MOST_LISTED
-            else [shard_to_json(shard) for shard in split.shards]
-        ),
-    }
-
-
-def _field_to_json(spec: FieldSpec) -> dict[str, Any]:
-    shape = [None if size == OWN else size for size in spec.shape]
-    return {"dtype": spec.dtype, "shape": shape} | ({"encoding": spec.encoding} if spec.own_sizes else {})
-
-
-def shard_to_json(shard: ShardRecord) -> dict[str, Any]:
-    """A shard's record as the manifest and the shard's summary write it."""
-    return {"rows": shard.rows, "files": {name: vars(file) for name, file in shard.files.items()}}
-
-
-def shard_from_json(body: object, path: str) -> ShardRecord:
-    """The reverse of :func:`shard_to_json`.
-
-    Raises:
-        DamagedError: if ``body`` is no such record.
-    """
-    return _Reader(path).shard(body, "shard")
-
-
-_FILE_KEYS = {field.name for field in fields(FileRecord)}
-_SHARD_KEYS = {field.name for field in fields(ShardRecord)}
-_SPLIT_KEYS = {field.name for field in fields(SplitRecord)}
-_OWN_FIELD_KEYS = {field.name for field in fields(FieldSpec)}
-_FIELD_KEYS = _OWN_FIELD_KEYS - {"encoding"}
-_SKIPPED_KEYS = {"id", "reason"}
-
-
-class _Reader(JsonValues):
-    """Checks JSON values and turns them into records; every error names the file and the key.
+def write_card(folder: str | Path, name: str, content: Mapping[str, Any], contents: str) -> None:
+    """Writes the result of a check into the card of a dataset's manifest; replaces an earlier result of that check.
 
     Args:
-        path: the file, for messages.
-        version: of the format. All but the first refuse keys that they do not have; from version 3 on fields may have
-            rows of their own sizes, from version 4 on shards may be a table.
+        folder: the dataset's folder.
+        name: of the check, its key in the card.
+        content: plain data for JSON.
+        contents: :attr:`Manifest.contents` of the dataset that was checked.
+
+    Raises:
+        StoreError: if there is no finished dataset, it is not the checked one, or it cannot be written.
+    """
+    folder = Path(folder)
+    read(folder)
+    file = folder / FILE_NAME
+    try:
+        with folder_lock(folder):
+            manifest = read(folder)
+            if manifest.contents != contents:
+                raise StoreError(f"{folder} was replaced while it was checked; the report was not kept: check it again")
+            remove_partials(file)
+            recorded = msgspec.structs.replace(manifest, card={**manifest.card, name: dict(content)})
+            write_atomically(file, recorded.dumps())
+    except OSError as error:
+        raise StoreError(f"cannot write {file} ({error.strerror}); the report was not kept") from error
+
+
+def sealed_text(body: Mapping[str, Any], version: int = VERSION) -> str:
+    """Returns a manifest's text, with its checksum; equal bodies in equal order give equal text.
+
+    Args:
+        body: plain data of a :class:`Manifest`, and perhaps ``requires``.
+        version: of the format.
+    """
+    full = {"format": FORMAT, "version": version, "requires": []} | {
+        key: value for key, value in body.items() if key not in ("format", "version", "crc32")
+    }
+    start = json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+    return f'{start},\n "crc32": "{_checksum(start)}"\n}}\n'
+
+
+def _parsed(text: str, path: str) -> dict[str, Any]:
+    """Parses a manifest's text; checks format, version, additions and checksum."""
+    try:
+        body: Any = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is not JSON ({error}); rebuild the dataset") from error
+    format_name = body.get("format") if isinstance(body, dict) else None
+    if format_name == _OLD_FORMAT:
+        raise VersionError(
+            f"{path} was written before the first release of mmload (format {shown(body.get('version'))}), "
+            "and this mmload cannot read it; build the dataset again"
+        )
+    if format_name != FORMAT:
+        raise DamagedError(f'{path} is not the manifest of an mmload dataset: it has no "format": "{FORMAT}"')
+    version = body.get("version")
+    if type(version) is not int or version != VERSION:
+        raise VersionError(
+            f"{path} has format version {shown(version)}, this mmload reads version {VERSION}; upgrade mmload, or "
+            "build the dataset again"
+        )
+    if body.get("requires") != []:
+        raise VersionError(
+            f"{path} requires {shown(body.get('requires'))}, additions to the format that this mmload does not know; "
+            "upgrade mmload"
+        )
+    end = _END.fullmatch(text, max(0, len(text) - _END_LENGTH))
+    if end is None:
+        raise DamagedError(f"{path} is damaged: it does not end as mmload writes it, with crc32; rebuild the dataset")
+    if end[1] != (expected := _checksum(text, len(text) - _END_LENGTH)):
+        raise DamagedError(
+            f"{path} is damaged: its crc32 is {end[1]}, the text before it has {expected}; rebuild the dataset"
+        )
+    checked: dict[str, Any] = body
+    return checked
+
+
+def _checksum(text: str, end: int | None = None) -> str:
+    """Returns the CRC-32 of a text up to ``end`` in UTF-8, in parts, as it may be long; 8 hexadecimal digits."""
+    total, end = 0, len(text) if end is None else end
+    for start in range(0, end, _PART):
+        total = crc32(text[start : min(start + _PART, end)].encode("utf-8", "backslashreplace"), total)
+    return f"{total:08x}"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    body = dict(pairs)
+    if len(body) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {shown(next(key for key in keys if keys.count(key) > 1))} is there twice")
+    return body
+
+
+def _refuse_constant(name: str) -> object:
+    """Refuses NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{name} is no JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFile:
+    """File that a dataset must have.
+
+    Attributes:
+        split: the split's name.
+        shard: the shard's number; None for the split's lists of samples.
+        name: relative to the dataset's folder.
+        record: its size and checksum.
+        row_bytes: bytes of a row, in a file of rows; else None.
+        offsets: of a file of variable-size rows, the file that says where each begins; else None.
+        content: of a file that follows from the manifest; else None.
     """
 
-    def __init__(self, path: str, version: int = VERSION) -> None:
-        super().__init__(path, strict=version != FIRST_VERSION)
-        self.version = version
+    split: str
+    shard: int | None
+    name: str
+    record: FileRecord
+    row_bytes: int | None = None
+    offsets: str | None = None
+    content: bytes | None = None
 
-    def name(self, body: str, where: str) -> str:
-        if not is_name(body):
-            raise self.fail(where, "a plain name of letters, digits, _ and -", body)
-        return body
 
-    def file(self, body: object, where: str) -> FileRecord:
-        record = self.keys(body, where, _FILE_KEYS)
-        digest = record.get("crc32")
-        if not isinstance(digest, str) or not _CRC32.fullmatch(digest):
-            raise self.fail(f"{where}.crc32", "8 hexadecimal digits", digest)
-        return FileRecord(bytes=self.count(record.get("bytes"), f"{where}.bytes"), crc32=digest)
-
-    def field(self, body: object, where: str) -> FieldSpec:
-        own_sizes = self.version >= WHOLE_VERSION and "encoding" in self.mapping(body, where)
-        record = self.keys(body, where, _OWN_FIELD_KEYS if own_sizes else _FIELD_KEYS)
-        shape = self.items(record.get("shape"), f"{where}.shape")
-        sizes = tuple(OWN if own_sizes and size is None else self.count(size, f"{where}.shape") for size in shape)
-        if math.prod(sizes[:_DIMENSIONS]) >= 2**56 or len(sizes) > _DIMENSIONS:
-            raise self.fail(f"{where}.shape", f"at most {_DIMENSIONS} sizes, less than 2**56 elements", shape)
-        dtype = self.text(record.get("dtype"), f"{where}.dtype")
-        if dtype not in DTYPES:
-            raise self.fail(f"{where}.dtype", f"one of {', '.join(DTYPES)}", dtype)
-        try:
-            encoding = self.text(record.get("encoding"), f"{where}.encoding") if own_sizes else None
-            return FieldSpec(dtype=dtype, shape=sizes, encoding=encoding)
-        except ValueError as error:
-            raise DamagedError(f"{self.path} is damaged: {where}: {error}; rebuild the dataset") from error
-
-    def shard(self, body: object, where: str) -> ShardRecord:
-        record = self.keys(body, where, _SHARD_KEYS)
-        files = self.mapping(record.get("files"), f"{where}.files")
-        return ShardRecord(
-            rows=self.count(record.get("rows"), f"{where}.rows"),
-            files={name: self.file(file, f"{where}.files.{name}") for name, file in files.items()},
-        )
-
-    def shards(self, body: object, fields: Mapping[str, FieldSpec], where: str) -> ShardTable:
-        """A list of shards, or from version 4 on a table of more than can be listed."""
-        files = files_of(fields)
-        if self.version < TABLE_VERSION or isinstance(body, list):
-            records = [self.shard(item, f"{where}[{i}]") for i, item in enumerate(self.items(body, where))]
-            for index, record in enumerate(records):
-                self.agree_shard(record, files, f"{where}[{index}].files")
-            return self.table(lambda: ShardTable.of(records), where)
-        table = self.keys(body, where, {"rows", "files"})
-        columns = self.keys(table["files"], f"{where}.files", files.keys())
-        for name, file in files.items():
-            own = self.keys(columns[name], f"{where}.files.{name}", {"crc32"} if file.counted else {"bytes", "crc32"})
-            for key, column in own.items():
-                self.text(column, f"{where}.files.{name}.{key}")
-        rows = self.text(table["rows"], f"{where}.rows")
-        return self.table(lambda: table_of(rows, columns, files), where)
-
-    def table(self, made: Callable[[], ShardTable], where: str) -> ShardTable:
-        """The table that ``made`` returns."""
-        try:
-            return made()
-        except ValueError as error:
-            raise DamagedError(f"{self.path} is damaged: {where}: {error}; rebuild the dataset") from error
-
-    def skipped(self, body: object, where: str) -> tuple[str, str]:
-        record = self.keys(body, where, _SKIPPED_KEYS)
-        return self.text(record.get("id"), f"{where}.id"), self.text(record.get("reason"), f"{where}.reason")
-
-    def split(self, body: object, where: str) -> SplitRecord:
-        record = self.keys(body, where, _SPLIT_KEYS)
-
-        def each(key: str, read: Any) -> tuple[Any, ...]:
-            return tuple(
-                read(item, f"{where}.{key}[{i}]")
-                for i, item in enumerate(self.items(record.get(key), f"{where}.{key}"))
-            )
-
-        named = self.mapping(record.get("fields"), f"{where}.fields")
-        fields = {self.name(n, f"{where}.fields"): self.field(f, f"{where}.fields.{n}") for n, f in named.items()}
-        skipped_file, planned = record.get("skipped_file"), record.get("shard_samples")
-        split = SplitRecord(
-            rows=self.count(record.get("rows"), f"{where}.rows"),
-            fields=fields,
-            classes=each("classes", self.text),
-            class_counts=each("class_counts", self.count),
-            mean=each("mean", self.number),
-            std=each("std", self.number),
-            skipped_count=self.count(record.get("skipped_count"), f"{where}.skipped_count"),
-            skipped=each("skipped", self.skipped),
-            skipped_file=None if skipped_file is None else self.file(skipped_file, f"{where}.skipped_file"),
-            samples=self.file(record.get("samples"), f"{where}.samples"),
-            shard_samples=None if planned is None else self.count(planned, f"{where}.shard_samples"),
-            shards=self.shards(record.get("shards"), fields, f"{where}.shards"),
-        )
-        self.agree(split, where)
-        return split
-
-    def agree(self, split: SplitRecord, where: str) -> None:
-        """The parts of a split agree."""
-        if split.shard_samples == 0:
-            raise self.fail(f"{where}.shard_samples", "at least 1, or null", 0)
-        if not split.fields:
-            raise self.fail(f"{where}.fields", "at least one field", {})
-        self.agree_counts(split, where)
-        self.agree_statistics(split, where)
-
-    def agree_counts(self, split: SplitRecord, where: str) -> None:
-        """Rows are counted alike by split, shards, classes and skipped samples."""
-        total = int(split.shards.rows.sum())
-        if total != split.rows:
-            raise self.fail(f"{where}.rows", f"{total}, the sum of its shards", split.rows)
-        if len(split.class_counts) not in (0, len(split.classes)) or sum(split.class_counts) > split.rows:
-            raise self.fail(f"{where}.class_counts", "one a class, together no more than rows", split.class_counts)
-        if len(split.skipped) != min(split.skipped_count, SKIPPED_SHOWN):
-            raise self.fail(f"{where}.skipped_count", "the number of skipped samples", split.skipped_count)
-        if (split.skipped_file is None) != (split.skipped_count == 0):
-            expected = "a file where samples were left out, else null"
-            raise self.fail(f"{where}.skipped_file", expected, split.skipped_file)
-
-    def agree_statistics(self, split: SplitRecord, where: str) -> None:
-        """Mean and deviation have one number for each channel, or none."""
-        images = split.fields.get("images")
-        channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
-        for name, values in (("mean", split.mean), ("std", split.std)):
-            if len(values) not in (0, channels):
-                raise self.fail(f"{where}.{name}", f"{channels} numbers, one a channel", list(values))
-
-    def agree_shard(self, shard: ShardRecord, files: Mapping[str, FieldFile], where: str) -> None:
-        """A shard has the files of each field, of rows x row size bytes where all rows have one size."""
-        if shard.files.keys() != files.keys():
-            raise self.fail(where, f"one for each of {list(files)}", list(shard.files))
-        for name, file in shard.files.items():
-            size = files[name].bytes(shard.rows)
-            if file.bytes < shard.rows or size not in (None, file.bytes):
-                expected = f"{size} (rows x row size)" if size is not None else f"at least {shard.rows}"
-                raise self.fail(f"{where}.{name}.bytes", expected, file.bytes)
-
-    def manifest(self, body: Mapping[str, Any]) -> Manifest:
-        splits = self.mapping(body.get("splits"), "splits")
-        if not splits:
-            raise self.fail("splits", "at least one split", {})
-        manifest = Manifest(
-            recipe=dict(self.mapping(body.get("recipe"), "recipe")),
-            fingerprint=self.text(body.get("fingerprint"), "fingerprint"),
-            splits={self.name(name, "splits"): self.split(split, f"splits.{name}") for name, split in splits.items()},
-            card=dict(self.mapping(body.get("card", {}), "card")),
-        )
-        if self.version == WHOLE_VERSION and not manifest.own_sizes:
-            raise self.fail("version", f"{VERSION}, as no field has rows of their own sizes", WHOLE_VERSION)
-        if self.version == TABLE_VERSION and not manifest.tables:
-            expected = f"{VERSION} or {WHOLE_VERSION}, as no split has more than {MOST_LISTED} shards"
-            raise self.fail("version", expected, TABLE_VERSION)
-        return manifest
+def dataset_files(manifest: Manifest) -> Iterator[DatasetFile]:
+    """Yields all files of a dataset but ``dataset.json``, split by split, shard by shard."""
+    for name, split in manifest.splits.items():
+        files = files_of(split.fields)
+        for index, shard in enumerate(split.shards):
+            folder = f"{name}/{shard_name(index)}"
+            meta = tensordict_meta(split.fields, shard).encode()
+            record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
+            yield DatasetFile(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record, content=meta)
+            for field, record in shard.files.items():
+                yield DatasetFile(
+                    split=name,
+                    shard=index,
+                    name=f"{folder}/{field}.memmap",
+                    record=record,
+                    row_bytes=files[field].spec.row_bytes,
+                    offsets=None if files[field].counted else f"{folder}/{field.removesuffix(BYTES)}{OFFSETS}.memmap",
+                )
+        for file, record in split.lists.items():
+            yield DatasetFile(split=name, shard=None, name=f"{name}/{file}", record=record)

@@ -1,4 +1,4 @@
-"""Chooses rows of a split to be looked at, and makes the cells of a contact sheet from them."""
+"""Chooses rows of a split for a preview, and makes the cells of a contact sheet from them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import UsageError, choices
-from mmload.pictures.cells import SHOWN, cells_of, first_to_see
-from mmload.pictures.contact_sheet import Cell
+from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, first_to_see
 from mmload.records import FieldSpec
 from mmload.store.row_numbers import row_array
 
@@ -24,15 +23,15 @@ _NAMED = 8  # classes that a message names
 
 
 class ShownSplit(Protocol):
-    """What is looked at: a split of an open dataset. Thread-safe, as that is."""
+    """Split of an open dataset, as far as previews need it. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """Of the split."""
+        """Name of the split."""
 
     @property
     def path(self) -> Path:
-        """The dataset's folder."""
+        """Folder of the dataset."""
 
     @property
     def fields(self) -> Mapping[str, FieldSpec]:
@@ -44,16 +43,16 @@ class ShownSplit(Protocol):
 
     @property
     def reader(self) -> RowReader:
-        """Where rows come from."""
+        """Reader of the rows."""
 
     def __len__(self) -> int: ...
 
     def check_changed(self) -> None:
-        """Raises a StoreError if the folder holds another dataset by now."""
+        """Raises a StoreError if the folder contains another dataset."""
 
 
 def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
-    """Stored rows as the cells of a :func:`~mmload.pictures.contact_sheet.contact_sheet`.
+    """Returns stored rows as cells of a :func:`~mmload.pictures.contact_sheet.contact_sheet`.
 
     Raises:
         UsageError: if the split has no uint8 images, or no row is chosen.
@@ -67,28 +66,21 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     if not len(numbers):
         raise UsageError(f"no row of {where} is chosen, so there is nothing to show")
     split.check_changed()
-    shown = {name: split.fields[name] for name in SHOWN if name in split.fields}
-    fields = {name: split.reader.array(name, numbers) for name, of in shown.items() if not of.own_sizes}
-    own = [split.reader.sized(name) for name, of in shown.items() if of.own_sizes]
-    if not own:
-        return cells_of({**fields, "ids": numbers}, split.classes)
-    names = [name for name, of in shown.items() if of.own_sizes]
+    shown = {name: split.reader.rows(name, numbers) for name in SHOWN if name in split.fields}
     cells = []
-    for place, row in enumerate(numbers.tolist()):  # one by one, as no array holds images of several sizes
-        pixels = {name: reader.pixels(row)[None] for name, reader in zip(names, own, strict=True)}
-        alike = {name: values[place : place + 1] for name, values in {**fields, "ids": numbers}.items()}
-        cells += cells_of({**alike, **pixels}, split.classes)
+    for place, row in enumerate(numbers):  # one by one, as no array holds images of several sizes
+        cells += cells_of({"ids": row[None], **{n: rows[place][None] for n, rows in shown.items()}}, split.classes)
     return cells
 
 
 def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | None = None) -> Numbers:
-    """Rows that one wants to see first: as many of each class as can be, drawn at random, sorted by class.
+    """Returns rows for a first look: as many of each class as possible, drawn at random, sorted by class.
 
     Args:
-        split: where they are.
-        count: how many at most.
+        split: of the rows.
+        count: upper bound on their number.
         seed: of the draw.
-        of_class: only rows of the class of this name.
+        of_class: name of a class; returns only its rows.
 
     Returns:
         int64 [n].
@@ -113,6 +105,6 @@ def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | 
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first names, for messages: there may be thousands."""
+    """Formats the first names for a message: there may be thousands."""
     more = f", ... ({len(names) - _NAMED:,} more)" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

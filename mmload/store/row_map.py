@@ -1,22 +1,111 @@
-"""The rows of a field where they lie: its files mapped into one array, and brought into memory before they are used."""
+"""Maps files into memory as one copy-on-write array, and brings the rows of a field into memory before they are used.
+
+A map has whole pages, so files that are contiguous in it must end with one, all but the last. Touching a file that was
+truncated since ends the process, as with any map: :class:`RowMap` checks before.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import os
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from mmload.errors import MmloadError, StoreError
+from mmload.errors import DamagedError, MmloadError, StoreError
 from mmload.runtime.bus_errors import Guard
+from mmload.runtime.byte_sizes import bytes_text
+from mmload.runtime.cgroup import free_memory
 from mmload.store.field_rows import Numbers, Places, Rows
-from mmload.store.held_file import HeldFile, check_files
-from mmload.store.memory_map import OpenFile, mapped
+from mmload.store.split_files import HeldFile, check_files
+
+Refusal = Callable[[int, Exception], Exception]
+"""Makes the error of a row, by its index among those that were asked for, from that of its file."""
 
 MOST_FILES = 16_000
-"""With more files than this, rows are read: a process may have 65,530 maps on Linux, and a file and its gap are two."""
+"""Upper bound on mapped files: a process may have 65,530 maps on Linux, and a file and its gap are two."""
+
+
+_FIXED = 0x10  # MAP_FIXED of Linux and macOS, which the mmap module does not have
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE: else a map larger than the memory is refused
+_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)  # which Windows does not have
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class OpenFile(NamedTuple):
+    """File to map: its path, for messages, its descriptor, and its bytes."""
+
+    path: str
+    handle: int
+    size: int
+
+
+def joinable(sizes: Sequence[int]) -> bool:
+    """Returns whether files of these sizes can be mapped contiguously."""
+    whole_pages = os.name == "posix" and all(size % mmap.PAGESIZE == 0 for size in sizes[:-1])
+    return len(sizes) == 1 or whole_pages
+
+
+def mapped(files: Sequence[OpenFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
+    """Maps files into one array; it is paged in on access, and unmapped with the array.
+
+    Args:
+        files: at least one; their descriptors may be closed afterwards.
+        starts: the byte at which each file begins, a multiple of the page size, in ascending order; memory between two
+            files must not be touched. None: contiguously; their sizes must be :func:`joinable`.
+
+    Returns:
+        uint8 [n]; writes stay in this process's memory and never reach the files.
+
+    Raises:
+        DamagedError: if a file is shorter.
+        StoreError: if a file cannot be mapped.
+    """
+    for file in files:
+        if (have := os.fstat(file.handle).st_size) < file.size:
+            raise DamagedError(f"{file.path} has {have:,} bytes, expected {file.size:,}: it was truncated")
+    if os.name != "posix":
+        return np.frombuffer(mmap.mmap(files[0].handle, files[0].size, access=mmap.ACCESS_COPY), dtype=np.uint8)
+    if starts is None:
+        starts = list(accumulate((file.size for file in files[:-1]), initial=0))
+    # Reserve addresses for all, map the files over them; one munmap releases everything.
+    array, kind = reserved(starts[-1] + files[-1].size), mmap.MAP_PRIVATE | _NO_RESERVE
+    for file, start in zip(files, starts, strict=True):
+        address = array.ctypes.data + start
+        if file.size and _system_mmap()(address, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
+            raise StoreError(f"cannot map {file.path} ({os.strerror(ctypes.get_errno())})")
+    return array
+
+
+def reserved(size: int) -> npt.NDArray[np.uint8]:
+    """Reserves addresses over which files can be mapped; released with the array.
+
+    Returns:
+        uint8 [size], zeros that take no memory until they are written.
+
+    Raises:
+        OSError: if there are not enough addresses.
+    """
+    kind = mmap.MAP_PRIVATE | _NO_RESERVE | mmap.MAP_ANONYMOUS
+    return np.frombuffer(mmap.mmap(-1, size, flags=kind, prot=_READ_WRITE), dtype=np.uint8)
+
+
+@cache
+def _system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
+    """Returns ``mmap`` of the C library: Python's own does not take an address."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    number, size = ctypes.c_int, ctypes.c_size_t
+    function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
+    typed: Callable[[int, int, int, int, int, int], int | None] = function
+    return typed
 
 
 def row_map(field: Rows) -> RowMap | None:
@@ -27,13 +116,13 @@ def row_map(field: Rows) -> RowMap | None:
         found = field.files() if can_populate() else None
         if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
             return None
-        return RowMap(*found, 1 if field.spec.own_sizes else field.spec.row_bytes)
+        return RowMap(*found, 1 if field.spec.variable_size else field.spec.row_bytes)
     except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
         return None
 
 
 class RowMap:
-    """The files of a field as one array. Thread-safe.
+    """Files of a field as one array. Thread-safe.
 
     Args:
         files: at least one, each with a row at least.
@@ -42,11 +131,14 @@ class RowMap:
 
     Attributes:
         memory: uint8 [n]. What is written there stays in this process; what lies between files must not be touched.
+        most_rows: how many rows can be prepared at once.
 
     Raises:
         StoreError: if a file cannot be mapped.
         DamagedError: if one is shorter.
     """
+
+    most_rows = 2**31
 
     def __init__(self, files: Sequence[HeldFile], sizes: Sequence[int], unit: int) -> None:
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
@@ -60,7 +152,9 @@ class RowMap:
         opened = [OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)]
         self.memory = mapped(opened, firsts)
         self._guard = Guard(self.memory)
+        self._is_locked = False
         is_small = unit < pages.SMALL_RANGE and unit > 1
+        self._needs_reads = [pages.needs_reads(file.handle) for file in files]
         segments = np.cumsum([0, *(-(-size // pages.SEGMENT_BYTES) for size in sizes)])
         self._ranges = pages.FileRanges(
             firsts=np.array(firsts, np.int64),
@@ -68,17 +162,56 @@ class RowMap:
             known=np.zeros(int(segments[-1]) if is_small else 0, np.uint8),
             segments=segments[:-1].astype(np.int64),
             looks=_tells_residency(files[0].path),
+            handles=np.array([file.handle for file in files] if any(self._needs_reads) else [], np.int64),
         )
         if not is_small:  # else a fault reads what lies around it, which then is of use
             for first, size in zip(firsts, sizes, strict=True):
                 pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)
+            for file, reads in zip(files, self._needs_reads, strict=True):
+                if reads:  # else it reads up to 1.8 times what is asked for
+                    os.posix_fadvise(file.handle, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def prepare(self, places: Places, refuse: Callable[[int, Exception], Exception]) -> tuple[Numbers, int]:
+    def populate(self, lock_limit: int) -> str:
+        """Reads all files into memory, in order, and locks them there if that is permitted.
+
+        What does not fit into free memory is not read, as it would evict itself.
+
+        Args:
+            lock_limit: the largest number of bytes to lock.
+
+        Returns:
+            What was done, as a sentence.
+
+        Raises:
+            DamagedError, StoreError: if a file was truncated, written to, or cannot be read.
+        """
+        base, firsts, ends = self.memory.ctypes.data, self._ranges.firsts.tolist(), self._ranges.ends.tolist()
+        size, free = sum(ends) - sum(firsts), free_memory()
+        if size > free:
+            return f"not populated: {bytes_text(size)} of images, {bytes_text(free)} of memory free"
+        if size > lock_limit:
+            why = f"{bytes_text(size)} of images, {bytes_text(lock_limit)} may be locked"
+        else:  # before they are read, so that each page is locked as it comes
+            codes = (self._pages.lock(base + first, end - first) for first, end in zip(firsts, ends, strict=True))
+            code = next((code for code in codes if code), 0)
+            why = f"the system refuses it ({os.strerror(code)}; see ulimit -l)" if code else ""
+        self._guard.arm()
+        for file, first, end, reads in zip(self._files, firsts, ends, self._needs_reads, strict=True):
+            file.check()
+            code = self._pages.populate(base + first, end - first, file.handle if reads else None)
+            if code:
+                file.check()
+                raise StoreError(f"cannot read {file.path} ({os.strerror(code)})")
+        self._ranges.known[:] = 1
+        self._is_locked = not why
+        return f"populated, not locked: {why}" if why else "populated and locked"
+
+    def prepare(self, places: Places, refuse: Refusal) -> tuple[Numbers, int]:
         """Brings rows into memory, so that compiled code can read them.
 
         Args:
             places: of the rows, or of parts of them.
-            refuse: makes the error of a row, by its index in ``places``, from that of its file.
+            refuse: makes the error of a row.
 
         Returns:
             int64 [B], the first byte of each in :attr:`memory`; and how many of them had to be read.
@@ -90,6 +223,8 @@ class RowMap:
         self.check(places)  # before: a truncated file cannot be read
         files = np.ascontiguousarray(places["file"])
         starts: Numbers = self._ranges.firsts[files] + places["offset"]
+        if self._is_locked:
+            return starts, 0
         absent = np.empty(len(places), np.uint8)
         lengths = np.ascontiguousarray(places["bytes"])
         failed = self._pages.make_resident(self.memory, self._ranges, files, starts, lengths, absent)
@@ -107,9 +242,13 @@ class RowMap:
         """Checks that what was read of these rows belongs to the dataset that was opened: one ``fstat`` for each file.
 
         Raises:
-            DamagedError, StoreError: if a file was written to.
+            DamagedError, StoreError: if a file was written to, or its file system has gone.
         """
-        check_files(self._files[number] for number in np.unique(places["file"]).tolist())
+        used = np.flatnonzero(np.bincount(places["file"]))  # np.unique sorts, which takes three times as long
+        try:
+            check_files(self._files[number] for number in used.tolist())
+        except OSError as error:
+            raise StoreError(f"cannot look at {self._files[0].path} and its neighbors ({error.strerror})") from error
         if self._guard.faults:
             paths = {os.path.dirname(file.path) for file in self._files}
             raise StoreError(

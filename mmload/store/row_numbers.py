@@ -1,7 +1,7 @@
 """Converts an index, list, array or mask of rows to int64 row numbers.
 
 As in numpy, a boolean mask selects where it is True, integers are row numbers, and negative ones count from the end.
-torch is imported only where tensors are asked for: to look at a few rows takes a tenth of the time without it.
+torch is imported only for tensors: without it, looking at a few rows takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def row_numbers(rows: object, count: int, what: str) -> Tensor:
-    """As :func:`row_array`, as a tensor."""
+    """Returns the row numbers of a selection as a tensor; arguments and errors as for :func:`row_array`."""
     import torch
 
     return torch.from_numpy(row_array(rows, count, what))
 
 
 def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
-    """Row numbers from a selection of several rows.
+    """Returns the row numbers of a selection.
 
     Args:
         rows: a slice, or a tensor, numpy array or sequence of integers or of ``count`` booleans.
-        count: how many rows there are.
-        what: what has so many rows, for messages.
+        count: number of rows.
+        what: name of what has these rows, for messages.
 
     Returns:
         int64 [B], each in [0, count).
@@ -68,12 +68,12 @@ def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
 
 
 def row_number(row: object, count: int, what: str) -> int:
-    """One row's number.
+    """Returns the number of a row, in [0, count).
 
     Args:
         row: an integer of Python, numpy, or a tensor without dimensions.
-        count: how many rows there are.
-        what: what has so many rows, for messages.
+        count: number of rows.
+        what: name of what has these rows, for messages.
 
     Raises:
         IndexError: if the number is out of range.
@@ -88,14 +88,14 @@ def row_number(row: object, count: int, what: str) -> int:
 
 
 def is_single_row(rows: object) -> bool:
-    """Whether this is a single row rather than several."""
+    """Returns whether a selection is a single row rather than several."""
     if _is_tensor(rows) or isinstance(rows, np.ndarray):
         return rows.ndim == 0
     return not (isinstance(rows, slice) or hasattr(rows, "__len__"))
 
 
 def as_integer(value: object) -> int | None:
-    """An integer of any kind as Python's int; None for anything else, such as a boolean."""
+    """Returns an integer of any kind as Python's int; None for anything else, such as a boolean."""
     if isinstance(value, bool | np.bool_) or (_is_tensor(value) and str(value.dtype) == "torch.bool"):
         return None
     try:
@@ -105,23 +105,23 @@ def as_integer(value: object) -> int | None:
 
 
 def shown_rows(rows: Tensor) -> str:
-    """Row numbers as a message shows them."""
+    """Formats row numbers for a message."""
     first = ", ".join(map(str, rows[:8].tolist()))
     return f"rows {first}{f' and {len(rows) - 8:,} more' if len(rows) > 8 else ''}"
 
 
 def rows_digest(rows: Tensor) -> int:
-    """A 63-bit digest of the rows in their order."""
+    """Returns a 63-bit digest of the rows in their order."""
     return int.from_bytes(sha256(rows.contiguous().numpy().tobytes()).digest()[:8], "little") >> 1
 
 
 def _is_tensor(value: object) -> TypeGuard[Tensor]:
-    """There are tensors only where torch was imported."""
+    """Returns whether this is a tensor, without importing torch: there are tensors only where it was imported."""
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def _array(rows: object, what: str) -> NDArray[Any]:
-    """The rows as an array of whatever they are."""
+    """Returns the rows as an array of integers, booleans or anything else."""
     if _is_tensor(rows):
         if rows.dtype.is_floating_point or rows.dtype.is_complex:  # of which numpy does not have all
             raise TypeError(f"rows of {what} are {rows.dtype}; give integers, or a mask of booleans")
@@ -141,7 +141,7 @@ def _array(rows: object, what: str) -> NDArray[Any]:
 
 
 def _array_of_sequence(rows: Any, what: str) -> NDArray[Any]:
-    """Booleans alone are a mask; all else has to be integers, of whatever kind."""
+    """Returns a mask if all values are booleans, else integers, whatever their kind."""
     kinds = set(map(type, rows))
     if kinds <= {bool, np.bool_} and kinds:
         return np.array(rows, dtype=np.bool_)

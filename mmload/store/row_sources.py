@@ -11,32 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, StoreError, UsageError, counted
-from mmload.runtime.positioned_reads import read_at
+from mmload.runtime.regular_files import read_at
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder
-from mmload.store.held_file import HeldFile
 from mmload.store.manifest import SAMPLES_NAME, SplitRecord
+from mmload.store.split_files import HeldFile
 
 _CHUNK_BYTES = 16 * 2**20
 _ID = re.compile(rb'^\{"id": "([^"\\\n]*(?:\\.[^"\\\n]*)*)"', re.MULTILINE)
 
 
-class Source(NamedTuple):
-    """A sample in its source: its id, usually a path relative to the root, and (height, width) before any transform."""
+class RowSource(NamedTuple):
+    """Sample that a row is made of: its id, usually a path below the root, and (height, width) before any transform."""
 
     id: str
     size: tuple[int, int] | None
 
 
 class Samples:
-    """The lines of a split's ``samples.jsonl``. Thread-safe; picklable, without its caches.
+    """Lines of a split's ``samples.jsonl``. Thread-safe; picklable, without its caches.
 
     The first use reads the file once and verifies its checksum; after that a row takes one short read. It caches 8
-    bytes a row, and 16 more after the first lookup by id.
+    bytes per row, and 16 more after the first lookup by id.
 
     Args:
-        folder: the dataset's.
-        split: the split's name.
+        folder: of the dataset.
+        split: name of the split.
         record: its manifest entry.
     """
 
@@ -53,8 +53,8 @@ class Samples:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # the file is opened again, lazily
 
-    def source(self, row: int) -> Source:
-        """The sample that a row was made from; the row is in [0, rows).
+    def source(self, row: int) -> RowSource:
+        """Returns the sample that a row was made from; the row is in [0, rows).
 
         Raises:
             DamagedError: if the file is not what the manifest says.
@@ -64,22 +64,22 @@ class Samples:
         start = int(ends[row - 1]) if row else 0
         return self._parsed(self._bytes(start, int(ends[row]) - start))[0]
 
-    def sources(self, rows: NDArray[np.int64]) -> list[Source]:
-        """The samples that rows were made from, in their order; rows that follow each other take one read.
+    def sources(self, rows: NDArray[np.int64]) -> list[RowSource]:
+        """Returns the samples that rows were made from, in their order; neighboring rows take one read.
 
         Raises:
             DamagedError, StoreError: as :meth:`source`.
         """
         ends = self._ends()
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        found: list[Source] = []
+        found: list[RowSource] = []
         for run in np.split(rows, breaks) if len(rows) else ():
             start = int(ends[run[0] - 1]) if run[0] else 0
             found += self._parsed(self._bytes(start, int(ends[run[-1]]) - start))
         return found
 
     def row_of(self, name: str) -> int:
-        """The row that was made from a sample.
+        """Returns the row that was made from a sample.
 
         Raises:
             UsageError: if no row was made from it, or several were.
@@ -96,7 +96,7 @@ class Samples:
         raise UsageError(f"no row of {what} was made of {name!r}; ids are as in {self._folder.name(self._file)}")
 
     def rows_of(self, name: str) -> list[int]:
-        """All rows that were made from a sample, in ascending order.
+        """Returns all rows that were made from a sample, in ascending order.
 
         Raises:
             DamagedError, StoreError: as :meth:`source`.
@@ -107,7 +107,7 @@ class Samples:
         return sorted(row for row in map(int, rows[first:last]) if self.source(row).id == name)
 
     def _ends(self) -> NDArray[np.int64]:
-        """The offset at which each row's line ends, from one pass that also verifies the file."""
+        """Returns the offset at which each row's line ends; the first call reads the file and verifies its checksum."""
         if self._index is None:
             ends, checksum, offset = [], 0, 0
             for chunk in self._chunks():
@@ -123,7 +123,7 @@ class Samples:
         return self._index
 
     def _by_hash(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The hashes of the ids in ascending order, and the row of each."""
+        """Returns the hashes of the ids in ascending order, and the row of each."""
         if self._ids is None:
             ends, hashes, offset = self._ends(), [], 0
             while offset < (int(ends[-1]) if len(ends) else 0):
@@ -147,7 +147,7 @@ class Samples:
             offset += len(chunk)
 
     def _bytes(self, start: int, count: int) -> bytes:
-        """``count`` bytes of the file."""
+        """Reads ``count`` bytes of the file."""
         held = self._held
         if held is None:
             held = self._held = HeldFile(self._folder, self._file, self._record.samples, None)
@@ -164,7 +164,7 @@ class Samples:
         return bytes(out)
 
     def _names(self, lines: bytes) -> list[str]:
-        """The ids of some lines; faster than JSON by a pattern, if the lines look as mmload writes them."""
+        """Returns the ids of some lines; a pattern is faster than JSON, if the lines look as mmload writes them."""
         found = _ID.findall(lines)
         if len(found) != lines.count(b"\n"):
             return [sample.id for sample in self._parsed(lines)]
@@ -173,10 +173,10 @@ class Samples:
         except ValueError as error:
             raise self._damaged(f"an id in it is no text ({error})") from error
 
-    def _parsed(self, lines: bytes) -> list[Source]:
+    def _parsed(self, lines: bytes) -> list[RowSource]:
         try:
             items = json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]")
-            return [Source(item["id"], tuple(item["size"]) if item["size"] else None) for item in items]
+            return [RowSource(item["id"], tuple(item["size"]) if item["size"] else None) for item in items]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise self._damaged(f"a line of it is no sample ({error})") from error
 

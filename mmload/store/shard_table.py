@@ -1,55 +1,106 @@
-"""What the manifest says of a split's shards, as columns: a million of them are a few arrays, not millions of objects.
+"""Files of a split's shards: which a field has, and a table of their sizes and checksums.
 
-In JSON they are a list of objects, or, if there are many, a table of columns in base64. The format is in
-docs/format.md.
+The table has columns, so that a million shards are a few arrays, not millions of objects. docs/format.md has its form
+in JSON.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.store.field_files import FieldFile
+from mmload.records import FieldSpec
 
-MOST_LISTED = 1000
-"""A split of more shards has a table of columns in the manifest, which is of version 4 then."""
+BYTES, OFFSETS, SIZES, ENCODINGS = "bytes", "offsets", "sizes", "encodings"
+META_NAME = "meta.json"
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+Crc32 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}\Z")]
+Base64 = bytes  # as msgspec converts it
 
 _MOST = 2**62
 _COUNT, _CRC32 = np.dtype("<i8"), np.dtype("<u4")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileRecord:
-    """One file: its size in bytes and its CRC-32 (the one of zip and PNG) as 8 hex digits."""
+class FieldFile:
+    """File of a field in a shard: an array of elements of one dtype and shape.
 
-    bytes: int
-    crc32: str
+    Attributes:
+        spec: of an element.
+        more: number of elements in addition to one per row.
+        counted: whether the rows determine the number of elements.
+    """
+
+    spec: FieldSpec
+    more: int = 0
+    counted: bool = True
+
+    def bytes(self, rows: int) -> int | None:
+        """Returns the size of the file in a shard with this number of rows; None if rows do not determine it."""
+        return (rows + self.more) * self.spec.row_bytes if self.counted else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardRecord:
-    """One shard: its rows, and the record of each ``<name>.memmap``, by :func:`mmload.store.field_files.files_of`."""
+def files_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldFile]:
+    """Returns name -> file of all fields, in their order; ``NAME.memmap`` is the file's name in the shard's folder."""
+    files: dict[str, FieldFile] = {}
+    for name, spec in fields.items():
+        if spec.variable_size:
+            files |= {f"{name}.{part}": file for part, file in parts_of(spec).items()}
+        else:
+            files[name] = FieldFile(spec=spec)
+    return files
 
-    rows: int
+
+def parts_of(spec: FieldSpec) -> dict[str, FieldFile]:
+    """Returns the files of a variable-size field, by the last word of their names."""
+    parts = {
+        BYTES: FieldFile(spec=FieldSpec(dtype="uint8", shape=()), counted=False),
+        OFFSETS: FieldFile(spec=FieldSpec(dtype="int64", shape=()), more=1),
+        SIZES: FieldFile(spec=FieldSpec(dtype="int32", shape=(2,))),
+    }
+    if spec.encoding == "mixed":
+        parts[ENCODINGS] = FieldFile(spec=FieldSpec(dtype="uint8", shape=()))
+    return parts
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Size of a file in bytes, and its CRC-32 (the one of zip and PNG) as 8 hexadecimal digits."""
+
+    bytes: Count
+    crc32: Crc32
+
+
+class ShardRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows of a shard, and the record of each ``NAME.memmap``, by the names of :func:`files_of`."""
+
+    rows: Count
     files: dict[str, FileRecord]
 
 
+class _FileColumns(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    crc32: Base64
+    bytes: Base64 | None = None
+
+
+class _Columns(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    rows: Base64
+    files: dict[str, _FileColumns]
+
+
 class ShardTable:
-    """The records of a split's shards, in row order. Immutable.
+    """Records of a split's shards, in row order. Immutable.
 
     Args:
-        rows: int64 [S], of each shard.
-        bytes: name of a file -> int64 [S], its size in each shard.
+        rows: int64 [S], rows of each shard.
+        bytes: name of a file -> int64 [S], its size in each shard; may lack files whose sizes follow from the rows.
         crc32: name of a file -> uint32 [S], its checksum in each shard.
-
-    Raises:
-        ValueError: if a sum of rows or of bytes is too large for int64.
     """
 
     def __init__(
@@ -62,16 +113,13 @@ class ShardTable:
         columns: list[npt.NDArray[Any]] = [rows, *self.bytes.values(), *self.crc32.values()]
         for column in columns:
             column.flags.writeable = False
-        for name, counts in {"rows": rows, **{f"{name}.bytes": sizes for name, sizes in self.bytes.items()}}.items():
-            if counts.sum(dtype=np.float64) >= _MOST:  # a sum of int64 would wrap
-                raise ValueError(f"{name} are {counts.sum(dtype=np.float64):.3g} together, expected less than 2**62")
 
     @classmethod
-    def of(cls, records: Sequence[ShardRecord]) -> ShardTable:
-        """The table of some records.
+    def from_records(cls, records: Sequence[ShardRecord]) -> ShardTable:
+        """Returns the table of the given records.
 
         Raises:
-            ValueError: if they do not have the same files, or a sum is too large.
+            ValueError: if they do not have the same files.
         """
         names = list(records[0].files) if records else []
         if any(record.files.keys() != set(names) for record in records):
@@ -82,6 +130,68 @@ class ShardTable:
             {name: np.array([int(record.files[name].crc32, 16) for record in records], np.uint32) for name in names},
         )
 
+    @classmethod
+    def from_json(cls, body: object) -> ShardTable:
+        """Returns the table that :meth:`to_json` has written, without the sizes that follow from the rows.
+
+        Raises:
+            ValueError: if it is not one.
+        """
+        try:
+            columns = msgspec.convert(body, _Columns)
+        except msgspec.ValidationError as error:  # msgspec adds the place of the table only to other errors
+            raise ValueError(str(error)) from error
+        files = columns.files
+        return cls(
+            _array(columns.rows, _COUNT, "rows"),
+            {name: _array(own.bytes, _COUNT, f"{name}.bytes") for name, own in files.items() if own.bytes is not None},
+            {name: _array(own.crc32, _CRC32, f"{name}.crc32") for name, own in files.items()},
+        )
+
+    def to_json(self, files: Mapping[str, FieldFile]) -> object:
+        """Returns the table as plain data: base64 of ``rows`` and, per file, ``crc32`` and sizes that rows do not give.
+
+        Args:
+            files: of the split's fields.
+        """
+
+        def of_file(name: str) -> _FileColumns:
+            sizes = None if files[name].counted else self.bytes[name].astype(_COUNT).tobytes()
+            return _FileColumns(crc32=self.crc32[name].astype(_CRC32).tobytes(), bytes=sizes)
+
+        columns = _Columns(rows=self.rows.astype(_COUNT).tobytes(), files={name: of_file(name) for name in self.crc32})
+        return msgspec.to_builtins(columns)
+
+    def completed(self, files: Mapping[str, FieldFile]) -> ShardTable:
+        """Returns the checked table, with the sizes of all files.
+
+        Args:
+            files: of the split's fields.
+
+        Raises:
+            ValueError: if files are missing or unknown, or a column has another length, or numbers that cannot be.
+        """
+        checksums = self.crc32 if self.crc32 or len(self) else {name: np.empty(0, np.uint32) for name in files}
+        if not checksums.keys() == files.keys() >= self.bytes.keys():
+            raise ValueError(f"shards.files is of {', '.join(checksums) or 'nothing'}, expected {', '.join(files)}")
+        most = max((file.spec.row_bytes for file in files.values()), default=1)
+        if (self.rows < 0).any() or self.rows.sum(dtype=np.float64) * most >= _MOST:
+            raise ValueError("shards.rows has numbers below 0, or too large")
+        sizes = {}
+        for name, file in files.items():
+            by_rows = (self.rows + file.more) * file.spec.row_bytes if file.counted else np.empty(0, np.int64)
+            sizes[name] = given = self.bytes.get(name, by_rows)
+            for part, column in (("bytes", given), ("crc32", checksums[name])):
+                if len(column) != len(self):
+                    raise ValueError(f"shards.files.{name}.{part} has {len(column):,} values for {len(self):,} shards")
+            if file.counted and not np.array_equal(given, by_rows):
+                raise ValueError(f"shards.files.{name}.bytes is not rows x row size")
+            if (given < self.rows).any():
+                raise ValueError(f"shards.files.{name}.bytes has numbers below those of rows")
+            if (total := given.sum(dtype=np.float64)) >= _MOST:  # a sum of int64 would wrap
+                raise ValueError(f"shards.files.{name}.bytes are {total:.3g} together, expected less than 2**62")
+        return ShardTable(self.rows, sizes, checksums)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -89,7 +199,7 @@ class ShardTable:
         return ShardRecord(rows=int(self.rows[index]), files={name: self.file(index, name) for name in self.bytes})
 
     def file(self, index: int, name: str) -> FileRecord:
-        """The record of a file of one shard."""
+        """Returns the record of a file of one shard."""
         return FileRecord(bytes=int(self.bytes[name][index]), crc32=f"{int(self.crc32[name][index]):08x}")
 
     def __iter__(self) -> Iterator[ShardRecord]:
@@ -98,68 +208,37 @@ class ShardTable:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ShardTable):
             return NotImplemented
-        if self.bytes.keys() != other.bytes.keys() or not np.array_equal(self.rows, other.rows):
-            return False
-        return all(
-            np.array_equal(sizes, other.bytes[name]) and np.array_equal(self.crc32[name], other.crc32[name])
-            for name, sizes in self.bytes.items()
+        return (
+            self.bytes.keys() == other.bytes.keys()
+            and np.array_equal(self.rows, other.rows)
+            and all(np.array_equal(sizes, other.bytes[name]) for name, sizes in self.bytes.items())
+            and all(np.array_equal(sums, other.crc32[name]) for name, sums in self.crc32.items())
         )
 
     __hash__ = None  # type: ignore[assignment]  # as of all containers of arrays
 
-    def columns(self, files: Mapping[str, FieldFile]) -> dict[str, Any]:
-        """As plain data for JSON: ``rows`` and, of each file, ``crc32`` and, where rows do not determine it, ``bytes``.
 
-        Args:
-            files: of the split's fields.
-        """
-        return {
-            "rows": _text(self.rows, _COUNT),
-            "files": {
-                name: ({} if files[name].counted else {"bytes": _text(sizes, _COUNT)})
-                | {"crc32": _text(self.crc32[name], _CRC32)}
-                for name, sizes in self.bytes.items()
-            },
-        }
+def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
+    """Returns the ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard.
 
-
-def table_of(rows: str, columns: Mapping[str, Mapping[str, str]], files: Mapping[str, FieldFile]) -> ShardTable:
-    """The reverse of :meth:`ShardTable.columns`.
-
-    Args:
-        rows: of its key ``rows``.
-        columns: of its key ``files``, of the same names as ``files``.
-        files: of the split's fields.
-
-    Raises:
-        ValueError: if a column is not base64, or not of one value for each shard, or a number cannot be.
+    ``_type`` is a constant of tensordict. The batch size is [rows], or [] with variable-size rows, as not every file
+    has one element per row then.
     """
-    counts = _array(rows, _COUNT, "rows")
-    most = max((file.spec.row_bytes for file in files.values()), default=1)
-    if (counts < 0).any() or counts.sum(dtype=np.float64) * max(1, most) >= _MOST:
-        raise ValueError("rows has numbers below 0, or too large")
-    sizes, checksums = {}, {}
-    for name, file in files.items():
-        if file.counted:
-            sizes[name] = (counts + file.more) * file.spec.row_bytes
-        else:
-            sizes[name] = _array(columns[name]["bytes"], _COUNT, f"{name}.bytes")
-        checksums[name] = _array(columns[name]["crc32"], _CRC32, f"{name}.crc32")
-        for part, column in (("bytes", sizes[name]), ("crc32", checksums[name])):
-            if len(column) != len(counts):
-                raise ValueError(f"{name}.{part} has {len(column):,} values for {len(counts):,} shards")
-        if (sizes[name] < counts).any():
-            raise ValueError(f"{name}.bytes has numbers below those of rows")
-    return ShardTable(counts, sizes, checksums)
+    meta: dict[str, Any] = {
+        name: {
+            "device": "cpu",
+            "shape": [shard.files[name].bytes // file.spec.row_bytes, *file.spec.shape],
+            "dtype": f"torch.{file.spec.dtype}",
+            "is_nested": False,
+        }
+        for name, file in files_of(fields).items()
+    }
+    shape = [] if any(spec.variable_size for spec in fields.values()) else [shard.rows]
+    meta |= {"shape": shape, "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+    return json.dumps(meta, indent=1) + "\n"
 
 
-def _text(column: npt.NDArray[Any], dtype: np.dtype[Any]) -> str:
-    return base64.b64encode(column.astype(dtype).tobytes()).decode("ascii")
-
-
-def _array(text: str, dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
-    try:
-        content = base64.b64decode(text, validate=True)
-        return np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{what} is no column of {dtype.itemsize} bytes a shard in base64") from error
+def _array(content: bytes, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    if len(content) % dtype.itemsize:
+        raise ValueError(f"{name} is no column of {dtype.itemsize} bytes per shard in base64")
+    return np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False)

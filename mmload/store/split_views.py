@@ -6,87 +6,30 @@ and seed the samples' random draws, so a row of a subset is augmented as it is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
-from mmload.errors import UsageError, counted
+from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
 from mmload.store.dataset import Split
-from mmload.store.field_rows import FieldRows, Numbers, read
-from mmload.store.joined_rows import JoinedRows
+from mmload.store.field_rows import ROW, FieldRows, Numbers, Places
 from mmload.store.row_numbers import row_numbers, rows_digest
-from mmload.store.row_reader import SMALL_ROW, memory_of
-
-
-class Reader(Protocol):
-    """Reads rows, as :class:`mmload.store.row_reader.RowReader` does. Thread-safe."""
-
-    def field(self, name: str) -> FieldRows | JoinedRows:
-        """Returns the rows of a field."""
-
-    def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Rows of a field."""
-
-
-@runtime_checkable
-class FollowsEpochs(Protocol):
-    """A reader that is faster if it knows what an epoch is going to read."""
-
-    def follow(
-        self, fields: Sequence[str], takes: Sequence[Callable[..., Any]], epoch: int, now: int, margin: int
-    ) -> Following:
-        """An epoch begins. See :class:`mmload.remote.cached_reader.CachedReader`."""
-
-
-class Following(Protocol):
-    """An epoch that a reader follows, until this is closed or collected."""
-
-    @property
-    def close(self) -> Callable[[], object]:
-        """Ends it."""
-
-
-class Rows(Protocol):
-    """What a loader reads: a :class:`~mmload.store.dataset.Split` or a :class:`Joined`."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def fields(self) -> dict[str, FieldSpec]:
-        """Name -> dtype and row shape."""
-
-    @property
-    def reader(self) -> Reader:
-        """Where rows come from."""
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for equal rows."""
-
-    @property
-    def digest(self) -> int:
-        """A 63-bit digest of the samples that the rows are made of."""
-
-    def check_changed(self) -> None:
-        """StoreError if a dataset was overwritten by another since it was opened; for every batch."""
-
-    def __len__(self) -> int: ...
+from mmload.store.row_reader import Reader
+from mmload.store.split_files import HeldFile
 
 
 @dataclass(frozen=True)
 class View:
-    """Rows, and which of them: int64 [N], or None for all."""
+    """Rows of a split or a concatenation, and which of them: int64 [N], or None for all."""
 
-    rows: Rows
+    rows: AnySplit
     chosen: Tensor | None = None
 
     def __len__(self) -> int:
@@ -94,16 +37,16 @@ class View:
 
     @property
     def subset(self) -> int | None:
-        """A digest of the chosen rows in their order; None: all rows."""
+        """Digest of the chosen rows in their order; None: all rows."""
         return None if self.chosen is None else rows_digest(self.chosen)
 
     def ids(self, positions: Tensor) -> Tensor:
-        """The row number at each position, int64 [B]."""
+        """Returns the row number at each position, int64 [B]."""
         return positions if self.chosen is None else self.chosen[positions]
 
 
 def view_of(dataset: object) -> View:
-    """What a loader reads for a Split, a Subset or a ConcatDataset, nested in any way.
+    """Returns what a loader reads for a Split, a Subset or a ConcatDataset, nested in any way.
 
     Raises:
         TypeError: if it contains anything else, such as a subclass of Subset or ConcatDataset, which may do more.
@@ -123,12 +66,13 @@ def view_of(dataset: object) -> View:
 
 
 class Joined:
-    """The rows of a ConcatDataset of splits, concatenated.
+    """Rows of a ConcatDataset of splits, with the attributes of a Split that a loader needs.
 
     Attributes:
         name: for messages.
-        fields: name -> dtype and row shape, the same for all.
-        reader: where rows come from.
+        fields: name -> dtype and row shape, the same for all splits.
+        classes: class names by index, the same for all splits.
+        reader: reads rows by their number in the concatenation.
     """
 
     def __init__(self, dataset: ConcatDataset[Any]) -> None:
@@ -139,17 +83,17 @@ class Joined:
         self.name = " + ".join(split.name for split in splits)
         self.fields = splits[0].fields
         self.classes = splits[0].classes
-        self.reader = _JoinedReader(splits, pieces)
+        self.reader = JoinedReader(splits, pieces)
         self._splits = splits
 
     @property
     def key(self) -> Hashable:
-        """Equal if the same splits are joined in the same way."""
+        """Value that is equal where the same splits are joined in the same way."""
         return (*(split.key for split in self._splits), self.reader.numbering)
 
     @property
     def digest(self) -> int:
-        """See :class:`Rows`."""
+        """63-bit digest of the samples that the rows are made of."""
         made_of = *(split.digest for split in self._splits), self.reader.numbering
         return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
 
@@ -157,7 +101,7 @@ class Joined:
         return len(self.reader)
 
     def check_changed(self) -> None:
-        """See :class:`Rows`."""
+        """Checks that no split was replaced by another dataset."""
         for split in self._splits:
             split.check_changed()
 
@@ -165,16 +109,23 @@ class Joined:
         return f"{counted(len(self), 'row')} of {', '.join(map(repr, self._splits))}"
 
 
-class _JoinedReader:
+AnySplit: TypeAlias = Split | Joined
+"""Rows that a loader can read."""
+
+Owners = Callable[[Numbers], tuple[Numbers, Numbers]]
+"""Rows of a concatenation -> the split of each, and its number there."""
+
+
+class JoinedReader(Reader):
     """Reads rows by their number in a concatenation.
 
     Rows of all splits have one numbering, split by split; ``pieces`` are runs or lists of it. Runs are found by
-    their ends; if any piece is a list, all of them become one list of 8 bytes a row.
+    their ends; if any piece is a list, all of them become one list of 8 bytes per row.
     """
 
     def __init__(self, splits: list[Split], pieces: list[range | Tensor]) -> None:
+        super().__init__(" + ".join(split.name for split in splits))
         self._splits = splits
-        self._fields: dict[str, JoinedRows] = {}
         self._starts = np.cumsum([0, *map(len, splits)])[:-1]
         self._ends = np.cumsum([len(piece) for piece in pieces])
         runs = [piece for piece in pieces if isinstance(piece, range)]
@@ -188,34 +139,16 @@ class _JoinedReader:
 
     @property
     def numbering(self) -> Hashable:
-        """Equal for equal numberings."""
+        """Value that is equal for equal numberings."""
         if self._table is not None:
             return sha256(self._table.tobytes()).hexdigest()
         return (*self._ends.tolist(), *self._shifts.tolist())
 
     def field(self, name: str) -> JoinedRows:
-        """See :class:`Reader`."""
-        if name not in self._fields:
-            fields = [split.reader.field(name) for split in self._splits]
-            self._fields[name] = JoinedRows(fields, self._owners, len(self))
-        return self._fields[name]
-
-    def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """See :class:`Reader`."""
-        spec = self._splits[0].fields[name]
-        if out is None:
-            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
-        if spec.row_bytes > SMALL_ROW:
-            read(self.field(name), rows.numpy(), memory_of(out))
-            return out
-        owners, numbers = self._owners(rows.numpy())
-        for owner in np.unique(owners).tolist():  # the splits may keep it in memory
-            owned = np.flatnonzero(owners == owner)
-            out[owned] = self._splits[owner].reader.gather(name, torch.from_numpy(numbers[owned]))
-        return out
+        return JoinedRows([split.reader.field(name) for split in self._splits], self._owners, len(self))
 
     def _owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """Which split each row is of, and its number there: int64 [B] each."""
+        """Returns the split of each row and its number there: int64 [B] each."""
         if self._table is None:
             numbers = rows + self._shifts[np.searchsorted(self._ends, rows, side="right")]
         else:
@@ -224,8 +157,76 @@ class _JoinedReader:
         return owners, numbers - self._starts[owners]
 
 
+class JoinedRows:
+    """Rows of one field of several splits, one after another. Thread-safe.
+
+    Args:
+        fields: the field of each split.
+        owners: finds a row.
+        count: number of rows.
+    """
+
+    def __init__(self, fields: Sequence[FieldRows], owners: Owners, count: int) -> None:
+        self._fields, self._owners, self._count = fields, owners, count
+        self.spec: FieldSpec = fields[0].spec
+        self._first_files = np.cumsum([0, *(field.shards for field in fields)]).tolist()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def files(self) -> tuple[list[HeldFile], list[int]] | None:
+        files: list[HeldFile] = []
+        sizes: list[int] = []
+        for field in self._fields:
+            if (found := field.files()) is None:
+                return None
+            files += found[0]
+            sizes += found[1]
+        return files, sizes
+
+    def located(self, rows: Numbers) -> Places:
+        places = np.empty(len(rows), ROW)
+        for owner, owned, numbers in self._by_split(rows):
+            found = self._fields[owner].located(numbers)
+            found["file"] += self._first_files[owner]
+            places[owned] = found
+        return places
+
+    def arriving(
+        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
+    ) -> Iterator[None]:
+        parts = []
+        for owner, owned, numbers in self._by_split(rows):  # all at once, so that every split can ask for its rows
+            own = places[owned]
+            own["file"] -= self._first_files[owner]
+            ends = np.searchsorted(owned, groups).tolist()  # of each group, among the split's own rows
+            is_in = (np.diff(ends, prepend=0) > 0).tolist()
+            stops = [end for end, inside in zip(ends, is_in, strict=True) if inside]
+            parts.append((is_in, self._fields[owner].arriving(numbers, own, out, starts[owned], stops)))
+        return _in_groups(parts, len(groups))
+
+    def damaged(self, row: int, reason: str) -> DamagedError:
+        owners, numbers = self._owners(np.array([row]))
+        return self._fields[int(owners[0])].damaged(int(numbers[0]), reason)
+
+    def _by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+        """Yields the index of each split with some of the rows, which of them, and their numbers there."""
+        owners, numbers = self._owners(rows)
+        for owner in np.unique(owners).tolist():
+            owned = np.flatnonzero(owners == owner)
+            yield owner, owned, numbers[owned]
+
+
+def _in_groups(parts: Sequence[tuple[list[bool], Iterator[None]]], groups: int) -> Iterator[None]:
+    for group in range(groups):
+        for is_in, arriving in parts:
+            if is_in[group]:
+                next(arriving)
+        yield
+
+
 def _pieces(dataset: object, splits: list[Split]) -> list[range | Tensor]:
-    """A dataset's rows in the numbering of all ``splits``, to which it adds its own."""
+    """Returns a dataset's rows in the numbering of all ``splits``, to which it adds its own."""
     if isinstance(dataset, Split):
         if not any(split is dataset for split in splits):
             splits.append(dataset)

@@ -1,4 +1,4 @@
-"""Tells the working folder of a build that has not ended from what was never built, and says how to go on."""
+"""Recognizes the working folder of an unfinished build, and says how to continue it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from mmload.runtime.regular_files import read_regular
 PLAN_NAME = "plan.json"
 MARK_NAME = "lock"
 COMMAND = "command"
-"""The plan's key for how the build was asked for: ``words`` after ``mmload``, and the working ``folder`` then."""
+"""Key of the plan for the command of the build: ``words`` after ``mmload``, and the working ``folder``."""
 
 _PREFIX, _SUFFIX = ".", ".building"
 _MOST_BYTES = 2**24
 
 
 def staging_folder(out: Path) -> Path:
-    """The working folder for a build of this destination."""
+    """Returns the working folder for a build of this destination."""
     return out.parent / f"{_PREFIX}{out.name}{_SUFFIX}"
 
 
 def is_staging_folder(folder: Path) -> bool:
-    """Whether a build works, or has worked, in a folder: by its name and its mark."""
+    """Returns whether a folder is a build's working folder, by its name and its mark."""
     named = folder.name.startswith(_PREFIX) and folder.name.endswith(_SUFFIX)
     return named and (folder / MARK_NAME).is_file()
 
 
 def how_to_go_on(folder: Path) -> str | None:
-    """The message on a folder without a dataset, if a build of it has begun and not ended; else None.
+    """Returns the message on a folder without a dataset, if a build of it has begun and not ended; else None.
 
     Args:
         folder: the destination of a build, its working folder, or the unfinished dataset in that.
@@ -48,13 +48,13 @@ def how_to_go_on(folder: Path) -> str | None:
 
 
 def _command(staging: Path, out: Path) -> str:
-    """What was typed, as far as the plan tells."""
+    """Returns the command of the build, as far as the plan records it."""
     plan = _mapping(_parsed(staging / PLAN_NAME))
-    asked = _mapping(plan.get(COMMAND))
-    words, folder = asked.get("words"), asked.get("folder")
+    command = _mapping(plan.get(COMMAND))
+    words, folder = command.get("words"), command.get("folder")
     if isinstance(words, list) and all(isinstance(word, str) for word in words) and isinstance(folder, str):
-        command = shlex.join(["mmload", *words])
-        return command if os.path.abspath("") == folder else f"cd {shlex.quote(folder)} && {command}"
+        line = shlex.join(["mmload", *words])
+        return line if os.path.abspath("") == folder else f"cd {shlex.quote(folder)} && {line}"
     kind = _mapping(_mapping(plan.get("recipe")).get("source")).get("kind")
     if isinstance(kind, str):
         return f"mmload build {shlex.quote(kind)} ROOT {shlex.quote(str(out))}, with the recipe that it was begun with"

@@ -53,7 +53,7 @@ def batch_of(count: int) -> Batch:
 
 
 def plan_of(steps: list[Step], batch: Batch) -> Plan:
-    plan = Plan.of(len(batch), (3, HEIGHT, WIDTH), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(len(batch), (3, HEIGHT, WIDTH), 255.0, torch.device("cpu"))
     for place, step in enumerate(steps):
         plan = step.describe(plan, Draws(batch.seeds, place))
     return plan

@@ -187,7 +187,7 @@ def test_fields_that_do_not_fit_are_refused(fields: dict[str, Tensor], message: 
 
 
 def test_what_the_kernels_would_misread_is_refused() -> None:
-    plan = Plan.of(2, (3, 8, 9), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(2, (3, 8, 9), 255.0, torch.device("cpu"))
     rendering, places = Rendering(plan, torch.float32), torch.arange(2)
     images, out = torch.zeros(2, 3, 8, 9, dtype=torch.uint8), torch.empty(2, 3, 8, 9)
     for wrong in (images.float(), images.transpose(2, 3).contiguous().transpose(2, 3)):

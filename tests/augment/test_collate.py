@@ -164,7 +164,7 @@ def test_seeds_come_from_generators_where_a_batch_has_none() -> None:
     assert torch.equal(collate(images), default)
 
 
-def test_wrong_arguments_are_told() -> None:
+def test_collate_wrong_arguments_are_told() -> None:
     with pytest.raises(TypeError, match="is not an nn.Module"):
         Collate(lambda images: images)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"dtype is torch\.int32"):

@@ -22,8 +22,8 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
+from mmload.augment.color import Factors
 from mmload.augment.draws import Draws
-from mmload.augment.jitter import Factors
 from mmload.augment.step import plan_for
 from mmload.batch import Batch
 from mmload.render.rendering import Rendering
@@ -210,7 +210,7 @@ def test_a_step_after_a_hole_sees_the_hole() -> None:
     assert torch.equal(got, expected)
 
 
-def test_wrong_arguments_are_told() -> None:
+def test_color_wrong_arguments_are_told() -> None:
     with pytest.raises(ValueError, match="std is"):
         Normalize([0.0], [0.0])
     with pytest.raises(ValueError, match="mean has 2 channels and std 1"):

@@ -28,7 +28,7 @@ COUNT = 6000
 
 
 def test_factors_and_places_are_distributed_as_torchvisions() -> None:
-    blank = Plan.of(COUNT, (3, 60, 80), 255.0, torch.device("cpu"))
+    blank = Plan.unchanged(COUNT, (3, 60, 80), 255.0, torch.device("cpu"))
     image = torch.empty(3, 60, 80)
     torch.manual_seed(0)
     jitter = ScaleJitter((50, 100)).describe(blank, draws_of(COUNT)).resampling.placement
@@ -52,7 +52,7 @@ def test_factors_and_places_are_distributed_as_torchvisions() -> None:
 
 def test_what_exceeds_a_canvas_is_cut_off_as_by_fixed_size_crop() -> None:
     """Of torchvision's references: one number says how much above and at the left."""
-    blank = Plan.of(COUNT, (3, 60, 80), 255.0, torch.device("cpu"))
+    blank = Plan.unchanged(COUNT, (3, 60, 80), 255.0, torch.device("cpu"))
     placed = ScaleJitter((50, 60)).describe(blank, draws_of(COUNT)).resampling.placement
     over, across = (placed.rows - 50).clamp(min=0), (placed.cols - 60).clamp(min=0)
     shares = torch.rand(COUNT, generator=torch.Generator().manual_seed(0))
@@ -78,7 +78,8 @@ def test_iou_crops_are_distributed_as_torchvisions(options: list[float] | None) 
     real = torch.ones(count, 3, dtype=torch.bool)
     seeds = sample_seeds(3, 0, torch.arange(count))
     plan = step.describe(
-        Plan.of(count, (3, 60, 80), 255.0, torch.device("cpu")), Draws(seeds, 0, boxes=lambda plan: (boxes, real))
+        Plan.unchanged(count, (3, 60, 80), 255.0, torch.device("cpu")),
+        Draws(seeds, 0, boxes=lambda plan: (boxes, real)),
     )
     given = [
         tv_tensors.Image(torch.empty(3, 60, 80)),

@@ -61,7 +61,7 @@ def batch_of(count: int, height: int = HEIGHT, width: int = WIDTH) -> Batch:
 
 def plans_of(steps: list[Step], batch: Batch) -> list[Plan]:
     """The plan after each of the steps of one pass."""
-    plan = Plan.of(len(batch), tuple(batch.images.shape[1:]), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(len(batch), tuple(batch.images.shape[1:]), 255.0, torch.device("cpu"))
     plans = []
     for place, step in enumerate(steps):
         plan = step.describe(plan, Draws(batch.seeds, place, boxes=lambda seen: boxes_in(batch, seen, None)))
@@ -345,9 +345,9 @@ def test_iou_crop_leaves_samples_without_boxes_and_those_that_nothing_fits() -> 
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([RandomZoomOut()], r"RandomZoomOut leaves images of a size each: put a Resize\(\(height, width\)\) behind it"),
-        ([RandomIoUCrop(), RandomHorizontalFlip()], "RandomIoUCrop leaves images of a size each"),
-        ([RandomZoomOut(), Resize(30)], "Resize stands after RandomZoomOut, where images have a size each"),
+        ([RandomZoomOut()], r"RandomZoomOut leaves variable-size images: put a Resize\(\(height, width\)\) behind it"),
+        ([RandomIoUCrop(), RandomHorizontalFlip()], "RandomIoUCrop leaves variable-size images"),
+        ([RandomZoomOut(), Resize(30)], "Resize stands after RandomZoomOut, where images are variable-size"),
         ([RandomZoomOut(), Normalize.imagenet(), Resize((3, 3))], "Normalize stands after RandomZoomOut"),
         ([RandomIoUCrop(), RandomResizedCrop(30)], "RandomResizedCrop stands after RandomIoUCrop"),
         ([RandomIoUCrop(), nn.Identity(), Resize((3, 3))], "Identity stands after RandomIoUCrop"),
@@ -367,7 +367,7 @@ def test_what_first_shows_at_a_batch_is_refused_there() -> None:
         (Collate(RandomShortestSize(9, max_size=1)), "max_size 1 leaves 0 x 1 pixels of images of 40 x 52"),
         (Collate(ScaleJitter((20, 20), fill=(1, 2))), "fill has 2 numbers and the images 3 channels"),
         (Collate(RandomZoomOut(0.5), Resize((9, 9))), "fill is 0.5"),
-        (Collate(RandomZoomOut(), Resize(lambda epoch: 9)), "size is one number where images have a size each"),
+        (Collate(RandomZoomOut(), Resize(lambda epoch: 9)), "size is one number and the images are variable-size"),
     ):
         collate.set_epoch(0)
         with pytest.raises(ValueError, match=message):
@@ -377,7 +377,7 @@ def test_what_first_shows_at_a_batch_is_refused_there() -> None:
         Collate(RandomIoUCrop(), Resize((9, 9)))(bare)
     with pytest.raises(ValueError, match="RandomIoUCrop needs boxes, and the batch has none"):
         RandomIoUCrop()(batch.images)
-    with pytest.raises(ValueError, match="images have a size of their own each"):
+    with pytest.raises(ValueError, match="the images are variable-size"):
         RandomZoomOut()(batch.images)
 
 

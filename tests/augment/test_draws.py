@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmload.augment import RandomCrop, RandomHorizontalFlip, sample_seeds, view_seeds
-from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.mix import beta
+from mmload.augment.draws import Draws, beta, whole_numbers
 from mmload.augment.step import plan_for
 from mmload.runtime.hashing import mixed
 from mmload.runtime.splitmix import mix_tensor

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from mmload import augment
 from mmload.augment.autoaugment_policies import POLICIES as PAIRS
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.mix import dirichlet
+from mmload.augment.draws import Draws, dirichlet, whole_numbers
 from mmload.augment.policies import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT_WIDE
 from mmload.augment.step import plan_for
 from mmload.batch import Batch
@@ -176,7 +175,7 @@ def test_boxes_and_masks_are_refused(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: Any) -> None:
+def test_policies_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: Any) -> None:
     rows = batch_of(2).replace(images=None)
     for fill in ((1, 2), (1, 2, 3, 4)):
         with pytest.raises(ValueError, match=f"fill has {len(fill)} numbers and the images 3 channels"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmload.augment.sides import exactly, over
+from mmload.augment.sizes import exactly, over
 
 
 @pytest.mark.parametrize("number", [36, 50, 224, 800, 1333])

@@ -232,7 +232,7 @@ def test_extreme_warps_have_no_nan(step: nn.Module, dtype: torch.dtype, height: 
 
 
 @pytest.mark.parametrize("make", [lambda fill: RandomRotation(5, fill=fill), lambda fill: RandomPerspective(fill=fill)])
-def test_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: Any) -> None:
+def test_warps_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: Any) -> None:
     rows = batch_of(2).replace(images=None)
     for step in (make, lambda fill: RandomApply([make(fill)])):
         with pytest.raises(ValueError, match="fill has 2 numbers and the images 3 channels"):
@@ -258,7 +258,7 @@ def test_what_warps_cannot_do_is_told() -> None:
 
 
 def test_images_of_more_pixels_than_a_warp_can_count_are_refused() -> None:
-    plan = Plan.of(1, (1, 46_400, 46_400), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(1, (1, 46_400, 46_400), 255.0, torch.device("cpu"))
     for step in (RandomRotation(5), RandAugment()):
         with pytest.raises(ValueError, match="46400 x 46400 are too large"):
             step.describe(plan, Draws(torch.zeros(1, dtype=torch.int64), 0))

@@ -10,7 +10,7 @@ from conftest import complaint, contents, mmload
 from PIL import Image
 
 import mmload as package
-from mmload.bench import advice
+from mmload.bench import sample as advice
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, usual
 from mmload.errors import SampleError
@@ -72,5 +72,5 @@ def test_a_sample_that_cannot_be_read_is_named(wide: Path, tmp_path: Path) -> No
         (["--size", 0], "size is 0"),
     ],
 )
-def test_options_that_cannot_be(wide: Path, words: list[object], message: str) -> None:
+def test_advice_options_that_cannot_be(wide: Path, words: list[object], message: str) -> None:
     assert message in complaint(mmload("build", "imagefolder", wide, "--advise", *words), 2)

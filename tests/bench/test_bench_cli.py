@@ -15,7 +15,8 @@ from conftest import complaint, mmload
 from fake_contenders import alive
 from forked_program import MMLOAD, Program
 
-from mmload.bench import Record, read_record, usage
+from mmload.bench import Record, read_record
+from mmload.bench.machine import process_tree
 from mmload.bench.record import Row
 from mmload.errors import UsageError
 from mmload.store.dataset import Dataset
@@ -141,10 +142,10 @@ def test_an_interrupt_ends_every_process_with_one_line(
     seen: set[int] = set()
     deadline = time.monotonic() + 300
     while len(seen) < 3 and time.monotonic() < deadline:
-        seen.update(usage.tree(bench.pid))
+        seen.update(process_tree(bench.pid))
         time.sleep(0.02)
     time.sleep(patience)
-    seen.update(usage.tree(bench.pid))
+    seen.update(process_tree(bench.pid))
     os.killpg(bench.pid, signal.SIGINT)
     done = bench.ended(300)
     assert len(seen) >= 3

@@ -11,7 +11,7 @@ from script_process import run_script
 pytestmark = pytest.mark.slow
 
 
-def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
+def test_bench_cold_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     done = run_script("bench_cold", "--rows", 40, "--rounds", 1, "--place", tmp_path, "--json", record)
     if "cannot be evicted" in done.stderr:

@@ -6,8 +6,12 @@ import os
 import pickle
 import shutil
 import sys
+import threading
+import time
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from mmload.bench.contenders import Contender, Entry, entries
+from mmload.bench.contenders import Contender, ContenderEntry, entries
 from mmload.bench.contenders.entry import converted, not_installed
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
@@ -33,7 +37,7 @@ pytestmark = [
     ),
 ]
 
-WORKERS = (0, 1)
+WORKERS = (1,)
 STORED = (  # those that read the stored rows: the same bytes come out
     "tensordict tutorial",
     "FFCV raw, 2 threads",
@@ -42,11 +46,10 @@ STORED = (  # those that read the stored rows: the same bytes come out
     "DataLoader + mmload dataset, 0 workers",
     "mmload.Loader, disk, 2 threads",
     "mmload.Loader, memory, 2 threads",
+    "mmload.Loader, subprocess, 2 threads",
 )
 DECODED = {  # those that decode: levels that a pixel may be off, on average over an image
-    "DataLoader + torchvision, 0 workers": 1.0,
     "DataLoader + torchvision, 1 worker": 1.0,
-    "DataLoader + v2 on tensors, 0 workers": 0.0,
     "DataLoader + v2 on tensors, 1 worker": 0.0,
     "FFCV JPEG, 2 threads": 5.0,
     "TurboLoader, tar of JPEGs": 0.0,
@@ -120,14 +123,14 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Task:
     )
 
 
-def entry_of(task: Task, name: str) -> Entry:
+def entry_of(task: Task, name: str) -> ContenderEntry:
     entry = next(entry for entry in entries(task) if entry.name == name)
     if "is not installed" in entry.missing:
         pytest.skip(entry.missing)
     return entry
 
 
-def missing(entry: Entry, case: str) -> bool:
+def missing(entry: ContenderEntry, case: str) -> bool:
     """Whether the contender cannot run, as it should say."""
     told = MISSING.get((entry.name, case), "")
     assert bool(told) == bool(entry.missing)
@@ -185,10 +188,11 @@ def test_what_comes_out_is_what_the_task_asks_for(task: Task, scratch: Path, nam
         images, expected = torch.cat([first, again]), reference(task)
         assert images.mean().item() == pytest.approx(expected.mean().item(), abs=0.12)
         assert images.std().item() == pytest.approx(expected.std().item(), abs=0.12)
-        abandoned = contender.epoch()
-        next(iter(abandoned))
-        abandoned.close()  # type: ignore[attr-defined]  # a generator
-        assert len(collect(contender, task)[0]) == 48
+        if augment == "crop":  # an epoch that is left early does not depend on the kind of crop
+            abandoned = contender.epoch()
+            next(iter(abandoned))
+            abandoned.close()  # type: ignore[attr-defined]  # a generator
+            assert len(collect(contender, task)[0]) == 48
     finally:
         contender.close()
 
@@ -249,7 +253,7 @@ def test_every_contender_is_in_these_tests_and_fits_the_table(task: Task) -> Non
 
 def test_without_a_source_those_that_read_it_say_so(task: Task) -> None:
     missing = {entry.name: entry.missing for entry in entries(replace(task, source=None))}
-    for name in ("DataLoader + torchvision, 0 workers", "DataLoader + v2 on tensors, 1 worker"):
+    for name in ("DataLoader + torchvision, 1 worker", "DataLoader + v2 on tensors, 1 worker"):
         assert "give --source ROOT" in missing[name]
     assert not missing["mmload.Loader, disk, 2 threads"]
     assert not missing["tensordict tutorial"]
@@ -350,6 +354,20 @@ def test_a_conversion_is_made_once_for_each_store_and_never_half(task: Task, cif
     assert converted(cifar, tmp_path, "rows", write) != folder
     assert converted(replace(task, images=500), tmp_path, "rows", write) != folder
     assert len(written) == 3
+
+
+def test_an_epoch_of_ffcv_that_is_cut_short_where_its_thread_is_done_ends(task: Task, scratch: Path) -> None:
+    contender = entry_of(task, "FFCV raw, 2 threads").make(task, scratch)
+    batches = contender.epoch()
+    for _ in range(2):  # of five, and three fit into its queue: its thread waits to add the end of the epoch
+        next(batches)
+    (feeder,) = (thread for thread in threading.enumerate() if hasattr(thread, "output_queue"))
+    while not feeder.output_queue.full():
+        time.sleep(0.05)
+    time.sleep(0.2)
+    cast("Generator[object]", batches).close()
+    assert not feeder.is_alive()
+    contender.close()
 
 
 @pytest.mark.gpu

@@ -11,12 +11,12 @@ from test_bench_training_recipes import task_of
 from torch import nn
 from torchvision.transforms import v2
 
-from mmload import recipes
+from mmload import presets
 from mmload.augment import Normalize, RandomEqualize, RandomResizedCrop
 from mmload.augment.collate import Collate
 from mmload.bench.contender_server import ContenderServer
 from mmload.bench.contenders import entries
-from mmload.bench.contenders.entry import Entry
+from mmload.bench.contenders.entry import ContenderEntry
 from mmload.bench.contenders.kornia import Some, kornia_entries, made, named
 from mmload.bench.task import Task
 from mmload.store.dataset import Dataset
@@ -24,7 +24,7 @@ from mmload.store.dataset import Dataset
 pytest.importorskip("kornia", reason="kornia is not installed: pip install kornia")
 
 
-def entry_of(task: Task) -> Entry:
+def entry_of(task: Task) -> ContenderEntry:
     (entry,) = kornia_entries(task)
     return entry
 
@@ -84,7 +84,7 @@ def test_what_it_does_differently_is_said(dataset: Dataset, folder: Path, monkey
     assert "one operation for all of a batch" in reference.differs
     assert "MixUp's shares are uniform" in reference.differs
     lacking = Collate(RandomResizedCrop(24), RandomEqualize(), Normalize.imagenet())
-    monkeypatch.setattr(recipes, "mae", lambda size=24: lacking)
+    monkeypatch.setattr(presets, "mae", lambda size=24: lacking)
     assert entry_of(task_of(dataset, folder, "mae")).missing == "kornia has no RandomEqualize here"
 
 

@@ -17,17 +17,19 @@ import torch
 from fake_contenders import alive, fake
 from torch import Tensor
 
-from mmload.bench import Options, Record, ceilings, table, usage
-from mmload.bench import contender_worker as process
+from mmload.bench import BenchOptions, Record, ceilings, table
+from mmload.bench import contender_process as process
 from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contender_process import _keep_below, reason
 from mmload.bench.contender_server import ContenderServer, LoadSample
-from mmload.bench.contenders import Entry
-from mmload.bench.measure import Measurement, Plan, measure
+from mmload.bench.contenders import ContenderEntry
+from mmload.bench.machine import process_tree, processor_seconds, tree_memory
+from mmload.bench.measure import Measurement, measure
+from mmload.bench.plan import MeasurementPlan
 from mmload.bench.record import rows_of
 from mmload.bench.run import notes_of
 from mmload.bench.task import Task
-from mmload.bench.train import TrainSample
+from mmload.bench.train import SMALL, TrainSample
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset
 
@@ -37,7 +39,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def task(dataset: Dataset) -> Task:
     """Crops of 24 from 18 rows."""
-    return Options(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    return BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def results(task: Task) -> dict[str, Measurement]:
     troubles = ("slow", "cannot", "printer", "hangs", "crashes", "raises", "empty", "small")
     entries = [fake(name, name) for name in troubles]
     entries += [fake("missing", missing="not installed: pip install it"), fake("good", "", "stock")]
-    plan = Plan(epochs=2, budget=40.0, patience=1.0)
+    plan = MeasurementPlan(epochs=2, budget=40.0, patience=1.0)
     return {result.name: result for result in measure(task, entries, plan)}
 
 
@@ -93,20 +95,20 @@ def test_rows_and_table_show_all_of_it(task: Task, results: dict[str, Measuremen
 
 
 def test_memory_of_a_tree_counts_a_shared_page_once() -> None:
-    if usage.memory(os.getpid()) is None:
+    if tree_memory(os.getpid()) is None:
         pytest.skip("this system does not tell memory by page")
-    before = usage.memory(os.getpid())
+    before = tree_memory(os.getpid())
     block = mmap.mmap(-1, 64 * 2**20)  # not from a heap that has room left by other tests
     for place in range(0, len(block), mmap.PAGESIZE):
         block[place] = 1
-    alone = usage.memory(os.getpid())
+    alone = tree_memory(os.getpid())
     child = os.fork()
     if child == 0:
         time.sleep(60)
         os._exit(0)
     try:
-        both = usage.memory(os.getpid())
-        assert child in usage.tree(os.getpid())
+        both = tree_memory(os.getpid())
+        assert child in process_tree(os.getpid())
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -119,15 +121,15 @@ def test_memory_of_a_tree_counts_a_shared_page_once() -> None:
 
 
 def test_seconds_count_children_that_live_and_that_have_ended() -> None:
-    before = usage.own_seconds()
+    before = processor_seconds()
     burn = "import time\nwhile time.process_time() < 0.3: pass\n"
     subprocess.run([sys.executable, "-c", burn], check=True)
-    ended = usage.own_seconds()
+    ended = processor_seconds()
     assert ended - before > 0.25
     with subprocess.Popen([sys.executable, "-c", burn + "print(flush=True); time.sleep(60)"], stdout=-1) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        living = usage.own_seconds() - ended
+        living = processor_seconds() - ended
         child.kill()
     assert living > 0.25
 
@@ -138,7 +140,7 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
     worker.ask("make", 60)
     worker.ask("epoch", 60, least=0.0, most=1.0)
     assert worker.pid is not None
-    tree = usage.tree(worker.pid)
+    tree = process_tree(worker.pid)
     assert len(tree) == 2
     worker.kill()
     deadline = time.monotonic() + 60
@@ -188,7 +190,7 @@ def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
     assert (cold["old"].ceiling, cold["F"].ceiling) == ("F", "")
 
 
-def made(entry: Entry, rate: float) -> Measurement:
+def made(entry: ContenderEntry, rate: float) -> Measurement:
     """A measurement of one sample at that rate."""
     sample = LoadSample(images=int(rate), seconds=1.0, first=0.1, cpu=0.5, epochs=1, whole=True)
     return Measurement(entry=entry, samples=[sample])
@@ -207,8 +209,17 @@ def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
     assert (slow.images, cached.images) == (4 * slow.steps, 4 * cached.steps)
 
 
+def test_a_step_of_a_small_network_is_timed(task: Task, tmp_path: Path) -> None:
+    server = ContenderServer(cached_entry(), task, tmp_path)
+    turns = [server.train(model=SMALL, most=0.2) for _ in range(3)]
+    result = Measurement(entry=cached_entry(), training=turns)
+    assert result.step_seconds == sorted(turn.seconds / turn.steps for turn in turns)[1]
+    assert rows_of(task, [result], {}, cold=False)[0].step_seconds == result.step_seconds
+    assert made(fake("own"), 5.0).step_seconds is None
+
+
 def test_training_that_the_budget_has_no_room_for_is_left_out_and_named(task: Task) -> None:
-    plan = Plan(epochs=2, budget=0.5, train="squeezenet1_1")
+    plan = MeasurementPlan(epochs=2, budget=0.5, train="squeezenet1_1")
     entries = [fake("first", "slower"), fake("second", "slower", "stock"), replace(cached_entry(), missing="left out")]
     results = measure(task, entries, plan)
     assert [len(result.training) for result in results] == [0, 0, 0]

@@ -10,15 +10,14 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from mmload.bench import Options, Record, table
+from mmload.bench import BenchOptions, Record, table
 from mmload.bench.ceilings import COPY, DISK, ceiling_entries
 from mmload.bench.contenders import entries
 from mmload.bench.contenders.source import recipe_steps
 from mmload.bench.run import settings_of
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout
 from mmload.errors import UsageError
 
 SHORT, CROP = 32, 24
@@ -64,8 +63,8 @@ def task(photos: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest
     return options(batch_size=5, images=32).task(out, photos)
 
 
-def options(**more: object) -> Options:
-    return Options(**({"augment": "resized-crop", "crop": CROP, "workers": (0,), "threads": 2} | more))  # type: ignore[arg-type]
+def options(**more: object) -> BenchOptions:
+    return BenchOptions(**({"augment": "resized-crop", "crop": CROP, "workers": (0,), "threads": 2} | more))  # type: ignore[arg-type]
 
 
 def left_red(images: torch.Tensor) -> float:

@@ -9,14 +9,13 @@ from building import recipe
 from conftest import contents
 
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import made_by
-from mmload.builder.source_splits import fingerprint
+from mmload.builder.planned_build import fingerprint, made_by
+from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.staging import Staging
 from mmload.builder.staging_files import MARK, remove_own
 from mmload.errors import BuildError, MmloadError
 from mmload.runtime.durable_files import remove
 from mmload.store.manifest import read
-from mmload.store.shard_writer import BuildPaths
 
 
 def test_a_finished_build_does_nothing_and_changes_are_said(source, tmp_path):
@@ -103,7 +102,7 @@ def test_a_build_does_not_go_on_with_other_decoders(source, tmp_path, monkeypatc
     assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
 
 
-def test_a_second_build_into_one_place_is_refused(source, tmp_path):
+def test_build_again_a_second_build_into_one_place_is_refused(source, tmp_path):
     with (
         Staging((tmp_path / "out").resolve()),
         pytest.raises(BuildError, match="another build is writing"),

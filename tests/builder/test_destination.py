@@ -57,7 +57,7 @@ def test_modules_may_be_imported_from_where_the_dataset_lies(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ['{"labels": []}', "not JSON", '{"format": "mmload", "version": 99}', '{"format": "mmload", "version": 1}'],
+    ['{"labels": []}', "not JSON", '{"format": "mmload dataset", "version": 99}', '{"format": "mmload", "version": 2}'],
 )
 def test_only_a_dataset_that_can_be_read_is_replaced(source: Path, out: Path, text: str) -> None:
     (out / "dataset.json").write_text(text)

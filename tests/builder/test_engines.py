@@ -82,7 +82,7 @@ class Deadly:
 def test_a_killed_worker_leaves_no_other_behind_and_the_next_build_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mmload.builder.source_splits._whole_splits", lambda recipe: {"train": Deadly(tmp_path)})
+    monkeypatch.setattr("mmload.builder.planned_build._whole_splits", lambda recipe: {"train": Deadly(tmp_path)})
 
     def made(name: str) -> BuildRecipe:
         return BuildRecipe(kind="imagefolder", root=tmp_path / "source", out=tmp_path / name, shard_bytes=4)
@@ -141,7 +141,7 @@ def test_ctrl_c_waits_for_one_sample_not_for_a_chunk(tmp_path: Path) -> None:
     words = ["build", "imagefolder", str(source), str(tmp_path / "out"), "--size", "32", "--threads", "1"]
     place = {"READS": str(tmp_path / "reads")}
     running = Program(SLOW, words, place)
-    until(lambda: list((tmp_path / ".out.building").glob("dataset/train/*.partial")))
+    until(lambda: list((tmp_path / ".out.building").glob("parts/*/dataset/train/*.partial")))
     running.send_signal(signal.SIGINT)
     done = running.ended(60)
     assert (tmp_path / "reads").stat().st_size < 200
@@ -149,7 +149,7 @@ def test_ctrl_c_waits_for_one_sample_not_for_a_chunk(tmp_path: Path) -> None:
     assert done.stderr.startswith("mmload: interrupted")
 
 
-def test_a_second_build_into_one_place_is_refused(tmp_path: Path) -> None:
+def test_engines_a_second_build_into_one_place_is_refused(tmp_path: Path) -> None:
     source, out = make_folder(tmp_path / "photos", per_class=10), tmp_path / "out"
     words = command(source, out, "--threads", "1")
     first = Program(SLOW, words)

@@ -17,8 +17,8 @@ from devkit import Devkit, thing
 from python_datasets import MADE
 
 from mmload.builder.pipeline import build
+from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe, from_mapping
-from mmload.builder.source_splits import splits_of
 from mmload.errors import RecipeError
 from mmload.store.dataset import open as open_dataset
 
@@ -154,7 +154,7 @@ def test_an_interrupted_build_goes_on_with_the_same_list_only(source: Path, tmp_
         ("class0/9.png", r"line 2: 'class0/9.png' names no sample; samples are named as in 'class0/0.jpg'"),
         ("class0/1.png ", r"line 2: 'class0/1.png ' names no sample"),
         ("#comment", r"line 2: '#comment' names no sample"),
-        ("class0/1.png\tbad\tval", r"line 2: 'class0/1.png' is to be left out of split 'val'; the source has train"),
+        ("class0/1.png\tbad\tval", r"line 2: 'class0/1.png' names the split 'val'; the source has train"),
         ("a\tb\tc\td", r"line 2 has 4 fields; write NAME"),
     ],
     ids=["missing", "space", "comment", "split", "fields"],
@@ -180,7 +180,7 @@ def test_a_voc_image_in_two_splits_is_left_out_of_the_one_that_is_named(devkit: 
     devkit.list("val", "b", "c")
     made = recipe(devkit.root, tmp_path / "out", kind="voc")
     both = "VOC2007/JPEGImages/b.jpg"
-    with pytest.raises(RecipeError, match="is in the splits train, val; say in a third field"):
+    with pytest.raises(RecipeError, match="exists in the splits train, val; add the split as a third field"):
         build(made, exclude=excluding(tmp_path, both))
     with pytest.raises(RecipeError, match="'VOC2007/JPEGImages/a.jpg' names no sample of split val"):
         build(made, exclude=excluding(tmp_path, "VOC2007/JPEGImages/a.jpg\tleak\tval"))

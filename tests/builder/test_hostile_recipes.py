@@ -37,7 +37,7 @@ def test_options_of_sources(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", [False, 0, [], {}])
 def test_a_list_that_is_no_path(file: Any, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="file is .*; write a path"):
-        make_source("manifest", tmp_path, Decoder(), {"file": file})
+        make_source("list", tmp_path, Decoder(), {"file": file})
 
 
 @pytest.mark.parametrize("text", ["1" * 5000, "[" * 3000, '1\nother = "x"'])

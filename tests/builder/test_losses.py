@@ -10,11 +10,11 @@ from building import resealed
 from conftest import mmload
 from devkit import Devkit, thing
 
+from mmload.builder.losses import sentences
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import SampleError
 from mmload.sources.voc import VocSource
-from mmload.store.losses import sentences
 
 CROPPED = "boxes were dropped"
 

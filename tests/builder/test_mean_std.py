@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mmload.builder.mean_std import mean_std
 from mmload.builder.row_statistics import channel_sums
+from mmload.builder.split_records import mean_std
 
 
 def test_mean_and_deviation() -> None:

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 from conftest import contents, make_folder, mmload
+from msgspec import structs
 from PIL import Image, ImageOps
 
-from mmload.builder import private_shards, shard_job, staging_files
+from mmload.builder import shard_job, staging_files
 from mmload.builder.parts import build_part
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import PlannedBuild, made_by
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shared_staging import SharedStaging
+from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import read
-from mmload.store.shard_writer import BuildPaths
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def at(place: tuple[object, str], monkeypatch: pytest.MonkeyPatch, *, after: boo
         return result
 
     monkeypatch.setattr(*place, killed)
-    monkeypatch.setattr(private_shards.shutil, "rmtree", lambda *words, **more: None)
+    monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
 
 
 def test_parts_in_any_order_and_again_make_the_bytes_of_one_build(photos: Path, whole: Path, tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_parts_at_once_several_of_the_same_number(photos: Path, whole: Path, tmp
     [
         (Path, "rename"),
         (Path, "replace"),
-        (SharedStaging, "commit"),
-        (SharedStaging, "discard"),
+        (Staging, "commit"),
+        (Staging, "discard"),
         (ShardJob, "chunks"),
-        (private_shards, "_move"),
+        (shard_job, "_move"),
     ],
     ids=lambda place: place[1],
 )
@@ -147,7 +147,7 @@ def test_a_part_that_still_works_when_another_commits_leaves_nothing(
         with suppress(OSError, BuildError):
             late(*words)
         if killed:
-            monkeypatch.setattr(private_shards.shutil, "rmtree", lambda *words, **more: None)
+            monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
             raise Killed
         return late(*words)
 
@@ -161,10 +161,10 @@ def test_a_part_that_still_works_when_another_commits_leaves_nothing(
 def test_a_part_that_comes_as_another_commits_begins_nothing(
     photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, join = recipe(photos, tmp_path / "out"), SharedStaging._join
+    job, join = recipe(photos, tmp_path / "out"), Staging._enter
 
-    def overtaken(staging: SharedStaging) -> Any:
-        monkeypatch.setattr(SharedStaging, "_join", join)
+    def overtaken(staging: Staging) -> Any:
+        monkeypatch.setattr(Staging, "_enter", join)
         build_part(job, "1/1", threads=1)
         held = join(staging)
         if killed:
@@ -173,7 +173,7 @@ def test_a_part_that_comes_as_another_commits_begins_nothing(
         return held
 
     for killed in (True, False):
-        monkeypatch.setattr(SharedStaging, "_join", overtaken)
+        monkeypatch.setattr(Staging, "_enter", overtaken)
         with pytest.raises(Killed) if killed else nullcontext():
             assert build_part(job, "2/2").built == 0
         if killed:
@@ -279,12 +279,12 @@ def test_a_shard_of_other_bytes_in_the_place_of_an_equally_large_one_is_refused(
     before = {}
 
     def after_another(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary: Any) -> None:
-        if (split, index) == ("train", 1):
+        if (shared, split, index) == (paths, "train", 1):
             other = build(replace(job, root=recolored(photos, tmp_path / "other"), out=tmp_path / "old")).out
             shutil.copytree(other / split / "000001", shared.shard(split, index))
             if sealed:
                 record = read(other).splits[split].shards[index]
-                shared.summary_file(split, index).write_text(replace(summary, record=record).dumps())
+                shared.summary_file(split, index).write_text(structs.replace(summary, record=record).dumps())
             before.update(contents(paths.folder / "notes"))
         publish(own, shared, split, index, summary)
 

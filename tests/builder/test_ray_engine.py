@@ -183,7 +183,7 @@ def test_the_command_builds_and_its_death_leaves_a_build_that_goes_on(
     assert contents(tmp_path / "out") == contents(whole)
 
 
-def test_options_that_exclude_each_other_are_refused(
+def test_ray_engine_options_that_exclude_each_other_are_refused(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed")

@@ -14,16 +14,17 @@ from conftest import contents
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmload.builder import shard_writer as store
 from mmload.builder.pipeline import build
+from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.shard_job import ShardJob, ShardPlan, chunk_rows, fields_of, plan_shards, samples_per_shard
-from mmload.builder.source_splits import splits_of
+from mmload.builder.shard_job import ShardJob, chunk_rows
+from mmload.builder.shard_layout import ShardPlan, fields_of, plan_shards, samples_per_shard
+from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError
 from mmload.records import DTYPES, FieldSpec, Sample
 from mmload.sources import columns
-from mmload.store import shard_writer as store
-from mmload.store.shard_writer import BuildPaths
 
 ROW = 3 * 32 * 32 + 8
 
@@ -136,7 +137,7 @@ def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.M
     peaks = []
     for count in (9000, 9000, 18000):  # the first fills what is kept for good
         monkeypatch.setattr(
-            "mmload.builder.source_splits._whole_splits", lambda recipe, count=count: {"train": Tiny(count)}
+            "mmload.builder.planned_build._whole_splits", lambda recipe, count=count: {"train": Tiny(count)}
         )
         made = BuildRecipe(
             kind="imagefolder", root=tmp_path / "source", out=tmp_path / f"{count}{len(peaks)}", shard_bytes=60 * count

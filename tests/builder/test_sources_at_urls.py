@@ -16,11 +16,10 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.repair import repair
 from mmload.builder.verify import compare
-from mmload.cloud.client import Found, Objects
-from mmload.cloud.urls import Location, location
 from mmload.errors import RemoteError, SampleError, SourceError, UsageError
-from mmload.sources import remote_files
-from mmload.sources.remote_files import MAX_AHEAD, RemoteFiles
+from mmload.remote.object_store import Found, Objects
+from mmload.remote.urls import Location, location
+from mmload.sources.files import MAX_AHEAD, RemoteFiles
 
 STEPS = ({"step": "Resize", "size": 16}, {"step": "CenterCrop", "size": 16})
 
@@ -75,7 +74,7 @@ def test_splits_and_the_order_of_folders_are_those_of_a_local_one(url: str, buck
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
 
 
-def test_an_interrupted_build_goes_on(url: str, folder: Path, tmp_path: Path) -> None:
+def test_sources_at_urls_an_interrupted_build_goes_on(url: str, folder: Path, tmp_path: Path) -> None:
     def interrupt(done: int, total: int) -> None:
         if done >= 12:
             raise KeyboardInterrupt
@@ -123,12 +122,12 @@ def test_a_list_at_a_url_and_a_list_of_urls(url: str, bucket: Bucket, folder: Pa
     urls = [json.dumps({"path": f"{url}/{name}", "label": name[:3], "id": name}) for name in names]
     (tmp_path / "urls.jsonl").write_text("\n".join(urls))
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    build(recipe(tmp_path / "list.jsonl", tmp_path / "local", "manifest"))
-    build(recipe(f"{url}/list.jsonl", tmp_path / "beside", "manifest"))
-    build(recipe(bucket.url, tmp_path / "named", "manifest", file="list.jsonl", folder="photos"))
+    build(recipe(tmp_path / "list.jsonl", tmp_path / "local", "list"))
+    build(recipe(f"{url}/list.jsonl", tmp_path / "beside", "list"))
+    build(recipe(bucket.url, tmp_path / "named", "list", file="list.jsonl", folder="photos"))
     with pytest.raises(SourceError, match="urls.jsonl, line 1: .* is a URL, outside of .*allow_outside=true"):
-        build(recipe(tmp_path / "urls.jsonl", tmp_path / "out", "manifest"))
-    build(recipe(tmp_path / "urls.jsonl", tmp_path / "urls", "manifest", allow_outside=True))
+        build(recipe(tmp_path / "urls.jsonl", tmp_path / "out", "list"))
+    build(recipe(tmp_path / "urls.jsonl", tmp_path / "urls", "list", allow_outside=True))
     for made in ("beside", "named", "urls"):
         assert rows_of(tmp_path / made) == rows_of(tmp_path / "local"), made
 
@@ -144,12 +143,12 @@ def test_a_list_at_a_url_and_a_list_of_urls(url: str, bucket: Bucket, folder: Pa
 def test_a_list_names_what_may_not_be_read(url: str, bucket: Bucket, tmp_path: Path, path: str, message: str) -> None:
     (bucket.folder / "photos" / "list.jsonl").write_text(json.dumps({"path": path, "label": "ant"}))
     with pytest.raises(SourceError, match=message):
-        build(recipe(f"{url}/list.jsonl", tmp_path / "out", "manifest", allow_outside=True))
+        build(recipe(f"{url}/list.jsonl", tmp_path / "out", "list", allow_outside=True))
 
 
-def test_what_is_asked_wrongly(url: str, bucket: Bucket, folder: Path, tmp_path: Path) -> None:
+def test_sources_at_urls_what_is_asked_wrongly(url: str, bucket: Bucket, folder: Path, tmp_path: Path) -> None:
     for root, message in (
-        (f"{bucket.url}/nothing", "there is nothing at s3://.*/nothing"),
+        (f"{bucket.url}/nothing", "no objects at s3://.*/nothing"),
         ("s3://no-such-bucket/x", "there is no bucket 'no-such-bucket'"),
         ("s3://key:secret@bucket/x", "has credentials or options in it"),
         ("https://example.com/x", "the URLs of object storage are"),
@@ -158,8 +157,8 @@ def test_what_is_asked_wrongly(url: str, bucket: Bucket, folder: Path, tmp_path:
             build(recipe(root, tmp_path / "out"))
     assert "reads folders of this machine" in complaint(mmload("build", "voc", url, tmp_path / "out"), 2)
     assert "s3://b/out is a URL" in complaint(mmload("build", "imagefolder", folder, "s3://b/out"), 2)
-    assert "no such list: s3" in complaint(mmload("build", "manifest", f"{url}/no.csv", tmp_path / "out"), 1)
-    assert "is a list of ids" in complaint(mmload("build", "manifest", f"{url}/list.json", tmp_path / "out"), 2)
+    assert "no such list: s3" in complaint(mmload("build", "list", f"{url}/no.csv", tmp_path / "out"), 1)
+    assert "is a list of ids" in complaint(mmload("build", "list", f"{url}/list.json", tmp_path / "out"), 2)
     assert mmload("build", "imagefolder", url, tmp_path / "out", "--size", 16).returncode == 0
     assert f"equals {url}" in mmload("verify", tmp_path / "out", "--source", url).stdout
     for command in (["parity", tmp_path / "out"], ["bench", tmp_path / "out"], ["browse", tmp_path / "out"]):
@@ -181,7 +180,7 @@ def test_files_are_fetched_ahead_in_order_each_once_and_not_too_many(monkeypatch
             goes_on.wait(60)
             return memoryview(name.encode())
 
-    monkeypatch.setattr(remote_files, "Objects", Slow)
+    monkeypatch.setattr("mmload.sources.files.Objects", Slow)
     files = RemoteFiles(location("s3://bucket/photos"))
     names = [f"{number:04d}" for number in range(3 * MAX_AHEAD)]
     files.fetch_ahead(names)

@@ -8,13 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from building import recipe
 from conftest import contents
+from msgspec import structs
 
 from mmload.builder import staging as staging_module
 from mmload.builder.parts import build_part
@@ -171,7 +171,7 @@ def test_a_reader_sees_a_dataset_at_every_moment_of_an_overwrite(source: Path, o
     reader.start()
     try:
         for number in range(200):
-            new = replace(old, fingerprint=str(number))
+            new = structs.replace(old, fingerprint=str(number))
             with Staging(out) as staging:
                 shutil.copytree(out, staging.paths.dataset)
                 staging.commit(new, replaces=read(out).contents)

@@ -12,7 +12,16 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
-from mmload.builder.transforms import INTERPOLATIONS, RGB, CenterCrop, Grayscale, Letterbox, Pad, Resize, TransformChain
+from mmload.builder.transforms import (
+    INTERPOLATIONS,
+    CenterCropSample,
+    GrayscaleSample,
+    LetterboxSample,
+    PadSample,
+    ResizeSample,
+    RGBSample,
+    TransformChain,
+)
 from mmload.errors import RecipeError
 from mmload.records import Sample
 
@@ -114,7 +123,7 @@ def check_resized(sample: Sample, got: Sample, step: object) -> None:
 @given(height=SIZES, width=SIZES, size=st.integers(1, 40), kind=KINDS)
 def test_resize_of_the_short_side(height: int, width: int, size: int, kind: str) -> None:
     sample = made(height, width)
-    got = Resize(size=size, interpolation=kind)(sample)
+    got = ResizeSample(size=size, interpolation=kind)(sample)
     check_resized(sample, got, Exact(size, kind))
     assert min(got.fields["images"].shape[-2:]) == size
 
@@ -123,7 +132,7 @@ def test_resize_of_the_short_side(height: int, width: int, size: int, kind: str)
 @given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
 def test_resize_to_an_exact_size(height: int, width: int, size: tuple[int, int], kind: str) -> None:
     sample = made(height, width)
-    got = Resize(size=size, interpolation=kind)(sample)
+    got = ResizeSample(size=size, interpolation=kind)(sample)
     check_resized(sample, got, Exact(size, kind))
 
 
@@ -133,7 +142,7 @@ def test_center_crop_also_of_smaller_images(height: int, width: int, size: int |
     # torchvision's own CenterCrop pads a small image by floor(d / 2) and moves its boxes by round(d / 2), so that they
     # may be one pixel off; and it pads masks with class 0. Padding first, as it does with images, has neither fault.
     sample = made(height, width)
-    got = CenterCrop(size=size)(sample)
+    got = CenterCropSample(size=size)(sample)
     assert torch.equal(got.fields["images"], F.center_crop(sample.fields["images"], size))
     high, wide = size if isinstance(size, tuple) else (size, size)
     down, right = max(0, high - height), max(0, wide - width)
@@ -151,7 +160,7 @@ def test_center_crop_also_of_smaller_images(height: int, width: int, size: int |
 )
 def test_pad(height: int, width: int, padding: int | tuple[int, int, int, int], fill: int) -> None:
     sample = made(height, width)
-    got = Pad(padding=padding, fill=fill)(sample)
+    got = PadSample(padding=padding, fill=fill)(sample)
     sides = list(padding) if isinstance(padding, tuple) else padding
     fills = {tv_tensors.Image: fill, tv_tensors.Mask: 255, "others": 0}
     check(sample, got, v2.Pad(sides, fill=fills))
@@ -161,7 +170,7 @@ def test_pad(height: int, width: int, padding: int | tuple[int, int, int, int], 
 @given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
 def test_letterbox_is_a_resize_and_a_pad(height: int, width: int, size: tuple[int, int], kind: str) -> None:
     sample = made(height, width)
-    got = Letterbox(size=size, interpolation=kind)(sample)
+    got = LetterboxSample(size=size, interpolation=kind)(sample)
     assert got.fields["images"].shape == (3, *size)
     scale = min(size[0] / height, size[1] / width)
     inner = [max(1, min(size[0], round(height * scale))), max(1, min(size[1], round(width * scale)))]
@@ -178,23 +187,23 @@ def test_letterbox_is_a_resize_and_a_pad(height: int, width: int, size: tuple[in
 def test_grayscale_and_rgb(height: int, width: int, channels: int, out: int) -> None:
     images = made(height, width).fields["images"][:channels]
     sample = Sample("it", {"images": images, "targets": torch.tensor(3)}, (height, width))
-    gray = Grayscale(num_output_channels=out)(sample)
+    gray = GrayscaleSample(num_output_channels=out)(sample)
     assert torch.equal(gray.fields["images"], F.rgb_to_grayscale(images, num_output_channels=out))
     assert gray.fields["images"].shape[0] == out
     assert gray.fields["targets"] == 3
-    assert torch.equal(RGB()(sample).fields["images"], F.grayscale_to_rgb(images))
+    assert torch.equal(RGBSample()(sample).fields["images"], F.grayscale_to_rgb(images))
 
 
 def test_a_row_without_boxes_or_masks() -> None:
     sample = Sample("it", {"images": made(9, 7).fields["images"]})
-    for step in (Resize(size=5), CenterCrop(size=8), Pad(padding=2), Letterbox(size=6)):
+    for step in (ResizeSample(size=5), CenterCropSample(size=8), PadSample(padding=2), LetterboxSample(size=6)):
         assert list(step(sample).fields) == ["images"]
 
 
 def test_boxes_that_a_crop_leaves_out_make_room_for_those_behind() -> None:
     sample = made(20, 20, boxes=3)
     sample.fields["boxes"][:3] = torch.tensor([[0.0, 0, 4, 4], [8, 8, 12, 12], [0, 9, 30, 11]])
-    got = CenterCrop(size=10)(sample).fields
+    got = CenterCropSample(size=10)(sample).fields
     assert got["counts"] == 2
     assert got["boxes"].tolist()[:3] == [[3, 3, 7, 7], [0, 4, 10, 6], [0, 0, 0, 0]]
     assert got["labels"].tolist() == [1, 2, -1, -1, -1]
@@ -217,7 +226,7 @@ def test_a_resize_and_a_crop_in_one_are_the_two(
         [{"step": "Resize", "size": size, "interpolation": kind}, {"step": "CenterCrop", "size": middle}]
     )
     assert len(chain.steps) == 1
-    want = CenterCrop(size=middle)(Resize(size=size, interpolation=kind)(sample))
+    want = CenterCropSample(size=middle)(ResizeSample(size=size, interpolation=kind)(sample))
     row, other = np.full((3, middle, middle), 7, np.uint8), np.full((3, middle + 1, middle), 7, np.uint8)
     for got in (chain(sample), chain(sample, other), chain(sample, row)):
         assert (got.id, got.size) == (want.id, want.size)
@@ -251,7 +260,7 @@ def test_images_of_any_size_are_resized_as_torchvision_resizes_them(size: tuple[
     images = torch.randint(0, 256, (*size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     sample = Sample("it", {"images": images.permute(2, 0, 1)})
     want = v2.Resize(256, InterpolationMode(kind))(images.permute(2, 0, 1))
-    assert torch.equal(Resize(size=256, interpolation=kind)(sample).fields["images"], want)
+    assert torch.equal(ResizeSample(size=256, interpolation=kind)(sample).fields["images"], want)
     square = TransformChain(
         [{"step": "Resize", "size": 256, "interpolation": kind}, {"step": "CenterCrop", "size": 224}]
     )
@@ -261,7 +270,7 @@ def test_images_of_any_size_are_resized_as_torchvision_resizes_them(size: tuple[
 def test_a_chain_is_its_steps_in_order() -> None:
     specs = [{"step": "Resize", "size": [30, 40]}, {"step": "CenterCrop", "size": 24}, {"step": "Pad", "padding": 1}]
     sample = made(50, 33)
-    want = Pad(padding=1)(CenterCrop(size=24)(Resize(size=(30, 40))(sample)))
+    want = PadSample(padding=1)(CenterCropSample(size=24)(ResizeSample(size=(30, 40))(sample)))
     got = TransformChain(specs)(sample)
     assert all(torch.equal(got.fields[name], want.fields[name]) for name in want.fields)
     assert TransformChain([])(sample) is sample
@@ -326,13 +335,13 @@ def test_steps_of_load_time_are_told_where_they_belong(name: str) -> None:
 
 def test_what_would_not_fit_in_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="over the limit"):
-        Resize(size=60_000)(made(1, 80))
+        ResizeSample(size=60_000)(made(1, 80))
     with pytest.raises(ValueError, match="over the limit"):
-        CenterCrop(size=60_000)(made(4, 4))
+        CenterCropSample(size=60_000)(made(4, 4))
     with pytest.raises(ValueError, match="over the limit"):
-        Pad(padding=30_000)(made(4, 4))
+        PadSample(padding=30_000)(made(4, 4))
 
 
 def test_a_step_needs_an_image() -> None:
     with pytest.raises(ValueError, match="it has no image"):
-        Resize(size=5)(Sample("it", {"features": torch.zeros(3)}))
+        ResizeSample(size=5)(Sample("it", {"features": torch.zeros(3)}))

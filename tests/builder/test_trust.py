@@ -78,7 +78,7 @@ def test_it_runs_if_it_is_trusted(code: Path, tmp_path: Path) -> None:
     options = {"dataset": "canary_module:rows"}
     build(BuildRecipe(kind="python", root=code, out=tmp_path / "out", options=options))
     assert compare(tmp_path / "out", code, trust=True) == []
-    assert parity(tmp_path / "out", code, trust=True, draws=500).verdicts
+    assert parity(tmp_path / "out", code, trust=True).verdicts
     assert command_line("verify", tmp_path / "out", "--source", code, "--trust").returncode == 0
     (tmp_path / "out" / "train" / "000000" / "targets.memmap").unlink()
     assert command_line("repair", tmp_path / "out", "--source", code).returncode == 2
@@ -106,7 +106,7 @@ def test_nothing_is_fetched(copy: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_nothing_outside_the_source_is_read(copy: Path, tmp_path: Path) -> None:
-    ask = {"kind": "manifest", "file": "list.csv", "allow_outside": True, "download": "yes"}
+    ask = {"kind": "list", "file": "list.csv", "allow_outside": True, "download": "yes"}
     with pytest.raises(UsageError, match=r"download the source .* and to read files outside .*allow_outside = True"):
         recipe_of(json.loads((asking(copy, ask) / "dataset.json").read_text())["recipe"], copy, trust=False)
 
@@ -155,4 +155,4 @@ def test_trust_is_said_in_help() -> None:
 @pytest.mark.parametrize("option", [{"file": "/etc/list.csv"}, {"file": "../list.csv"}, {"folder": "a/../.."}])
 def test_a_list_outside_the_source_is_not_read(copy: Path, tmp_path: Path, option: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"asks to read files outside the source's folder \((file|folder) = "):
-        compare(asking(copy, {"kind": "manifest", "file": "list.csv", **option}), tmp_path)
+        compare(asking(copy, {"kind": "list", "file": "list.csv", **option}), tmp_path)

@@ -273,7 +273,7 @@ def test_a_dataset_that_left_samples_out(source: Path, tmp_path: Path) -> None:
         assert contents(out) == before
 
 
-def test_the_commands(out: Path, source: Path) -> None:
+def test_verify_the_commands(out: Path, source: Path) -> None:
     code, shown, _ = mmload("verify", out)
     assert (code, shown) == (0, f"{out} is whole\n")
     code, shown, _ = mmload("verify", out, "--source", source, "--threads", 1)

@@ -16,12 +16,11 @@ from conftest import complaint, contents, mmload
 from PIL import Image
 
 import mmload as package
+from mmload.builder.chunk_assembly import is_raw
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, from_mapping
+from mmload.builder.recipe import BuildRecipe, WholeLayout, from_mapping
 from mmload.builder.repair import repair
-from mmload.builder.row_encoding import is_raw
 from mmload.builder.verify import compare, verify
-from mmload.builder.whole_layout import WholeLayout
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.sources.decode import Decoder
 from mmload.store.dataset import Split
@@ -74,7 +73,7 @@ def test_raw_rows_are_the_photographs_shrunk_by_torchvision(pictures: Path, tmp_
 def test_jpeg_rows_are_encoded_with_a_restart_marker_a_line(pictures: Path, tmp_path: Path) -> None:
     split, raw = built(pictures, tmp_path / "out", encode="jpeg", quality=95), built(pictures, tmp_path / "raw")
     for row in range(15):
-        data = split.reader.sized("images").encoded(row).tobytes()
+        data = split.reader.field("images").encoded(row).tobytes()
         picture = Image.fromarray(raw[row].images.permute(1, 2, 0).numpy())
         expected = io.BytesIO()
         picture.save(expected, "JPEG", quality=95, subsampling="4:2:0", restart_marker_rows=1)
@@ -88,13 +87,13 @@ def test_the_sources_own_jpegs_are_stored_where_nothing_changes_them(pictures: P
     kept = 0
     for row in range(15):
         name, size = split.source(row)
-        data = split.reader.sized("images").encoded(row).tobytes()
+        data = split.reader.field("images").encoded(row).tobytes()
         own = (pictures / name).read_bytes()
         if name.endswith("jpg") and min(size or ()) <= 24:
             kept += 1
             assert data == own
         else:
-            assert data == other.reader.sized("images").encoded(row).tobytes() != own
+            assert data == other.reader.field("images").encoded(row).tobytes() != own
     assert 0 < kept < 8
 
 
@@ -106,11 +105,11 @@ def test_a_jpeg_that_only_pillow_reads_is_encoded_again(pictures: Path, tmp_path
         picture.convert("CMYK").save(name, quality=90)
     split = built(source, tmp_path / "out", size=None, encode="source")
     row = split.row_of("class0/0.jpg")
-    assert split.reader.sized("images").encoded(row).tobytes() != name.read_bytes()
+    assert split.reader.field("images").encoded(row).tobytes() != name.read_bytes()
     decoded = Decoder()(name.read_bytes()).int()
     assert (split[row].images.int() - decoded).abs().float().mean() < 12
     turned = built(source, tmp_path / "turned", size=None, encode="source", decode={"exif_orient": True})
-    assert turned.reader.sized("images").encoded(2).tobytes() != (source / turned.source(2).id).read_bytes()
+    assert turned.reader.field("images").encoded(2).tobytes() != (source / turned.source(2).id).read_bytes()
 
 
 def test_mixed_rows_are_pixels_or_jpegs_by_a_hash_of_their_id(pictures: Path, tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ def test_a_changed_source_is_seen_and_not_repaired(pictures: Path, tmp_path: Pat
         repair(out, source)
 
 
-def test_an_interrupted_build_goes_on(pictures: Path, tmp_path: Path) -> None:
+def test_whole_build_an_interrupted_build_goes_on(pictures: Path, tmp_path: Path) -> None:
     build(recipe(pictures, tmp_path / "whole", encode="jpeg"))
 
     def stop(done: int, total: int) -> None:
@@ -244,7 +243,6 @@ def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: 
     done = mmload("build", "imagefolder", pictures, out, *words)
     assert done.returncode == 0, done.stderr
     body = json.loads((out / "dataset.json").read_text())
-    assert body["version"] == 3
     store = {"shard_size": 2**30, "layout": "whole", "encode": "mixed", "quality": 80, "raw_share": 0.5}
     assert body["recipe"]["store"] == store
     assert body["recipe"]["transforms"] == [{"step": "Shrink", "size": 24}]
@@ -276,7 +274,7 @@ def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: 
         (["--layout", "whole", "--size", 0], "Shrink: size is 0"),
     ],
 )
-def test_options_that_cannot_be(pictures: Path, tmp_path: Path, words: list[object], message: str) -> None:
+def test_whole_build_options_that_cannot_be(pictures: Path, tmp_path: Path, words: list[object], message: str) -> None:
     assert message in complaint(mmload("build", "imagefolder", pictures, tmp_path / "out", *words), 2)
 
 

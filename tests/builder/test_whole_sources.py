@@ -15,9 +15,8 @@ from torchvision.transforms.v2 import functional
 
 import mmload
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe
+from mmload.builder.recipe import BuildRecipe, WholeLayout
 from mmload.builder.verify import compare
-from mmload.builder.whole_layout import WholeLayout
 from mmload.errors import SampleError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
@@ -95,7 +94,7 @@ def test_cifar_and_lists(tmp_path: Path) -> None:
     Image.new("RGB", (9, 5), (200, 10, 0)).save(tmp_path / "list/a.png")
     Image.new("RGB", (4, 50)).save(tmp_path / "list/b.png")
     (tmp_path / "list/list.csv").write_text("path,label\na.png,x\nb.png,y\n")
-    split = built("manifest", tmp_path / "list", tmp_path / "list-out", 3, file="list.csv")
+    split = built("list", tmp_path / "list", tmp_path / "list-out", 3, file="list.csv")
     assert [tuple(split[row].images.shape[1:]) for row in range(2)] == [(3, 5), (37, 3)]
     assert int(split[0].images[0].min()) == 200
 

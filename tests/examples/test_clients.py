@@ -6,6 +6,7 @@ import difflib
 import math
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import change_scripts
 import pytest
@@ -50,7 +51,10 @@ def test_clients_differ_from_before_by_their_loaders(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what another package warns of is not ours
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_client_trains(name: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_trains_on_batches_of_the_form_that_it_had_before(
+    name: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one test, as importing a framework takes seconds in each test process."""
     monkeypatch.syspath_prepend(change_scripts.CLIENTS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", "torch")  # before its import, which looks for TensorFlow
@@ -58,27 +62,17 @@ def test_a_client_trains(name: str, photos: Path, tmp_path: Path, monkeypatch: p
     right = import_module(name).main(str(photos / "photos-40"), size=24, batch_size=4)
     assert 0 <= right <= 1
     assert not math.isnan(right)
+    before = batch_forms(f"{name}_before", import_module(f"{name}_before").loaders(str(photos / "photos"), 24, 4))
+    assert batch_forms(name, import_module(name).loaders(str(photos / "photos-40"), 24, 4)) == before
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-@pytest.mark.slow
-def test_before_and_after_give_batches_of_one_form(name: str, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(change_scripts.CLIENTS)
-    monkeypatch.setenv("KERAS_BACKEND", "torch")  # before its import, which looks for TensorFlow
-    pytest.importorskip(PACKAGES[name], reason=f"{PACKAGES[name]} is not installed")
-    kinds = []
-    for module, folder in ((f"{name}_before", "photos"), (name, "photos-40")):
-        train, val = import_module(module).loaders(str(photos / folder), 24, 4)
-        for loader in (train, val):
-            assert (len(loader), len(loader.dataset), len(loader.dataset.classes)) == (
-                -(-9 // 4) - (loader is train),
-                9,
-                3,
-            )
-        val.num_workers = 0
-        batch = next(iter(val))
-        if name in ("with_flax", "with_jax"):  # their batches differ in form: the script says so in one line
-            batch = import_module(module).arrays(batch)
-        values = list(batch.values() if isinstance(batch, dict) else batch)
-        kinds.append([(tuple(each.shape), str(each.dtype)) for each in values])
-    assert kinds[0] == kinds[1]
+def batch_forms(name: str, loaders: tuple[Any, Any]) -> list[tuple[tuple[int, ...], str]]:
+    """Checks the lengths of both loaders; returns shape and dtype of each value of an evaluation batch."""
+    for loader, batches in zip(loaders, (2, 3), strict=True):  # the training loader drops its last, smaller batch
+        assert (len(loader), len(loader.dataset), len(loader.dataset.classes)) == (batches, 9, 3)
+    loaders[1].num_workers = 0
+    batch = next(iter(loaders[1]))
+    if name.startswith(("with_flax", "with_jax")):  # their batches differ in form: the script says so in one line
+        batch = import_module(name).arrays(batch)
+    values = list(batch.values() if isinstance(batch, dict) else batch)
+    return [(tuple(each.shape), str(each.dtype)) for each in values]

@@ -81,7 +81,7 @@ def test_the_contrastive_loss_of_one_pair_among_two() -> None:
 
 
 @pytest.mark.slow
-def test_detection(tmp_path: Path) -> None:
+def test_examples_detection(tmp_path: Path) -> None:
     dataset = voc_dataset(tmp_path / "voc", "detection")
     model = "ssdlite320_mobilenet_v3_large"
     losses = module("detection").main(

@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mmload.export.file_names import distinct_names, file_name, row_stem
+from mmload.export.new_folder import distinct_names, file_name, row_stem
 
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
 

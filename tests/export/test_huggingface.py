@@ -88,7 +88,7 @@ def test_the_cache_follows_the_rows(dataset: Dataset, tmp_path: Path) -> None:
     assert (len(again), len(other)) == (3, 4)
 
 
-def test_a_failure_leaves_nothing(copy: Path, tmp_path: Path) -> None:
+def test_huggingface_a_failure_leaves_nothing(copy: Path, tmp_path: Path) -> None:
     stored = open_dataset(copy)
     (copy / "train" / "000001" / "images.memmap").unlink()
     with pytest.raises(StoreError, match="cannot open"):

@@ -15,8 +15,7 @@ from torchvision.datasets import ImageFolder
 from written_datasets import of_tensors
 
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout
 from mmload.errors import UsageError
 from mmload.export import Choice, to_imagefolder
 from mmload.export.chosen_rows import chosen_rows
@@ -142,7 +141,7 @@ def test_class_names_that_are_no_folder_names(tmp_path: Path) -> None:
         lines.append(json.dumps({"path": f"{number}.png", "label": number}))
     (root / "list.jsonl").write_text("\n".join(lines))
     options = {"file": "list.jsonl", "classes": list(ODD)}
-    build(BuildRecipe(kind="manifest", root=root, out=tmp_path / "built", options=options))
+    build(BuildRecipe(kind="list", root=root, out=tmp_path / "built", options=options))
     stored = open_dataset(tmp_path / "built")
     made = to_imagefolder(stored, tmp_path / "out")
     folders = [path.name for path in (tmp_path / "out" / "train").iterdir()]

@@ -27,7 +27,7 @@ def test_the_folder_appears_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no"), OSError(28, "No space left on device", "a")])
-def test_a_failure_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
+def test_new_folder_a_failure_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     kind = MmloadError if isinstance(error, OSError) else type(error)

@@ -14,8 +14,7 @@ from loading_stores import build_store
 from PIL import Image
 
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout
 from mmload.export import Choice, to_voc
 from mmload.export.voc import _sides
 from mmload.store.dataset import Dataset

@@ -30,7 +30,8 @@ from mmload.batch import Batch
 from mmload.builder.transforms import TransformChain
 from mmload.loader import Loader
 from mmload.records import Sample
-from mmload.runtime.numba_compile import all_streamed, called, inlined, numba_compiled, stream
+from mmload.runtime.numba_compile import called, inlined, numba_compiled
+from mmload.runtime.numba_internals import finish_streams, stream
 from mmload.store.dataset import Dataset
 
 SIDES = st.integers(1, 12)
@@ -239,7 +240,7 @@ def _faulty(values: Any, line: Any, fault: int) -> None:
         stream(line, values, 0, 32)
     elif fault == 4:
         stream(line, values, 0, 1)
-    all_streamed()
+    finish_streams()
 
 
 @pytest.mark.parametrize("fault", range(4))

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmload.browse.pages import Pages
-from mmload.browse.server import ADDRESS, Server
+from mmload.view.browse_pages import Pages
+from mmload.view.browse_server import ADDRESS, Server
 
 
 class Got(NamedTuple):

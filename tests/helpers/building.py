@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 
 import numpy as np
 from PIL import Image
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.store.manifest_text import TABLE_VERSION, VERSION, WHOLE_VERSION, text_of
+from mmload.store.manifest import sealed_text
 
 EXACT = ({"step": "Resize", "size": [16, 20]},)
 
@@ -27,16 +29,34 @@ def make_pictures(root, classes=3, each=5):
 
 
 def resealed(body):
-    """A changed manifest as text, with the checksum of what it says now; as plain JSON where it can have none."""
+    """Returns a changed manifest as text, with the checksum of its new content; if it can have none, as plain JSON."""
     try:
-        version = body.get("version")
-        return (
-            text_of(body, version if version in (WHOLE_VERSION, TABLE_VERSION) else VERSION)
-            .encode("utf-8", "backslashreplace")
-            .decode()
-        )
+        return sealed_text(body).encode("utf-8", "backslashreplace").decode()
     except (ValueError, TypeError, AttributeError, RecursionError):
         return json.dumps(body)
+
+
+def base64_of(values, dtype="<i8"):
+    """Returns a column of a manifest's table of shards."""
+    return base64.b64encode(np.array(values, dtype).tobytes()).decode()
+
+
+def column_of(text, dtype="<i8"):
+    """Returns the numbers in a column of a manifest's table of shards."""
+    return np.frombuffer(base64.b64decode(text), dtype).copy()
+
+
+def reseal_file(path, split, shard, name):
+    """Gives a changed file of a shard the size and checksum that the manifest expects, as a faulty writer would."""
+    body = json.loads((path / "dataset.json").read_text())
+    content = (path / split / f"{shard:06d}" / f"{name}.memmap").read_bytes()
+    columns = body["splits"][split]["shards"]["files"][name]
+    for key, dtype, value in (("crc32", "<u4", zlib.crc32(content)), ("bytes", "<i8", len(content))):
+        if key in columns:
+            numbers = column_of(columns[key], dtype)
+            numbers[shard] = value
+            columns[key] = base64_of(numbers, dtype)
+    (path / "dataset.json").write_text(resealed(body))
 
 
 def recipe(root, out, **more):

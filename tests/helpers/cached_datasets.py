@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmload.remote import cache_folder, dataset_cache
-from mmload.remote.block_files import boot_id
+from mmload.remote import cache_files, cache_folder, dataset_cache
 from mmload.remote.dataset_cache import DatasetCache
+from mmload.remote.remote_blocks import boot_id
 from mmload.store.dataset import Dataset
 
-BLOCKS = f"{cache_folder.BLOCKS}{boot_id()}"
+BLOCKS = f"{cache_files.BLOCKS}{boot_id()}"
 
 
 def as_before_a_start(root: Path, *, damaged: str) -> None:
     """Makes the blocks of a dataset look like those of before the machine was started, one of them with lost bytes."""
     path = root / BLOCKS / damaged
     path.write_bytes(bytes(path.stat().st_size))
-    (root / BLOCKS).rename(root / f"{cache_folder.BLOCKS}earlier")
+    (root / BLOCKS).rename(root / f"{cache_files.BLOCKS}earlier")
 
 
 def end_all() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders import Entry
+from mmload.bench.contenders import ContenderEntry
 from mmload.bench.task import Task
 from mmload.errors import SourceError
 
@@ -53,9 +53,9 @@ class Fake:
         """Nothing to end."""
 
 
-def fake(name: str, does: str = "", group: str = "mmload", **more: Any) -> Entry:
+def fake(name: str, does: str = "", group: str = "mmload", **more: Any) -> ContenderEntry:
     """An entry whose contender does one thing."""
-    return Entry(name=name, group=group, make=partial(Fake, does=does), **more)
+    return ContenderEntry(name=name, group=group, make=partial(Fake, does=does), **more)
 
 
 def alive(number: int) -> bool:

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mmload.render.kernel_arguments import WINDOW, Operations, Scratch
 from mmload.render.level_kernels import run
 
 
@@ -24,16 +25,15 @@ def ran(
     """
     out = images.clone(memory_format=torch.contiguous_format)
     count, channels, height, width = out.shape
-    left = np.array([0] * count if flips is None else flips, np.uint8)
+    windows = np.zeros(count, WINDOW)
+    windows["flips"] = 0 if flips is None else flips
     size = channels * height * width
+    fills_of_slots = np.array(fills, np.int64).reshape(-1, channels)
+    framed = np.zeros((height + 2) * (width + 2), np.uint32)
     run(
         out.numpy(),
-        left,
-        np.array(codes, np.int64),
-        np.array(numbers, np.float32),
-        np.array(fills, np.int64).reshape(-1, channels),
-        np.zeros(size, np.uint8),
-        np.zeros(size, np.float32),
-        np.zeros((height + 2) * (width + 2), np.uint32),
+        windows,
+        Operations(np.array(codes, np.int64), np.array(numbers, np.float32), fills_of_slots),
+        Scratch(np.zeros(size, np.uint8), np.zeros(size, np.float32), framed),
     )
-    return out, left.tolist()
+    return out, windows["flips"].tolist()

@@ -17,7 +17,7 @@ from torch import nn
 from mmload import augment
 from mmload.augment.collate import Collate
 from mmload.augment.epochs import batch_of_epoch
-from mmload.augment.level_step import LevelStep
+from mmload.augment.step import LevelStep
 from mmload.batch import make_batch
 
 Draw = Any

@@ -73,7 +73,8 @@ class Driven:
             return f"sampler {type(sampler).__name__}"
         if sampler is not None:
             return "rows"
-        return {True: "full", False: "sequential", "block": "block of 64 rows, window of 64"}[self.lasting["shuffle"]]
+        names = {"shuffled": "full", "sequential": "sequential", "block": "block of 64 rows, window of 64"}
+        return names[self.lasting["order"]]
 
     def coming(self, epoch: int, offset: int, rank: int | None = None) -> list[list[Come]]:
         """What an iteration has to give, on this rank or another."""
@@ -140,9 +141,9 @@ def rows_of(rows: int, lasting: dict[str, Any]) -> Callable[[int], list[int]]:
         return sampler.rows_of
     if sampler is not None:
         return lambda epoch: numbers_of(sampler, rows)
-    if not lasting["shuffle"]:
+    if lasting["order"] == "sequential":
         return lambda epoch: list(range(rows))
-    order = order_of_kind(kind="block" if lasting["shuffle"] == "block" else "full", rows=rows, seed=lasting["seed"])
+    order = order_of_kind(kind="block" if lasting["order"] == "block" else "full", rows=rows, seed=lasting["seed"])
 
     def permuted(epoch: int) -> list[int]:
         mixed: list[int] = order.rows_for(epoch).tolist()

@@ -64,20 +64,20 @@ class Loading(Rows):
         lasting: dict[str, Any] = {"dataset": dataset, "seed": data.draw(st.sampled_from([0, 1, 2**64 - 1]))}
         lasting["collate"] = data.draw(collates(self.kind))
         given = ["list", "sampler"] if ids else []  # of nothing there is no list
-        order = data.draw(st.sampled_from([False, True, True, "block", *given]))
+        order = data.draw(st.sampled_from(["sequential", "shuffled", "shuffled", "block", *given]))
         if order == "list":
             lasting["sampler"] = data.draw(row_likes(len(ids)))
         elif order == "sampler":
             lasting["sampler"] = data.draw(samplers(len(ids)))
         else:
-            lasting["shuffle"] = order
+            lasting["order"] = order
         if lasting["collate"] is None and data.draw(st.booleans()):
             lasting["fields"] = data.draw(st.lists(st.sampled_from(sorted(self.files)), min_size=1, unique=True))
         return lasting, ids, data.draw(settings_of_loaders(self.rows))
 
     def _drive(self, lasting: dict[str, Any], ids: list[int], changing: dict[str, Any]) -> Driven:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="shuffle=.block.")
+            warnings.filterwarnings("ignore", message="order=.block.")
             loader = Loader(**lasting, **changing)
         one = Driven(loader, lasting, ids, changing, rows_of(len(ids), lasting))
         self.driven.append(one)
@@ -205,7 +205,7 @@ class Loading(Rows):
         size = one.changing["batch_size"]
         for rank in range(world):
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="shuffle=.block.")
+                warnings.filterwarnings("ignore", message="order=.block.")
                 loader = Loader(**same, batch_size=size, threads=threads, rank=rank, world_size=world)
             with loader:
                 loader.set_epoch(epoch)
@@ -238,7 +238,7 @@ class Loading(Rows):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(shutil.copytree(STORES[self.kind], Path(folder) / "store"))
             split = mmload.open(path)["train"]
-            lasting = {"dataset": split, "seed": 1, "shuffle": True, "collate": data.draw(collates(self.kind))}
+            lasting = {"dataset": split, "seed": 1, "order": "shuffled", "collate": data.draw(collates(self.kind))}
             changing = data.draw(settings_of_loaders(self.rows))
             with Loader(**lasting, **changing) as loader:
                 one = Driven(loader, lasting, list(range(self.rows)), changing, rows_of(self.rows, lasting))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmload.loader.epoch_orders import Blocks, Shuffled, Stored
+from mmload.loader.epoch_orders import BlockOrder, ShuffledOrder, StoredOrder
 from mmload.loader.order import Order
 
 KINDS = ("sequential", "full", "block")
@@ -13,5 +13,5 @@ KINDS = ("sequential", "full", "block")
 def order(kind: str, rows: int, seed: int = 0, block_size: int = 64, window: int = 64, **dealt: Any) -> Order:
     """One rank's share of an order; ``dealt``: rank, world_size and tail."""
     if kind == "block":
-        return Order(of=Blocks(rows=rows, seed=seed, block_size=block_size, window=window), **dealt)
-    return Order(of=Shuffled(rows=rows, seed=seed) if kind == "full" else Stored(rows=rows), **dealt)
+        return Order(epoch_order=BlockOrder(rows=rows, seed=seed, block_size=block_size, window=window), **dealt)
+    return Order(epoch_order=ShuffledOrder(rows=rows, seed=seed) if kind == "full" else StoredOrder(rows=rows), **dealt)

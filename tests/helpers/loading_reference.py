@@ -6,6 +6,7 @@ composes steps or renders pixels.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +25,10 @@ from torchvision.transforms.v2 import functional as F
 from mmload import augment
 from mmload.augment.boxes import BoxRule
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.mix import MixChoice, MixStep, beta
-from mmload.render.framing import Padding
+from mmload.augment.draws import Draws, beta
+from mmload.augment.mix import MixChoice, MixStep
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import Padding
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -40,12 +41,12 @@ def stored(folder: Path, split: str = "train") -> Fields:
     return {name: _field(folder / split, name, spec, record["shards"]) for name, spec in record["fields"].items()}
 
 
-def _field(folder: Path, name: str, spec: dict[str, Any], shards: Sequence[dict[str, Any]]) -> Tensor:
+def _field(folder: Path, name: str, spec: dict[str, Any], shards: dict[str, Any]) -> Tensor:
     kind = "uint16" if spec["dtype"] == "bfloat16" else spec["dtype"]
     parts = [
-        np.array(np.memmap(folder / f"{at:06d}" / f"{name}.memmap", kind, "r", shape=(shard["rows"], *spec["shape"])))
-        for at, shard in enumerate(shards)
-        if shard["rows"]
+        np.array(np.memmap(folder / f"{shard:06d}" / f"{name}.memmap", kind, "r", shape=(rows, *spec["shape"])))
+        for shard, rows in enumerate(np.frombuffer(base64.b64decode(shards["rows"]), "<i8").tolist())
+        if rows
     ]
     return torch.from_numpy(np.concatenate(parts)).view(getattr(torch, spec["dtype"]))
 
@@ -177,14 +178,17 @@ def _apply(step: Any, samples: list[dict[str, Any]], made: Expected, draws: Draw
         made.rounded = made.rounded or samples[0]["images"].dtype != torch.uint8
         made.unit = made.unit / step.std.double().view(-1, 1, 1) / (1 if made.unit.min() < 1 else 255)
     shape: Any = tuple(samples[0]["images"].shape)
-    plan = step.describe(Plan.of(len(samples), shape, 255.0, torch.device("cpu")), draws)
+    plan = step.describe(Plan.unchanged(len(samples), shape, 255.0, torch.device("cpu")), draws)
     for k, sample in enumerate(samples):
         if "boxes" in sample:
             _see_cuts(step, plan, k, sample)
         for name in ("images", "masks", "boxes", "frame"):
             if name in sample:
                 sample[name] = _moved(step, plan, k, "boxes" if name == "frame" else name, sample[name])
-    smooth = isinstance(step, augment.RandomResizedCrop | augment.Resize) and step.mode in ("bilinear", "bicubic")
+    smooth = isinstance(step, augment.RandomResizedCrop | augment.Resize) and step.interpolation in (
+        "bilinear",
+        "bicubic",
+    )
     made.slack += smooth or isinstance(step, augment.RandomGrayscale)
 
 
@@ -206,7 +210,7 @@ def _moved(step: Any, plan: Plan, k: int, name: str, item: Any) -> Any:
             window = (int(plan.top[k]), int(plan.left[k]), int(plan.rows[k]), int(plan.cols[k]))
             if name == "images":
                 return _of_size(F.crop(item, *window), list(step.size), step)
-            return F.resized_crop(item, *window, list(step.size), InterpolationMode(step.mode), step.antialias)
+            return F.resized_crop(item, *window, list(step.size), InterpolationMode(step.interpolation), step.antialias)
         case augment.Resize():
             size = [step.short] if step.size is None and step.short is not None else step.size and list(step.size)
             return F.resize(item, size, max_size=step.max_size) if name == "boxes" else _of_size(item, size, step)
@@ -219,7 +223,9 @@ def _moved(step: Any, plan: Plan, k: int, name: str, item: Any) -> Any:
 
 def _of_size(item: Any, size: Any, step: Any) -> Any:
     """An image or mask in another size; masks by one of the nearest pixels, whatever torchvision's version does."""
-    mode = step.mode if isinstance(item, tv_tensors.Image) or step.mode == "nearest-exact" else "nearest"
+    mode = (
+        step.interpolation if isinstance(item, tv_tensors.Image) or step.interpolation == "nearest-exact" else "nearest"
+    )
     pixels = item.as_subclass(Tensor).view(-1, *F.get_size(item))
     wanted = F.get_size(F.resize(pixels[:1], size, max_size=getattr(step, "max_size", None), antialias=True))
     smooth = mode in ("bilinear", "bicubic")

@@ -80,7 +80,8 @@ def play(data: Any, stores: dict[str, Path]) -> None:
     bucket = data.draw(st.sampled_from([None, None, "aspect"]))
     steps = data.draw(steps_of(bucket is not None))
     collate = Collate(*steps, dtype=data.draw(st.sampled_from([torch.float32, torch.float16])))
-    lasting = {"seed": data.draw(st.integers(0, 9)), "shuffle": data.draw(st.sampled_from([False, True, "block"]))}
+    order = data.draw(st.sampled_from(["sequential", "shuffled", "block"]))
+    lasting = {"seed": data.draw(st.integers(0, 9)), "order": order}
     lasting |= {"collate": collate, "bucket": bucket, "batch_size": data.draw(st.integers(1, 7))}
     epoch, used = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 3))
     note(f"{encoding}: {steps} {lasting}")
@@ -107,8 +108,8 @@ def _loader(split: Split, lasting: dict[str, Any], data: Any, encoding: str) -> 
     decoded = encoding != "raw" and tier != "disk" and data.draw(st.booleans())
     threads, prefetch = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 2))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="shuffle=.block.")
-        return Loader(split, tier=tier, decoded=decoded, threads=threads, prefetch=prefetch, **lasting)
+        warnings.filterwarnings("ignore", message="order=.block.")
+        return Loader(split, tier=tier, cache_pixels=decoded, threads=threads, prefetch=prefetch, **lasting)
 
 
 def _check(batch: Batch, rows: list[Batch], collate: Collate, seed: int, epoch: int) -> None:

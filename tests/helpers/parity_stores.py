@@ -12,8 +12,8 @@ from mmload import parity
 from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.parity.equal import check_equal
-from mmload.parity.verdict import Verdict
+from mmload.parity.load import check_equal
+from mmload.parity.report import Verdict
 from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
 
@@ -51,7 +51,7 @@ def built(source: Path, out: Path, **options: object) -> Path:
 
 def check(out: Path, source: Path, **options: object) -> parity.Report:
     """The store side; a collate without steps leaves next to nothing to the load side."""
-    return parity.run(out, source, draws=500, threads=2, **{"collate": Collate(), **options})  # type: ignore[arg-type]
+    return parity.run(out, source, threads=2, **{"collate": Collate(), **options})  # type: ignore[arg-type]
 
 
 def failed(report: parity.Report) -> dict[str, str]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numba.core import config
 from torch import Tensor
 
-from mmload.render.framing import PADDING_MODES, Padding
-from mmload.render.plan import Hole, Plan
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import PADDING_MODES, Hole, Padding
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
@@ -42,7 +42,7 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
 
     margin = draw(st.integers(0, 9))
     fill = tuple(float(draw(st.integers(0, 255))) for _ in range(draw(st.sampled_from([1, channels]))))
-    plan = Plan.of(count, (channels, height, width), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(count, (channels, height, width), 255.0, torch.device("cpu"))
     plan = replace(
         plan,
         top=numbers(-margin, max(height + margin - rows, -margin)),

@@ -122,7 +122,7 @@ def by_torchvision(steps: list[nn.Module], batch: Batch, dtype: torch.dtype, con
             samples = [_jittered(one, step, factors.values[k], factors.order[k]) for k, one in enumerate(samples)]
             continue
         assert isinstance(step, augment.Step)
-        plan = step.describe(Plan.of(len(batch), tuple(shape), 255.0, torch.device("cpu")), draws)
+        plan = step.describe(Plan.unchanged(len(batch), tuple(shape), 255.0, torch.device("cpu")), draws)
         shape = torch.Size((shape[0], plan.height, plan.width))
         pairs = enumerate(zip(samples, windows(plan), strict=True))
         samples = [_changed(one, step, plan, window, k) for k, (one, window) in pairs]
@@ -203,7 +203,7 @@ def _framed(sample: Sample, window: Window) -> Sample:
 def _resized(sample: Sample, step: augment.RandomResizedCrop | augment.Resize, plan: Plan, window: Window) -> Sample:
     sample = _framed(sample, window)
     top, left, rows, cols = window[:4]
-    size, mode = [plan.height, plan.width], InterpolationMode(step.mode)
+    size, mode = [plan.height, plan.width], InterpolationMode(step.interpolation)
     image = tv.crop(sample.image, top, left, rows, cols)
     if plan.resampling is not None:
         image = _smaller_or_larger(image, size, mode, step.antialias)
@@ -214,7 +214,7 @@ def _resized(sample: Sample, step: augment.RandomResizedCrop | augment.Resize, p
         boxes=tv.resize(tv.crop(sample.boxes, top, left, rows, cols), size),
         mask=tv.resize(tv.crop(sample.mask, top, left, rows, cols), size, interpolation=of_masks),
     )
-    gain, own = {"bilinear": (1.0, 1.0), "bicubic": (2.0, 1.0)}.get(step.mode, (1.0, 0.0))
+    gain, own = {"bilinear": (1.0, 1.0), "bicubic": (2.0, 1.0)}.get(step.interpolation, (1.0, 0.0))
     across, over = plan.width / cols, plan.height / rows
     x1, y1, x2, y2 = sample.frame
     frame = (x1 * across, y1 * over, x2 * across, y2 * over)

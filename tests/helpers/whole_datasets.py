@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mmload.records import OWN, FieldSpec
+from mmload.builder.shard_writer import BuildPaths, Chunk, ShardWriter
+from mmload.records import VARIABLE, FieldSpec
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
-from mmload.store.shard_writer import BuildPaths, Chunk, ShardWriter
-from mmload.store.whole_rows import JPEG, RAW, WholeRows, whole_rows
+from mmload.store.variable_rows import JPEG, RAW, VariableRows, variable_rows
 
 SIZES = ((40, 30), (1, 50), (33, 1), (17, 23), (64, 48), (25, 25), (16, 16))
 """Height and width of the images that :func:`some_images` makes."""
@@ -41,14 +41,14 @@ def jpeg_of(image: np.ndarray, quality: int = 90, **more: int) -> np.ndarray:
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def rows_of(images: Sequence[np.ndarray], encodings: Sequence[int]) -> WholeRows:
+def rows_of(images: Sequence[np.ndarray], encodings: Sequence[int]) -> VariableRows:
     """Images [C, H, W] as rows."""
     rows = [
         jpeg_of(image) if encoding == JPEG else np.ascontiguousarray(image.transpose(1, 0, 2)).reshape(-1)
         for image, encoding in zip(images, encodings, strict=True)
     ]
     sizes = [(image.shape[1], image.shape[2]) for image in images]
-    return whole_rows(rows, sizes, encodings, len(images[0]) if images else 3)
+    return variable_rows(rows, sizes, encodings, len(images[0]) if images else 3)
 
 
 def encodings_of(encoding: str, count: int) -> list[int]:
@@ -78,9 +78,9 @@ def whole_dataset(
         split: its name.
     """
     channels = len(images[0]) if images else 3
-    specs = {"images": FieldSpec(dtype="uint8", shape=(channels, OWN, OWN), encoding=encoding)}
+    specs = {"images": FieldSpec(dtype="uint8", shape=(channels, VARIABLE, VARIABLE), encoding=encoding)}
     if masks is not None:
-        specs["masks"] = FieldSpec(dtype="uint8", shape=(OWN, OWN), encoding="raw")
+        specs["masks"] = FieldSpec(dtype="uint8", shape=(VARIABLE, VARIABLE), encoding="raw")
     fixed = {"targets": torch.arange(len(images)), **(fields or {})}
     for name, tensor in fixed.items():
         specs[name] = FieldSpec(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape[1:]))
@@ -106,7 +106,8 @@ def whole_dataset(
         rows=len(images),
         fields=specs,
         samples=FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}"),
-        shards=ShardTable.of(shards),
+        shard_samples=shard_rows,
+        shards=ShardTable.from_records(shards),
     )
     (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits={split: record}).dumps())
     return path

@@ -34,7 +34,9 @@ def of_one_value(path: Path, value: int) -> Path:
         shards.append(ShardRecord(rows=SHARD_ROWS, files=files))
     (path / "train" / "samples.jsonl").touch()
     samples = FileRecord(bytes=0, crc32="00000000")
-    split = SplitRecord(rows=ROWS, fields=FIELDS, samples=samples, shards=ShardTable.of(shards))
+    split = SplitRecord(
+        rows=ROWS, fields=FIELDS, samples=samples, shard_samples=SHARD_ROWS, shards=ShardTable.from_records(shards)
+    )
     text = Manifest(recipe={}, fingerprint=str(value), splits={"train": split}).dumps()
     (path / "dataset.json").write_text(text, encoding="utf-8")
     return path
@@ -63,7 +65,13 @@ def sparse_dataset(
         shards.append(ShardRecord(rows=count, files=files))
     (path / "train" / "samples.jsonl").touch()
     samples = FileRecord(bytes=0, crc32=f"{zlib.crc32(b''):08x}")
-    split = SplitRecord(rows=rows, fields=fields, samples=samples, shards=ShardTable.of(shards))
+    split = SplitRecord(
+        rows=rows,
+        fields=fields,
+        samples=samples,
+        shard_samples=shard_rows or rows,
+        shards=ShardTable.from_records(shards),
+    )
     manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
     (path / "dataset.json").write_text(manifest.dumps())
     return path
@@ -86,7 +94,12 @@ def of_tensors(path: Path, splits: Mapping[str, Mapping[str, torch.Tensor]], cla
         samples = FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}")
         shards = (ShardRecord(rows=rows, files=files),)
         records[name] = SplitRecord(
-            rows=rows, fields=fields, classes=classes, samples=samples, shards=ShardTable.of(shards)
+            rows=rows,
+            fields=fields,
+            classes=classes,
+            samples=samples,
+            shard_samples=rows,
+            shards=ShardTable.from_records(shards),
         )
     manifest = Manifest(recipe={}, fingerprint="", splits=records).dumps()
     (path / "dataset.json").write_bytes(manifest.encode("utf-8", "backslashreplace"))

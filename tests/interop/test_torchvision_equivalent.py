@@ -72,7 +72,7 @@ def test_settings_are_taken_over() -> None:
     )
     made = torchvision_equivalent(collate).transforms
     assert names(v2.Compose(made)) == [
-        *("ToImage", "RandomCrop", "RandomResizedCrop", "Resize", "Resize", "CenterCrop", "RandomHorizontalFlip"),
+        *("ToImage", "RandomCrop", "RandomResizedCrop", "Resize", "Resize", "VoidCenterCrop", "RandomHorizontalFlip"),
         *("RandomVerticalFlip", "RandomGrayscale", "ColorJitter", "ToDtype", "Normalize", "RandomErasing"),
         *("MixUp", "CutMix"),
     ]
@@ -92,7 +92,7 @@ def test_settings_are_taken_over() -> None:
         v2.MixUp(alpha=0.3, num_classes=10),
         v2.CutMix(alpha=0.4, num_classes=10),
     ]
-    assert [repr(one) for one in made[1:]] == [repr(one) for one in expected]
+    assert [repr(one).removeprefix("Void") for one in made[1:]] == [repr(one) for one in expected]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_detection_steps_have_their_settings_and_sizes() -> None:
     torch.manual_seed(0)
     zoom, crop = RandomZoomOut((1, 2, 3), (1.5, 2.0), 0.3, mask_fill=7), RandomIoUCrop(0.4, 0.9, 0.6, 1.5, [0.2], 9)
     made = torchvision_equivalent(Collate(zoom, crop, Resize((9, 9)), dtype=torch.uint8)).transforms[1:3]
-    assert vars(made[0])["side_range"] == [1.5, 2.0]
+    assert vars(made[0])["side_range"] == (1.5, 2.0)
     assert made[0].fill == {tv_tensors.Mask: 7, "others": [1.0, 2.0, 3.0]}
-    assert [made[1].min_scale, made[1].max_scale, made[1].options, made[1].trials] == [0.4, 0.9, [0.2], 9]
+    assert [made[1].min_scale, made[1].max_scale, made[1].options, made[1].trials] == [0.4, 0.9, (0.2,), 9]
     for step in (Letterbox((30, 20), 9), Letterbox(50, (1, 2, 3), "bicubic", scaleup=False, center=False)):
         ours = Collate(step, dtype=torch.uint8)
         torch.testing.assert_close(torchvision_equivalent(ours)(pictures()), ours(pictures()), rtol=0, atol=1)

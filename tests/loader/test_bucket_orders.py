@@ -26,9 +26,8 @@ from mmload.augment import (
 )
 from mmload.batch import Batch, make_batch
 from mmload.errors import UsageError
-from mmload.loader import bucket_orders
-from mmload.loader.bucket_orders import Bucketed
-from mmload.loader.epoch_orders import EpochOrder, Shuffled, Stored
+from mmload.loader import epoch_orders
+from mmload.loader.epoch_orders import BucketOrder, EpochOrder, ShuffledOrder, StoredOrder
 from mmload.loader.order import Order
 from mmload.loader.orders import classes, weighted
 from mmload.store.dataset import Dataset
@@ -51,18 +50,18 @@ def aspects(rows: Any) -> np.ndarray:
     return (rows * np.uint64(2654435761) % np.uint64(97)).astype(np.float64)
 
 
-def order(rows: int, together: int, of: type = Shuffled, **ranks: Any) -> Order:
-    source: EpochOrder = of(rows=rows, **({"seed": 5} if of is Shuffled else {}))
-    seed = 5 if of is Shuffled else None
-    return Order(of=Bucketed(of=source, aspects=aspects, together=together, seed=seed), **ranks)
+def order(rows: int, together: int, of: type = ShuffledOrder, **ranks: Any) -> Order:
+    source: EpochOrder = of(rows=rows, **({"seed": 5} if of is ShuffledOrder else {}))
+    seed = 5 if of is ShuffledOrder else None
+    return Order(epoch_order=BucketOrder(source=source, aspects=aspects, group_size=together, seed=seed), **ranks)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 63, 64, 200])
-@pytest.mark.parametrize("of", [Shuffled, Stored])
+@pytest.mark.parametrize("of", [ShuffledOrder, StoredOrder])
 def test_each_row_comes_once_for_any_ranks_and_from_any_batch_on(
     rows: int, of: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_orders, "WINDOW", 4)
+    monkeypatch.setattr(epoch_orders, "WINDOW", 4)
     whole = order(rows, 8, of).rows_for(2).tolist()
     assert sorted(whole) == list(range(rows))
     for world_size in (1, 2, 3):
@@ -185,17 +184,17 @@ def test_a_loader_resumes_within_an_epoch(path: Path) -> None:
 def test_what_cannot_be_bucketed_is_refused(path: Path, dataset: Dataset) -> None:
     for options, error, message in (
         ({"bucket": "size"}, ValueError, "bucket is 'size'"),
-        ({"bucket": "aspect", "sampler": [1, 2]}, ValueError, "a sampler decides"),
+        ({"bucket": "aspect", "sampler": [1, 2]}, ValueError, "cannot be combined with a sampler"),
         (
             {"bucket": "aspect", "order": classes(2, 2), "batch_size": 4},
             ValueError,
-            r"and order=classes\(...\) decides what is in a batch",
+            r"cannot be combined with order=classes\(...\)",
         ),
         ({"bucket": "aspect", "collate": None}, UsageError, r"with bucket='aspect', collate=Collate\(\) is enough"),
     ):
         with pytest.raises(error, match=message):
             Loader(path, **{"collate": Collate(), **options})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no images of a size each"):
+    with pytest.raises(UsageError, match="no variable-size images"):
         Loader(dataset, bucket="aspect")
 
 
@@ -210,9 +209,11 @@ def test_unshuffled_batches_come_from_the_highest_to_the_widest(path: Path) -> N
 
 def by_batches(seed: int, epoch: int, window: int) -> list[int]:
     """Of rows in their own order, which batch of a window comes when."""
-    one = Bucketed(of=Stored(rows=1024), aspects=lambda rows: rows.astype(np.float64), together=8, seed=seed)
+    one = BucketOrder(
+        source=StoredOrder(rows=1024), aspects=lambda rows: rows.astype(np.float64), group_size=8, seed=seed
+    )
     first = np.arange(window * 512, (window + 1) * 512, 8, dtype=np.uint64)
-    rows: list[int] = one.at(first, epoch)[0].tolist()
+    rows: list[int] = one.rows_at(first, epoch)[0].tolist()
     assert sorted(rows) == first.tolist()
     return [row // 8 - window * 64 for row in rows]
 
@@ -224,46 +225,48 @@ def test_batches_are_shuffled_by_the_seed_in_each_epoch_and_window() -> None:
 
 
 def test_the_smaller_batch_is_from_any_place() -> None:
-    one = Bucketed(of=Stored(rows=25), aspects=lambda rows: rows.astype(np.float64), together=8, seed=3)
-    last = [int(one.at(np.array([24], np.uint64), epoch)[0][0]) for epoch in range(60)]
+    one = BucketOrder(source=StoredOrder(rows=25), aspects=lambda rows: rows.astype(np.float64), group_size=8, seed=3)
+    last = [int(one.rows_at(np.array([24], np.uint64), epoch)[0][0]) for epoch in range(60)]
     assert {row: last.count(row) > 4 for row in last} == {0: True, 8: True, 16: True, 24: True}
 
 
 def test_rows_that_come_again_are_told_apart_as_without_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 rows 40 positions, more than rows: windows end where the epoch does."""
-    monkeypatch.setattr(bucket_orders, "WINDOW", 2)
+    monkeypatch.setattr(epoch_orders, "WINDOW", 2)
 
-    class Again(Stored):
+    class Again(StoredOrder):
         @property
         def length(self) -> int:
             return 40
 
-        def at(self, positions: Any, epoch: int) -> Any:
+        def rows_at(self, positions: Any, epoch: int) -> Any:
             return positions % np.uint64(5), positions // np.uint64(5)
 
     positions = np.arange(40, dtype=np.uint64)
     for seed in (None, 7):
-        one = Bucketed(of=Again(rows=5), aspects=aspects, together=3, seed=seed)
+        one = BucketOrder(source=Again(rows=5), aspects=aspects, group_size=3, seed=seed)
         assert one.length == 40
-        rows, occurrences = one.at(positions, 0)
+        rows, occurrences = one.rows_at(positions, 0)
         assert occurrences is not None
-        assert sorted(zip(rows, occurrences, strict=True)) == sorted(zip(*Again(rows=5).at(positions, 0), strict=True))
+        assert sorted(zip(rows, occurrences, strict=True)) == sorted(
+            zip(*Again(rows=5).rows_at(positions, 0), strict=True)
+        )
         late = np.flatnonzero(positions >= 33)
-        again = one.at(positions[late], 0)
+        again = one.rows_at(positions[late], 0)
         assert again[0].tolist() == rows[late].tolist()
         assert again[1] is not None
         assert again[1].tolist() == occurrences[late].tolist()
 
 
 def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_orders, "WINDOW", 4)
-    source = Shuffled(rows=96, seed=5)
+    monkeypatch.setattr(epoch_orders, "WINDOW", 4)
+    source = ShuffledOrder(rows=96, seed=5)
     for seed in (None, 5):
-        one = Bucketed(of=source, aspects=aspects, together=8, seed=seed)
+        one = BucketOrder(source=source, aspects=aspects, group_size=8, seed=seed)
         for epoch in range(3):
             for first in range(0, 96, 32):
                 positions = np.arange(first, first + 32, dtype=np.uint64)
-                found, there = one.at(positions, epoch)[0], source.at(positions, epoch)[0]
+                found, there = one.rows_at(positions, epoch)[0], source.rows_at(positions, epoch)[0]
                 assert sorted(found) == sorted(there)
                 runs = sorted(sorted(batch) for batch in aspects(found).reshape(4, 8).tolist())
                 assert sum(runs, []) == sorted(aspects(there).tolist())

@@ -35,10 +35,10 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.batch import Batch, fields_of
 from mmload.errors import DamagedError, DeviceError, UsageError
-from mmload.loader import Loader, batch_worker, device_rows
+from mmload.loader import Loader, device_batches
 from mmload.runtime import nvjpeg
 from mmload.store.dataset import open as open_dataset
-from mmload.store.whole_rows import JPEG
+from mmload.store.variable_rows import JPEG
 
 PLAIN: dict[str, list[nn.Module]] = {
     "resized crop": [RandomResizedCrop(24), RandomHorizontalFlip(), Normalize.imagenet(), RandomErasing(0.5)],
@@ -73,7 +73,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def port(monkeypatch: pytest.MonkeyPatch) -> LatePort:
     """A "cuda" that is late, and whose memory is the CPU's."""
     there = LatePort()
-    monkeypatch.setattr(batch_worker, "CudaPort", lambda device: there)
+    monkeypatch.setattr(device_batches, "CudaPort", lambda device: there)
     return there
 
 
@@ -81,7 +81,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> LatePort:
 def decoder(port: LatePort, monkeypatch: pytest.MonkeyPatch) -> Device:
     """One that decodes JPEGs, to the pixels of the CPU."""
     there = pretended(monkeypatch)
-    monkeypatch.setattr(device_rows, "decode_batch", lambda files, gray, device: nvjpeg.decode_batch(files, gray))
+    monkeypatch.setattr(device_batches, "decode_batch", lambda files, gray, device: nvjpeg.decode_batch(files, gray))
     return there
 
 
@@ -105,7 +105,7 @@ def same(got: list[Batch], expected: list[Batch], slack: float = 0.0) -> bool:
 
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize(("decode", "tier"), [("cpu", "disk"), ("cuda", "disk"), ("cuda", "device")])
-def test_a_device_gets_the_batches_of_the_cpu(
+def test_device_rows_a_device_gets_the_batches_of_the_cpu(
     stores: dict[str, Path], decoder: Device, name: str, decode: str, tier: str
 ) -> None:
     path, collate = stores["whole mixed"], Collate(*PLAIN[name])
@@ -123,7 +123,7 @@ def test_every_jpeg_is_decoded_there_and_many_at_a_time(
     stores: dict[str, Path], decoder: Device, tier: str, encoding: str
 ) -> None:
     path = stores[f"whole {encoding}"]
-    index = open_dataset(path)["train"].reader.sized("images").index
+    index = open_dataset(path)["train"].reader.field("images").index
     collate = TwoViews(Collate(RandomResizedCrop(24)), Collate(Resize((20, 20)), Normalize.imagenet()))
     options = {"tier": tier, "batch_size": 9, "threads": 3}
     got = epoch_of(path, collate, device="cuda", decode="cuda", **options)
@@ -136,7 +136,7 @@ def test_every_jpeg_is_decoded_there_and_many_at_a_time(
 def test_rows_that_stay_on_the_device_are_brought_there_once(
     stores: dict[str, Path], decoder: Device, decode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_rows, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(device_batches, "_ROWS_AT_ONCE", 7)
     path, collate = stores["whole jpeg"], Collate(RandomResizedCrop(24))
     with Loader(path, collate=collate, device="cuda", tier="device", decode=decode, seed=3, shuffle=True) as loader:
         epochs = [[batch.images.clone() for batch in loader] for _ in range(2)]
@@ -165,23 +165,23 @@ def test_modules_of_other_packages_run_in_the_training_thread(stores: dict[str, 
     collate = Collate(RandomResizedCrop(24), FLIPPED)
     path = stores["whole jpeg"]
     assert same(epoch_of(path, collate, device="cuda"), epoch_of(path, collate))
-    with pytest.raises(UsageError, match="PerSample runs on the CPU: use tier='memory' or tier='disk'"):
+    with pytest.raises(UsageError, match="PerSample runs on the CPU; use tier='memory' or tier='disk'"):
         Loader(path, collate=collate, device="cuda", tier="device")
 
 
 def test_what_the_device_refuses_is_decoded_here(stores: dict[str, Path], decoder: Device) -> None:
     path, collate = stores["whole jpeg"], Collate(Resize((20, 20)))
-    whole = open_dataset(path)["train"].reader.sized("images")
+    whole = open_dataset(path)["train"].reader.field("images")
     decoder.refuses = {bytes(whole.encoded(3))}
     assert same(epoch_of(path, collate, device="cuda", decode="cuda"), epoch_of(path, collate))
     assert len(decoder.batches) > 4  # one by one where it refused a batch
 
 
-def test_pixels_of_another_size_are_not_taken(
+def test_device_rows_pixels_of_another_size_are_not_taken(
     stores: dict[str, Path], decoder: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smaller = torch.zeros(3, 5, 5, dtype=torch.uint8)
-    monkeypatch.setattr(device_rows, "decode_batch", lambda files, gray, device: [smaller] * len(files))
+    monkeypatch.setattr(device_batches, "decode_batch", lambda files, gray, device: [smaller] * len(files))
     path, collate = stores["whole jpeg"], Collate(Resize((20, 20)))
     assert same(epoch_of(path, collate, device="cuda", decode="cuda"), epoch_of(path, collate))
 
@@ -200,7 +200,9 @@ def test_a_device_that_fails_is_one_error(stores: dict[str, Path], decoder: Devi
         (0, None, "its JPEG is .* x .*, its size is "),
     ],
 )
-def test_a_damaged_row_is_named(tmp_path: Path, decoder: Device, at: int, byte: int | None, why: str) -> None:
+def test_device_rows_a_damaged_row_is_named(
+    tmp_path: Path, decoder: Device, at: int, byte: int | None, why: str
+) -> None:
     path = build_whole_stores(tmp_path)["whole jpeg"]
     file = sorted((path / "train").glob("*/images.bytes.memmap"))[0]
     offsets = np.fromfile(file.with_name("images.offsets.memmap"), np.int64)
@@ -245,15 +247,19 @@ def test_nothing_is_read_back_from_the_device() -> None:
         (
             "whole raw",
             {"decode": "cuda", "device": "cuda"},
-            "and split 'train' is read without JPEGs: leave it out",
+            "but split 'train' is read without JPEGs; leave decode out",
         ),
-        ("whole jpeg", {"decode": "cuda"}, "decode is 'cuda', and batches go to cpu: give device='cuda'"),
-        ("whole jpeg", {"decode": "cuda", "device": "cuda", "decoded": True, "tier": "memory"}, "give one of them"),
+        ("whole jpeg", {"decode": "cuda"}, "decode='cuda' needs device='cuda', but batches go to cpu"),
+        (
+            "whole jpeg",
+            {"decode": "cuda", "device": "cuda", "cache_pixels": True, "tier": "memory"},
+            "cannot be combined",
+        ),
         ("whole jpeg", {"decode": "cuda", "device": "cuda", "fields": ("targets",)}, "is read without JPEGs"),
         (
             "whole jpeg",
             {"decode": "cuda", "device": "cuda", "collate": Collate(FLIPPED)},
-            "PerSample runs in the training",
+            "PerSample, which runs in the training",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from simulated_device import Hasty, LatePort
 
-from mmload.loader.device_transfer import CudaPort, Ring
+from mmload.loader.device_batches import CudaPort, Ring
 
 
 def ship_all(port: LatePort, count: int, buffers: int) -> list[torch.Tensor]:

@@ -19,9 +19,9 @@ from mmload.augment.collate import Collate
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import UsageError
 from mmload.loader import Loader
-from mmload.loader.drawn_loops import APART, cumulate, find_rows
-from mmload.loader.drawn_orders import Repeated
+from mmload.loader.drawn_orders import RepeatedOrder
 from mmload.loader.order import Order
+from mmload.loader.order_loops import APART, cumulate, find_rows
 from mmload.loader.orders import Sampling, _members, balanced, classes, mixed, repeated, subset, weighted
 from mmload.store.dataset import Dataset, Split
 
@@ -37,7 +37,7 @@ class View:
 
 def order(sampling: Sampling, dataset: object = None, **dealt: Any) -> Order:
     view: Any = View()
-    return Order(of=sampling.bound(dataset, view, 5), **dealt)
+    return Order(epoch_order=sampling.bound(dataset, view, 5), **dealt)
 
 
 def parts() -> tuple[Any, ...]:
@@ -60,7 +60,7 @@ def test_ranks_and_pieces_give_one_order(name: str) -> None:
     sampling, dataset = ALL[name]
     one = order(sampling, dataset)
     rows, occurrences = one.take(3, 0, len(one))
-    together = one.of.together
+    together = one.epoch_order.group_size
     for world in (2, 3):
         ranks = [order(sampling, dataset, rank=rank, world_size=world) for rank in range(world)]
         assert sum(map(len, ranks)) == len(rows)
@@ -87,13 +87,15 @@ def test_weighted_rows_come_as_often_as_torchs() -> None:
             return 7
 
     of = weighted(weights, count).bound(None, Seven(), 1)  # type: ignore[arg-type]
-    ours = np.bincount(Order(of=of).rows_for(0), minlength=7)
+    ours = np.bincount(Order(epoch_order=of).rows_for(0), minlength=7)
     theirs = np.bincount(list(WeightedRandomSampler(weights.tolist(), count)), minlength=7)  # type: ignore[arg-type]
     assert ours[[0, 4, 6]].tolist() == [0, 0, 0]
     expected = weights.numpy()[[1, 2, 3, 5]] / 10 * count
     for counts in (ours, theirs):
         assert ((counts[[1, 2, 3, 5]] - expected) ** 2 / expected).sum() < 16.3  # 0.999 of chi-square with 3
-    pairs = np.bincount(Order(of=of).rows_for(1)[:-1] * 7 + Order(of=of).rows_for(1)[1:], minlength=49).reshape(7, 7)
+    pairs = np.bincount(
+        Order(epoch_order=of).rows_for(1)[:-1] * 7 + Order(epoch_order=of).rows_for(1)[1:], minlength=49
+    ).reshape(7, 7)
     joint = np.outer(weights, weights)[np.ix_([1, 2, 3, 5], [1, 2, 3, 5])] / 100 * count
     assert (
         (pairs[np.ix_([1, 2, 3, 5], [1, 2, 3, 5])] - joint) ** 2 / joint
@@ -116,14 +118,14 @@ def test_balanced_classes_come_equally_often_and_all_rows_in_turn() -> None:
 
 
 def test_repeated_rows_are_those_of_the_shuffle_each_three_times() -> None:
-    of = Repeated(rows=52, seed=5, times=3)
-    rows, occurrences = Order(of=of).take(2, 0, 100)
+    of = RepeatedOrder(rows=52, seed=5, times=3)
+    rows, occurrences = Order(epoch_order=of).take(2, 0, 100)
     assert len(rows) == 52
     assert rows[::3].equal(order(repeated(1)).take(2, 0, 18).rows)
     assert rows[:51].view(17, 3).unique_consecutive(dim=1).shape == (17, 1)
     assert occurrences is not None
     assert occurrences.tolist() == [position % 3 for position in range(52)]
-    ranks = [Order(of=of, rank=rank, world_size=3).take(2, 0, 17).rows for rank in range(3)]
+    ranks = [Order(epoch_order=of, rank=rank, world_size=3).take(2, 0, 17).rows for rank in range(3)]
     assert ranks[0].equal(ranks[1])  # each of a row's draws on another rank, as torchvision's RASampler has it
     assert ranks[0].equal(ranks[2])
 
@@ -348,7 +350,7 @@ def test_a_hundred_million_weights_are_drawn_from() -> None:
     weights = np.zeros(100_000_000, np.float32)
     weights[70_000_000:70_000_003] = 1
     sampling = weighted(weights)
-    taken = Order(of=sampling.bound(None, cast(Any, range(len(weights))), 1)).take(0, 0, 4096)
+    taken = Order(epoch_order=sampling.bound(None, cast(Any, range(len(weights))), 1)).take(0, 0, 4096)
     assert set(taken.rows.tolist()) == {70_000_000, 70_000_001, 70_000_002}
 
 
@@ -360,5 +362,5 @@ def test_a_hundred_million_rows_begin_at_once() -> None:
     view: Any = Many()
     for sampling in (repeated(3), mixed([0.5, 0.5]), subset(range(10))):
         dataset = ConcatDataset([range(50_000_000)] * 2) if "mixed" in repr(sampling) else None  # type: ignore[list-item]
-        taken = Order(of=sampling.bound(dataset, view, 1)).take(0, 0, 4096)
+        taken = Order(epoch_order=sampling.bound(dataset, view, 1)).take(0, 0, 4096)
         assert len(taken.rows) == (10 if "subset" in repr(sampling) else 4096)

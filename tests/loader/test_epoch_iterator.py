@@ -8,7 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from mmload.batch import Batch
 from mmload.errors import UsageError
-from mmload.loader import Loader, worker_pool
+from mmload.loader import Loader, epoch_iterator
 from mmload.loader import loader as loader_module
+from mmload.loader.epoch_iterator import WorkerPool
 from mmload.store.dataset import Dataset
 
 
@@ -47,7 +48,7 @@ def test_threads_that_begin_at_once_share_one_worker_and_get_epochs_of_their_own
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    worker, pool = loader_module.BatchWorker, worker_pool.single_op_pool
+    worker, pool = loader_module.BatchWorker, epoch_iterator.single_op_pool
 
     def slow_worker(*args: Any, **options: Any) -> Any:
         made.append("worker")
@@ -60,7 +61,7 @@ def test_threads_that_begin_at_once_share_one_worker_and_get_epochs_of_their_own
         return pool(*args)
 
     monkeypatch.setattr(loader_module, "BatchWorker", slow_worker)
-    monkeypatch.setattr(worker_pool, "single_op_pool", slow_pool)
+    monkeypatch.setattr(epoch_iterator, "single_op_pool", slow_pool)
     with Loader(dataset, batch_size=4, shuffle=True, threads=1) as loader:
         got = at_once(*[lambda: rows_of(loader)] * 4)
         assert sorted(made) == ["pool", "worker"]
@@ -127,7 +128,7 @@ def test_a_forked_process_begins_an_epoch_of_its_own(dataset: Dataset, tier: str
         expected = rows_of(plain)
         batches = iter(loader)
         next(batches)
-        lock = loader._usable_pool().worker._lock
+        lock = cast(WorkerPool, loader._usable_pool())._worker._lock
         lock.acquire()  # as a thread of this process may, when it forks
         try:
             assert in_a_fork(lambda: rows_of(loader) == expected)

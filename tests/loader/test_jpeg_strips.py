@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from simplejpeg import decode_jpeg
 
+from mmload.errors import DamagedError
 from mmload.loader.jpeg_strips import cut_strip, decode_lines
 from tests.helpers.whole_datasets import some_images
 
@@ -63,7 +64,7 @@ def test_damaged_bytes_end_in_pixels_or_one_error(changes: list[tuple[int, int]]
     used, _, lines = cut_strip(data, 20, 40, spare)
     assert 0 <= used <= len(data) + 2
     assert 0 <= lines <= 65_535
-    with suppress(ValueError):  # any other error fails
+    with suppress(DamagedError):  # any other error fails
         begin, count = decode_lines(data, (70, 40), 3, (20, 40), 1, spare, out)
         assert begin <= 20
         assert begin + count >= 40
@@ -71,5 +72,5 @@ def test_damaged_bytes_end_in_pixels_or_one_error(changes: list[tuple[int, int]]
 
 def test_another_size_is_an_error() -> None:
     data = jpeg((30, 40))
-    with pytest.raises(ValueError, match="its JPEG is 30 x 40, its size is 30 x 41"):
+    with pytest.raises(DamagedError, match="its JPEG is 30 x 40, its size is 30 x 41"):
         decode_lines(data, (30, 41), 3, (0, 5), 1, np.empty(9000, np.uint8), np.empty(9000, np.uint8))

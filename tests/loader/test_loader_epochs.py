@@ -64,7 +64,7 @@ def same(got: dict[int, Tensor], expected: dict[int, Tensor]) -> bool:
         {"threads": 3, "prefetch": 5},
         {"batch_size": 7, "threads": 2},
         {"shuffle": False, "tier": "memory"},
-        {"shuffle": "block", "batch_size": 18},
+        {"shuffle": False, "order": "block", "batch_size": 18},
         {"world_size": 2, "rank": 1},
         {"drop_last": True, "batch_size": 5},
         {"fields": ["images"]},

@@ -31,7 +31,7 @@ from mmload.augment.collate import Collate
 from mmload.batch import Batch
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.loader import Loader, batch_worker, tiers
+from mmload.loader import Loader, batch_worker, device_batches, tiers
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
 from mmload.store.field_rows import FieldRows
@@ -95,16 +95,16 @@ def test_rows_are_read_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -
 def test_a_few_rows_are_rendered_for_all_views_while_they_are_in_cache(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_worker, "PART_BYTES", 4 * 3 * 32 * 32)
+    monkeypatch.setattr(tiers, "PART_BYTES", 4 * 3 * 32 * 32)
     monkeypatch.setattr(tiers, "row_map", lambda *_: None)  # rows that cannot be mapped
     order: list[tuple[int, int]] = []
-    render_rows = batch_worker.PreparedBatch.render_rows
+    render_lines = batch_worker.PreparedBatch.render_lines
 
-    def noted(self: Any, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
+    def noted(self: Any, first: int, lines: Any, out: Tensor) -> None:
         order.append((first, out.shape[-1]))
-        render_rows(self, first, images, indices, out)
+        render_lines(self, first, lines, out)
 
-    monkeypatch.setattr(batch_worker.PreparedBatch, "render_rows", noted)
+    monkeypatch.setattr(batch_worker.PreparedBatch, "render_lines", noted)
     views = Views(Collate(RandomCrop(24)), Collate(RandomCrop(9)))
     assert_epoch(dataset["train"], views, tier="disk", batch_size=18, threads=1)
     assert order == [(first, size) for first in (0, 4, 8, 12, 16) for size in (24, 9)]
@@ -154,9 +154,11 @@ def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pyt
     build(BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=tmp_path / "store"), threads=1)
     split = open_dataset(tmp_path / "store")["train"]
     gathered: list[int] = []
-    gather = tiers.Mapped.gather_into
+    gather = tiers.MappedTier.gather_into
     monkeypatch.setattr(
-        tiers.Mapped, "gather_into", lambda self, rows, out: (gathered.append(len(rows)), gather(self, rows, out))[1]
+        tiers.MappedTier,
+        "gather_into",
+        lambda self, rows, out: (gathered.append(len(rows)), gather(self, rows, out))[1],
     )
     views = Views(Collate(RandomCrop(9)), Collate(RandomResizedCrop(12), Normalize.imagenet()))
     assert_epoch(split, views, tier="disk", batch_size=4, threads=1)
@@ -165,9 +167,11 @@ def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("tier", ["disk", "memory", "device"])
 def test_a_device_gets_the_views_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
-    monkeypatch.setattr(batch_worker, "CudaPort", lambda device: LatePort())
-    make: Callable[..., tiers.Tier] = tiers.make
-    monkeypatch.setattr(batch_worker, "make", lambda tier, split, device: make(tier, split, torch.device("cpu")))
+    monkeypatch.setattr(device_batches, "CudaPort", lambda device: LatePort())
+    make: Callable[..., tiers.Tier] = tiers.make_tier
+    monkeypatch.setattr(
+        batch_worker, "make_tier", lambda tier, split, device, decoded: make(tier, split, torch.device("cpu"))
+    )
     split = stored_at(tmp_path / "store")
     assert_epoch(split, crops(), device="cuda", tier=tier, threads=3, batch_size=5)
 

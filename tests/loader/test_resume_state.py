@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch.utils.data import ConcatDataset, DistributedSampler, RandomSampler, SequentialSampler
 from written_datasets import of_tensors
 
 from mmload.loader import Loader
-from mmload.loader.epoch_orders import Blocks
+from mmload.loader.epoch_orders import BlockOrder
 from mmload.loader.order import Order
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
@@ -73,8 +73,8 @@ def test_state_of_a_dataset_of_other_samples_is_refused(tmp_path: Path) -> None:
     listed = tmp_path / "later" / "train" / "samples.jsonl"
     listed.write_text(listed.read_text().replace("3.png", "7.png"))
     manifest = open_dataset(tmp_path / "later").manifest
-    samples = replace(manifest.splits["train"].samples, crc32=f"{crc32(listed.read_bytes()):08x}")
-    changed = replace(manifest, splits={"train": replace(manifest.splits["train"], samples=samples)})
+    samples = structs.replace(manifest.splits["train"].samples, crc32=f"{crc32(listed.read_bytes()):08x}")
+    changed = structs.replace(manifest, splits={"train": structs.replace(manifest.splits["train"], samples=samples)})
     (tmp_path / "later" / "dataset.json").write_text(changed.dumps())
     with pytest.raises(ValueError, match="the state has dataset"):
         loader("later").load_state_dict(state)
@@ -89,13 +89,13 @@ def test_state_of_a_concatenation_in_another_order_is_refused(dataset: Dataset) 
         Loader(ConcatDataset(parts[::-1])).load_state_dict(state)
 
 
-@pytest.mark.filterwarnings("ignore:shuffle=.block. over")  # the tiny dataset is sorted by class
+@pytest.mark.filterwarnings("ignore:order=.block. over")  # the tiny dataset is sorted by class
 def test_a_state_of_another_order_is_refused(dataset: Dataset) -> None:
     rows = list(range(17, -1, -1))
     orders: list[dict[str, Any]] = [
         {},
         {"shuffle": True},
-        {"shuffle": "block"},
+        {"order": "block"},
         {"sampler": rows},
         {"sampler": RandomSampler(range(18))},
         {"sampler": SequentialSampler(range(18))},
@@ -123,9 +123,9 @@ def test_a_state_of_another_order_is_refused(dataset: Dataset) -> None:
 def test_a_state_of_blocks_of_another_size_is_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tiny dataset is sorted by class
-        loaders = [Loader(dataset, shuffle="block") for _ in range(3)]
-    loaders[1]._order = Order(of=Blocks(rows=len(loaders[1].split), block_size=2))
-    loaders[2]._order = Order(of=Blocks(rows=len(loaders[2].split), window=3))
+        loaders = [Loader(dataset, order="block") for _ in range(3)]
+    loaders[1]._order = Order(epoch_order=BlockOrder(rows=len(loaders[1].split), block_size=2))
+    loaders[2]._order = Order(epoch_order=BlockOrder(rows=len(loaders[2].split), window=3))
     state = loaders[0].state_dict()
     assert state["order"] == "block of 64 rows, window of 64"
     for other in loaders[1:]:

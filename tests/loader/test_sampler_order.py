@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 
-from mmload.loader.sampler_order import SamplerOrder
+from mmload.loader.samplers import SamplerOrder
 
 
 class Items(Sampler[Any]):

@@ -34,7 +34,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import stored_rows
 from mmload.loader.jpeg_strips import decode_lines
-from mmload.store.whole_rows import JPEG
+from mmload.store.variable_rows import JPEG
 
 SIZES = [(97, 130), (200, 161), (64, 300), (150, 150), (333, 120), (41, 45), (180, 241), (16, 400)]
 
@@ -82,7 +82,7 @@ def reference(data: np.ndarray, window: tuple[int, int, int, int], out: int, shr
 @pytest.mark.parametrize("out", [96, 36, 24, 10])
 def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> None:
     split = open_dataset(dataset)["train"]
-    whole = split.reader.sized("images")
+    whole = split.reader.field("images")
     collate = Collate(RandomResizedCrop(out), dtype=torch.uint8)
     found, exact = pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu")
     used = set()
@@ -92,7 +92,7 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
         plan: Any = prepared._rendering.plan
         window = int(plan.top), int(plan.left), int(plan.rows), int(plan.cols)
         shrink = 4 if min(window[2:]) >= 6 * out else 2 if min(window[2:]) >= 3 * out else 1
-        assert prepared.shrinks.tolist() == [shrink]
+        assert prepared.needed["shrink"].tolist() == [shrink]
         if whole.index.encodings[row] != JPEG or shrink == 1:
             assert torch.equal(found[row], exact[row])
             continue
@@ -183,8 +183,8 @@ def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("mmload.loader.batch_worker.lines_of", noted)
     pixels_of(dataset, Collate(Resize((5, 8))))
-    shrinks = np.concatenate(made)[:, -1]
-    jpegs = (open_dataset(dataset)["train"].reader.sized("images").index.encodings == JPEG).sum()
+    shrinks = np.concatenate(made)["shrink"]
+    jpegs = (open_dataset(dataset)["train"].reader.field("images").index.encodings == JPEG).sum()
     assert (shrinks > 1).sum() == jpegs
     assert {2, 4} <= set(shrinks.tolist())
 
@@ -192,8 +192,8 @@ def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("encoding", "options", "message"),
     [
-        ("raw", {}, "decode is 'scaled', and split 'train' is read without JPEGs: leave it out"),
-        ("jpeg", {"decoded": True, "tier": "memory"}, "decode is 'scaled', and decoded is True"),
+        ("raw", {}, "decode='scaled', but split 'train' is read without JPEGs; leave decode out"),
+        ("jpeg", {"cache_pixels": True, "tier": "memory"}, "decode='scaled' cannot be combined with cache_pixels=True"),
     ],
 )
 def test_what_cannot_be_scaled_is_refused(tmp_path: Path, encoding: str, options: dict[str, Any], message: str) -> None:

@@ -1,9 +1,8 @@
-"""The tiers: who shares a copy in memory, and what auto takes."""
+"""The tiers: what auto takes, and what memory means for rows that lie in files."""
 
 from __future__ import annotations
 
-import gc
-import os
+import re
 import shutil
 from pathlib import Path
 
@@ -12,47 +11,19 @@ import torch
 from torch.utils.data import ConcatDataset
 
 import mmload
-from mmload.loader import Loader, kept_rows, tiers
-from mmload.runtime import shared_segment
+from mmload.errors import DamagedError
+from mmload.loader import Loader, tiers
+from mmload.runtime import resident_pages
+from mmload.runtime.resident_pages import can_populate
+from mmload.store import row_map
 from mmload.store.dataset import Dataset
 
 CPU = torch.device("cpu")
 
-
-@pytest.fixture(autouse=True)
-def _no_copies_of_other_tests() -> None:
-    gc.collect()
+maps = pytest.mark.skipif(not can_populate(), reason="the system cannot populate maps")
 
 
-@pytest.fixture(autouse=True)
-def _no_copies_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program of this user may be filling a copy, which these tests must not see."""
-    monkeypatch.setattr(shared_segment, "_NAME", f"mmload-test-{os.getpid()}")
-
-
-def test_loaders_of_a_process_share_one_copy(dataset: Dataset, images: torch.Tensor) -> None:
-    before = len(kept_rows._KEPT)
-    loaders = [
-        Loader(rows, batch_size=6, tier="memory")
-        for rows in (dataset, mmload.open(dataset.path), dataset["train"], dataset["train"].subset(range(9)))
-    ]
-    for loader in loaders:
-        for batch in loader:
-            assert torch.equal(batch.images, images[batch.ids])
-    assert len(kept_rows._KEPT) == before + 1
-    assert [(loader.stats()["hits"], loader.stats()["misses"]) for loader in loaders] == [
-        (0, 18),
-        (18, 0),
-        (18, 0),
-        (9, 0),
-    ]
-    for loader in loaders:
-        loader.close()
-    gc.collect()
-    assert len(kept_rows._KEPT) == before
-
-
-def test_another_folder_is_another_copy(dataset: Dataset, tmp_path: Path) -> None:
+def test_another_folder_has_another_key(dataset: Dataset, tmp_path: Path) -> None:
     other = mmload.open(shutil.copytree(dataset.path, tmp_path / "other"))["train"]
     split = dataset["train"]
     assert split.key == mmload.open(dataset.path)["train"].key != other.key
@@ -61,38 +32,52 @@ def test_another_folder_is_another_copy(dataset: Dataset, tmp_path: Path) -> Non
     assert first == same != turned
 
 
-def test_auto_says_what_is_free(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    split = dataset["train"]
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(tiers, "free_memory", lambda: 4 * 18 * 3 * 32 * 32)
-    tier, reason = tiers.choose("auto", split, CPU)
-    assert tier == "memory"
-    assert reason.startswith("memory: 0.1 MiB of images, 0.2 MiB of memory free; ")
-    monkeypatch.setattr(tiers, "free_memory", lambda: 18 * 3 * 32 * 32)
-    tier, reason = tiers.choose("auto", split, CPU)
-    assert tier == "disk"
-    assert reason.startswith("disk: 0.1 MiB of images are more than 50% of 0.1 MiB of memory free")
+def test_auto_takes_the_files_whatever_memory_is_free(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    for free in (0, 2**40):
+        monkeypatch.setattr(tiers, "free_memory", lambda free=free: free)
+        assert tiers.choose_tier("auto", dataset["train"], CPU) == ("disk", "disk: 0.1 MiB of images, mapped", False)
 
 
-def test_a_copy_that_is_there_costs_nothing(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Loader(dataset, tier="memory") as loader:
-        list(loader)
-        monkeypatch.setattr(tiers, "free_memory", lambda: 0)
-        stats = Loader(dataset).stats()
-        assert stats["tier"] == "memory"
-        assert "which another loader of this process keeps already" in stats["tier_reason"]
-    assert Loader(dataset).tier == "disk"
+@maps
+def test_memory_is_populated_before_the_first_batch(dataset: Dataset, images: torch.Tensor) -> None:
+    with Loader(dataset, batch_size=6, tier="memory", threads=1) as loader:
+        for epoch in range(2):
+            for batch in loader:
+                assert torch.equal(batch.images, images[batch.ids])
+            stats = loader.stats()
+            assert (stats["hits"], stats["misses"]) == (18 * (epoch + 1), 18)
+            assert re.match("memory: as asked; populated(, not locked: .*| and locked)$", stats["tier_reason"])
 
 
-def test_memory_that_a_copy_is_yet_to_take_is_not_free(
-    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@maps
+@pytest.mark.parametrize(
+    ("free", "code", "note"),
+    [
+        (10, 0, "not populated: 0.1 MiB of images, 0.0 MiB of memory free"),
+        (60_000, 0, "populated, not locked: 0.1 MiB of images, 0.0 MiB may be locked"),
+        (2**30, 0, "populated and locked"),
+        (2**30, 12, "populated, not locked: the system refuses it (Cannot allocate memory; see ulimit -l)"),
+    ],
+)
+def test_what_memory_could_not_do_is_said(
+    dataset: Dataset, images: torch.Tensor, free: int, code: int, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = 18 * 3 * 32 * 32
-    other = mmload.open(shutil.copytree(dataset.path, tmp_path / "other"))
-    monkeypatch.setattr(tiers, "free_memory", lambda: 2 * size)
-    with Loader(dataset, batch_size=2, tier="memory", threads=1, prefetch=0) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        assert Loader(other).tier == "disk"
-        list(iterator)
-        assert Loader(other).tier == "memory"
+    for module in (tiers, row_map):
+        monkeypatch.setattr(module, "free_memory", lambda: free)
+    monkeypatch.setattr(resident_pages, "lock", lambda address, length: code)
+    with Loader(dataset, batch_size=6, tier="memory") as loader:
+        for batch in loader:
+            assert torch.equal(batch.images, images[batch.ids])
+        assert loader.stats()["tier_reason"] == f"memory: as asked; {note}"
+
+
+@maps
+def test_a_truncated_file_cannot_be_populated(dataset: Dataset, tmp_path: Path) -> None:
+    place = tmp_path / "other"
+    shutil.copytree(dataset.path, place)
+    loader = Loader(place, tier="memory", threads=1)
+    file = next((place / "train").glob("*/images.memmap"))
+    with file.open("r+b") as opened:
+        opened.truncate(100)
+    with loader, pytest.raises(DamagedError, match=f"^{re.escape(str(file))} is damaged: it ends at byte 100"):
+        list(loader)

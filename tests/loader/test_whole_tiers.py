@@ -29,10 +29,10 @@ from mmload.augment import (
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
-from mmload.loader import jpeg_strips, tiers, whole_tiers
-from mmload.loader.whole_tiers import WholeDisk, WholeMemory
+from mmload.loader import jpeg_strips, shared_pixels, tiers
+from mmload.render.image_lines import NEEDED
 from mmload.runtime.byte_sizes import bytes_text
-from mmload.store.whole_rows import JPEG
+from mmload.store.variable_rows import JPEG
 from tests.helpers.whole_datasets import some_images, whole_dataset
 
 SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33, 1), (120, 31)]
@@ -54,7 +54,7 @@ def expected(path: Path, collate: Collate, seed: int = 3, epoch: int = 0) -> dic
     split = open_dataset(path)["train"]
     found = {}
     for row in range(len(split)):
-        image = torch.from_numpy(np.ascontiguousarray(split.reader.sized("images").pixels(row)))
+        image = torch.from_numpy(split.reader.rows("images", np.array([row]))[0])
         seeds = sample_seeds(seed, epoch, torch.tensor([row]))
         batch = Batch(images=image[None], ids=torch.tensor([row]), seeds=seeds, batch_size=[1])
         found[row] = collate(batch).images[0]
@@ -72,7 +72,7 @@ def test_each_row_is_rendered_as_it_is_alone(
     dataset: Path, tier: str, batch_size: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if batch_size == 14:
-        monkeypatch.setattr(whole_tiers, "PART_BYTES", 20_000)  # parts of one row or a few
+        monkeypatch.setattr(tiers, "PART_BYTES", 20_000)  # parts of one row or a few
     for collate in (crop(), Collate(Resize(30), CenterCrop(26)), Collate(RandomCrop(40, pad_if_needed=True))):
         wanted = expected(dataset, collate)
         found = loaded(dataset, collate, tier=tier, shuffle=True, batch_size=batch_size, threads=threads)
@@ -90,28 +90,27 @@ def test_ranks_share_an_epoch_and_give_the_same_rows(dataset: Path) -> None:
             assert torch.equal(image, whole[row])
 
 
-def test_memory_is_filled_once_and_counts_rows(dataset: Path) -> None:
+def test_memory_is_populated_once_and_counts_rows(dataset: Path) -> None:
     with Loader(dataset, collate=crop(), tier="memory", batch_size=4, threads=1) as loader:
         for _ in range(2):
             for _ in loader:
                 pass
-        assert (loader.stats()["hits"], loader.stats()["misses"]) == (len(SIZES), len(SIZES))
-    split = open_dataset(dataset)["train"]
-    assert Loader(split, collate=crop()).tier == "memory"
+        assert (loader.stats()["hits"], loader.stats()["misses"]) == (2 * len(SIZES), len(SIZES))
+    assert Loader(open_dataset(dataset)["train"], collate=crop()).tier == "disk"
 
 
 def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split = open_dataset(dataset)["train"]
     if split.fields["images"].encoding == "raw":
-        with pytest.raises(ValueError, match="decoded is True, and split 'train' is read without JPEGs"):
-            Loader(split, collate=crop(), decoded=True)
+        with pytest.raises(ValueError, match="cache_pixels=True, but split 'train' is read without JPEGs"):
+            Loader(split, collate=crop(), cache_pixels=True)
         return
     calls = []
     decode = jpeg_strips.decode_lines
     monkeypatch.setattr(jpeg_strips, "decode_lines", lambda *args: calls.append(1) or decode(*args))  # type: ignore[func-returns-value]
     wanted = [expected(dataset, crop(), epoch=epoch) for epoch in range(2)]
-    jpegs = int((split.reader.sized("images").index.encodings == JPEG).sum())
-    with Loader(split, collate=crop(), seed=3, tier="memory", batch_size=4, decoded=True, shuffle=True) as loader:
+    jpegs = int((split.reader.field("images").index.encodings == JPEG).sum())
+    with Loader(split, collate=crop(), seed=3, tier="memory", batch_size=4, cache_pixels=True, shuffle=True) as loader:
         for epoch in range(2):
             for batch in loader:
                 for row, image in zip(batch.ids.tolist(), batch.images, strict=True):
@@ -119,7 +118,7 @@ def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest
         assert len(calls) == jpegs
         reason = loader.stats()["tier_reason"]
         stored = Loader(split, collate=crop(), tier="memory")  # beside the decoded copy
-        assert stored.tier_reason == "memory: as asked"
+        assert "decoded" not in stored.tier_reason
         assert sum(len(batch) for batch in stored) == len(SIZES)
         assert len(calls) == 2 * jpegs
     pixels = sum(3 * height * width for height, width in SIZES)
@@ -129,19 +128,19 @@ def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest
 def test_pixels_count_where_memory_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(200, 200)] * 4), encoding="jpeg")
     split = open_dataset(path)["train"]
-    stored = int(split.reader.sized("images").index.offsets[-1])
+    stored = int(split.reader.field("images").index.offsets[-1])
     assert stored < 100_000
-    monkeypatch.setattr(tiers, "unfilled_bytes", lambda: 0)  # of whatever else this machine keeps
-    for free, tier, decoded in ((stored, "disk", False), (959_998, "memory", False), (960_000, "memory", True)):
+    monkeypatch.setattr(shared_pixels, "unfilled_bytes", lambda: 0)  # of whatever else this machine keeps
+    for free, tier, decoded in ((stored, "disk", False), (959_998, "disk", False), (960_000, "memory", True)):
         monkeypatch.setattr(tiers, "free_memory", lambda free=free: free)
-        loader = Loader(split, collate=crop(), decoded=True)
-        assert (loader.tier, loader._decoded) == (tier, decoded)
-        assert ("not decoded: 0.5 MiB of pixels" in loader.tier_reason) == (not decoded and tier == "memory")
+        loader = Loader(split, collate=crop(), cache_pixels=True)
+        assert (loader.tier, loader._cache_pixels) == (tier, decoded)
+        assert ("not decoded: 0.5 MiB of pixels" in loader.tier_reason) == (not decoded)
         assert sum(len(batch) for batch in loader) == 4
-    with pytest.raises(ValueError, match="decoded is True, and tier is 'disk': pixels are kept in memory"):
-        Loader(split, collate=crop(), decoded=True, tier="disk")
-    with pytest.raises(TypeError, match="decoded is 1; give True or False"):
-        Loader(split, collate=crop(), decoded=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cache_pixels=True caches pixels in memory, but tier is 'disk'"):
+        Loader(split, collate=crop(), cache_pixels=True, tier="disk")
+    with pytest.raises(TypeError, match="cache_pixels is 1; give True or False"):
+        Loader(split, collate=crop(), cache_pixels=1)  # type: ignore[arg-type]
 
 
 def test_views_are_rendered_from_one_read(dataset: Path) -> None:
@@ -154,18 +153,18 @@ def test_views_are_rendered_from_one_read(dataset: Path) -> None:
 
 def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> None:
     for message, collate, options in (
-        ("have a size each, and a batch has one: give a Collate", None, {}),
-        ("have a size each, and a batch has one: give a Collate", lambda batch: batch, {}),
-        ("have a size each, and are kept on a CUDA device or not: use tier='mem", crop(), {"tier": "device"}),
+        ("have variable sizes, but a batch has one; give a Collate", None, {}),
+        ("have variable sizes, but a batch has one; give a Collate", lambda batch: batch, {}),
+        ("have variable sizes, so tier='device' needs device='cuda'", crop(), {"tier": "device"}),
     ):
         with pytest.raises(UsageError, match=message):
             Loader(dataset, collate=collate, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Normalize|the images have a size each"):
+    with pytest.raises(ValueError, match="Normalize|the images are variable-size"):
         Loader(dataset, collate=Collate(Normalize.imagenet()))
     with pytest.raises(ValueError, match="does not fit into images of 1 x 50"):
         Loader(dataset, collate=Collate(RandomCrop(20)))
     for bucket in (None, "aspect"):
-        with pytest.raises(ValueError, match="max_size is None where images have a size each: give it"):
+        with pytest.raises(ValueError, match="max_size is None and the images are variable-size: give it"):
             Loader(dataset, collate=Collate(RandomShortestSize(20)), bucket=bucket)
     targets = Loader(dataset, fields=("targets",), batch_size=20)
     assert torch.cat([batch.targets for batch in targets]).tolist() == list(range(len(SIZES)))
@@ -243,15 +242,20 @@ def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path:
         assert torch.equal(image, which)
 
 
-@pytest.mark.parametrize("tier", [WholeDisk, WholeMemory])
-def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: type[WholeDisk | WholeMemory]) -> None:
+@pytest.mark.parametrize("tier", ["read", "decoded", "disk", "memory"])
+def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 6), shard_rows=6)
-    rows, needed = torch.tensor([0, 4, 3, 5]), np.array([[0, 60, 1]] * 4)
-    source = tier(open_dataset(path)["train"])
+    rows, needed = torch.tensor([0, 4, 3, 5]), np.array([(0, 60, 1)] * 4, NEEDED)
+    split = open_dataset(path)["train"]
+    if tier in ("disk", "memory"):
+        source = tiers.make_tier(tier, split, torch.device("cpu"))
+    else:
+        source = tiers.ReadTier(split.reader.field("images")) if tier == "read" else tiers.CachedPixelsTier(split)
     list(source.parts(rows[:1], needed[:1]))
     with next((path / "train").glob("*/images.bytes.memmap")).open("r+b") as opened:
         opened.truncate(60 * 80 * 3 * 3)
-    with pytest.raises(DamagedError, match=r"^images of row 4 of .*, made from '4.png', is damaged: .*truncated"):
+    what = "/images.bytes.memmap" if tier in ("disk", "memory") else "^images of row 4 of .*, made from '4.png',"
+    with pytest.raises(DamagedError, match=rf"{what} is damaged: .*truncated"):
         list(source.parts(rows, needed))
 
 
@@ -272,7 +276,7 @@ def test_a_truncated_file_is_blamed_on_no_other_dataset(tmp_path: Path, tier: st
             list(batches)
 
 
-@pytest.mark.parametrize("options", [{"tier": "disk"}, {"tier": "memory"}, {"decoded": True}], ids=str)
+@pytest.mark.parametrize("options", [{"tier": "disk"}, {"tier": "memory"}, {"cache_pixels": True}], ids=str)
 def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, options: dict[str, object]) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 3), encoding="jpeg", shard_rows=3)
     file = next((path / "train").glob("*/images.bytes.memmap"))

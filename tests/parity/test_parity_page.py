@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from parity_stores import built, check, photo
 
-from mmload.parity.page import amplified, page
+from mmload.parity.report import amplified, page
 
 
 def test_the_difference_is_amplified_around_gray() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mmload.errors import StoreError
-from mmload.parity import Report, record
+from mmload.parity import ParityReport, record
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
 
@@ -27,17 +27,17 @@ def recorder(folder: Path, name: str, ready: Connection) -> None:
     contents = read(folder).contents
     ready.send(name)
     for number in itertools.count(1):
-        record(folder, Report(settings={"number": number, "by": name * 3000}, verdicts=(), contents=contents))
+        record(folder, ParityReport(settings={"number": number, "by": name * 3000}, verdicts=(), contents=contents))
 
 
-def report_of(folder: Path) -> Report:
-    return Report(settings={"dataset": "x"}, verdicts=(), contents=read(folder).contents)
+def report_of(folder: Path) -> ParityReport:
+    return ParityReport(settings={"dataset": "x"}, verdicts=(), contents=read(folder).contents)
 
 
 def test_a_dataset_that_was_replaced_meanwhile_gets_no_report(copy: Path) -> None:
     before = (copy / "dataset.json").read_bytes()
     with pytest.raises(StoreError, match="was replaced while it was checked; the report was not kept"):
-        record(copy, Report(settings={}, verdicts=(), contents="of another"))
+        record(copy, ParityReport(settings={}, verdicts=(), contents="of another"))
     assert (copy / "dataset.json").read_bytes() == before
 
 

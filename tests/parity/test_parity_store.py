@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import SourceError, UsageError
+from mmload.parity.row_differences import EXACT, PILLOW, Difference, difference_text
 
 
 def test_a_right_store_passes(photos: Path, tmp_path: Path) -> None:
@@ -60,7 +62,24 @@ def test_bicubic_has_its_own_limits(tmp_path: Path) -> None:
     assert "limits: 16 levels" in found["pixels of png, Pillow"].text
 
 
-def test_wrong_arguments_are_told(photos: Path, tmp_path: Path) -> None:
+def test_differences_add_up_and_are_held_to_limits() -> None:
+    stored = torch.tensor([[[10, 20, 30, 255]]], dtype=torch.uint8)
+    right = torch.tensor([[[10, 21, 27, 255]]], dtype=torch.uint8)
+    one = Difference.of(stored, right)
+    assert (one.greatest, one.total, one.squares, one.over, one.unequal) == (3, 4, 10, 1, 1)
+    both = one + Difference.of(right, right)
+    assert (both.rows, both.unequal, both.values, both.mean) == (2, 1, 8, 0.5)
+    assert both.psnr == pytest.approx(10 * math.log10(255**2 * 8 / 10))
+    assert not EXACT.hold(one)
+    assert EXACT.hold(Difference.of(right, right))
+    assert Difference.of(right, right).psnr == math.inf
+    assert PILLOW.hold(Difference(rows=1, values=1000, greatest=2, total=90, over=9))
+    assert not PILLOW.hold(Difference(rows=1, values=1000, greatest=3, total=3, over=1))
+    assert not PILLOW.hold(Difference(rows=1, values=1000, greatest=2, total=90, over=11))
+    assert "1 of 2 rows differ: at most 3" in difference_text(both, PILLOW)
+
+
+def test_parity_store_wrong_arguments_are_told(photos: Path, tmp_path: Path) -> None:
     out = built(photos, tmp_path / "out")
     with pytest.raises(UsageError, match="rows is 0"):
         check(out, photos, rows=0)
@@ -110,7 +129,7 @@ def test_what_differs_on_purpose_is_said(tmp_path: Path) -> None:
     assert {f"pixels of {kind}, tensor" for kind in ("png alpha", "png 16-bit", "jpeg gray")} <= kinds
 
 
-def test_csv_manifests(photos: Path, tmp_path: Path) -> None:
+def test_csv_lists(photos: Path, tmp_path: Path) -> None:
     lines = ["path,label"] + [f"{file.relative_to(photos)},{file.parent.name}" for file in sorted(photos.rglob("*.*"))]
     root = tmp_path / "listed"
     root.mkdir()
@@ -118,7 +137,7 @@ def test_csv_manifests(photos: Path, tmp_path: Path) -> None:
     for name in ("ant", "bee", "cat", "dog"):
         shutil.copytree(photos / name, root / name)
     recipe = BuildRecipe(
-        kind="manifest", root=root, out=tmp_path / "out", options={"file": "labels.csv"}, transforms=square(SIZE)
+        kind="list", root=root, out=tmp_path / "out", options={"file": "labels.csv"}, transforms=square(SIZE)
     )
     build(recipe, threads=1)
     report = check(tmp_path / "out", root)
@@ -149,7 +168,7 @@ def train():
         torch.save(torch.randn(3, 4), root / "ids" / f"{name}.pt")
     (root / "ids.json").write_text('{"partition": {"train": ["a", "b"]}, "labels": {"a": 0, "b": 1}}')
     options = {"file": "ids.json", "folder": "ids"}
-    build(BuildRecipe(kind="manifest", root=root, out=tmp_path / "pt", options=options), threads=1)
+    build(BuildRecipe(kind="list", root=root, out=tmp_path / "pt", options=options), threads=1)
     report = check(tmp_path / "pt", root)
     assert report.passed, parity.table(report)
     states = {verdict.name: verdict.state for verdict in report.verdicts}

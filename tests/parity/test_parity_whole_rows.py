@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from building import resealed
 from parity_stores import failed
 from PIL import Image
 
 from mmload import parity
 from mmload.augment import CenterCrop, MixUp, RandomHorizontalFlip, RandomResizedCrop, Resize, TwoViews
 from mmload.augment.collate import Collate
-from mmload.builder import row_encoding
+from mmload.builder import chunk_assembly
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe
-from mmload.builder.whole_layout import WholeLayout
+from mmload.builder.recipe import BuildRecipe, WholeLayout
 from mmload.errors import UsageError
 from mmload.loader import jpeg_strips
-from mmload.parity import whole_rows
-from mmload.render.plan import Plan
 
 SHORT = 32
 COLLATE = Collate(RandomResizedCrop(16), RandomHorizontalFlip())
@@ -47,11 +45,11 @@ def built(source: Path, out: Path, size: int | None = SHORT, **layout: object) -
     return out
 
 
-def check(out: Path, source: Path, collate: Collate | TwoViews | None = COLLATE) -> parity.Report:
-    return parity.run(out, source, draws=1500, threads=2, collate=collate)
+def check(out: Path, source: Path, collate: Collate | TwoViews | None = COLLATE) -> parity.ParityReport:
+    return parity.run(out, source, threads=2, collate=collate)
 
 
-def found(report: parity.Report) -> dict[str, parity.Verdict]:
+def found(report: parity.ParityReport) -> dict[str, parity.Verdict]:
     return {verdict.name: verdict for verdict in report.verdicts}
 
 
@@ -65,9 +63,8 @@ def test_rows_of_pixels_equal_the_resized_photograph_and_crops_are_torchvisions_
         lines["pixels of jpeg, tensor"].numbers["greatest"] == lines["pixels of png, tensor"].numbers["greatest"] == 0
     )
     assert not [name for name in lines if "loss" in name]
-    for measure in ("share of the area", "center across"):
-        numbers = lines[f"resized crop of the photograph, {measure}"].numbers
-        assert numbers["distance"] <= numbers["limit"] < numbers["distance_in_squares"]
+    assert lines["proportions"].state == "pass"
+    assert lines["proportions"].numbers == {"rows": 10, "wrong": 0}
     for name in ("resized crop", "evaluation"):
         assert lines[f"{name}, equal draws"].numbers["far"] == 0
 
@@ -92,7 +89,7 @@ def test_a_sources_own_jpegs_lose_nothing(wide: Path, tmp_path: Path) -> None:
 def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: Path) -> None:
     out = built(wide, tmp_path / "out")
     for collate in (Collate(), TwoViews(COLLATE, Collate(RandomHorizontalFlip()))):
-        with pytest.raises(UsageError, match="cannot be done to split 'train': the images have a size each"):
+        with pytest.raises(UsageError, match="cannot be done to split 'train': the images are variable-size"):
             check(out, wide, collate)
 
 
@@ -111,26 +108,22 @@ def test_rows_that_torch_cannot_resize_are_told_and_not_compared(tmp_path: Path)
 
 
 def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_encoding, "_SUBSAMPLING_420", 0)
+    monkeypatch.setattr(chunk_assembly, "_SUBSAMPLING_420", 0)
     wrong = failed(check(built(wide, tmp_path / "out", encode="jpeg"), wide))
     assert {name for name in wrong if "pixels" in name} == {"pixels of jpeg, as JPEGs", "pixels of png, as JPEGs"}
 
 
-def test_crops_that_miss_the_ends_of_photographs_fail(
-    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Windows that are drawn in a square at the left or the top, whatever the size of the row."""
-
-    class Squares(Plan):
-        @classmethod
-        def of_sizes(cls, sizes: torch.Tensor, channels: int) -> Plan:
-            return Plan.of_sizes(sizes.min(1).values[:, None].expand(-1, 2).contiguous(), channels)
-
-    monkeypatch.setattr(whole_rows, "Plan", Squares)
-    report = check(built(wide, tmp_path / "out"), wide)
-    assert {"collate of the photograph, share of the area", "collate of the photograph, center across"} <= set(
-        failed(report)
-    )
+def test_rows_that_miss_the_ends_of_photographs_fail(wide: Path, tmp_path: Path) -> None:
+    """Squares of the middle, as other builds store them, under a recipe that keeps the whole photograph."""
+    out = tmp_path / "out"
+    steps = ({"step": "Shrink", "size": SHORT}, {"step": "CenterCrop", "size": [16, 24]})
+    build(BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, whole=WholeLayout()), threads=1)
+    body = json.loads((out / "dataset.json").read_text())
+    body["recipe"]["transforms"] = [steps[0]]
+    (out / "dataset.json").write_text(resealed(body))
+    wrong = failed(check(out, wide))
+    assert wrong["proportions"].startswith("10 of 10 rows are cut or distorted; the first: row 0 has 16 x 24 pixels")
+    assert "shapes" in wrong
 
 
 def test_rows_that_a_recipe_cuts_are_not_held_to_the_photographs(wide: Path, tmp_path: Path) -> None:
@@ -139,7 +132,7 @@ def test_rows_that_a_recipe_cuts_are_not_held_to_the_photographs(wide: Path, tmp
     build(BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, whole=WholeLayout()), threads=1)
     report = check(out, wide)
     assert report.passed, parity.table(report)
-    assert not [name for name in found(report) if "photograph" in name]
+    assert "proportions" not in found(report)
 
 
 def test_mixed_samples_are_compared_up_to_the_step_that_mixes(wide: Path, tmp_path: Path) -> None:

@@ -12,13 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmload.pictures import png
-from mmload.pictures.annotations import color_of, draw_boxes, draw_mask, ink_on
-from mmload.pictures.cells import cells_of, first_to_see
-from mmload.pictures.contact_sheet import Cell, contact_sheet
-from mmload.pictures.embedded import figure
-from mmload.pictures.pixels import fitted, levels, picture
-from mmload.pictures.text import cut, font, size_of
+from mmload.pictures import drawing
+from mmload.pictures.contact_sheet import Cell, cells_of, contact_sheet, first_to_see
+from mmload.pictures.drawing import (
+    color_of,
+    cut,
+    draw_boxes,
+    draw_mask,
+    figure,
+    fitted,
+    font,
+    ink_on,
+    levels,
+    picture,
+    size_of,
+)
 
 SIZES = [((8, 8), 32, (32, 32), 4), ((10, 4), 32, (30, 12), 3), ((64, 32), 32, (32, 16), 0.5)]
 
@@ -87,9 +95,9 @@ def test_of_many_boxes_the_largest_of_each_class_is_named() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (5, 7)], ids=str)
 def test_a_png_has_every_pixel(channels: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     made = np.random.default_rng(0).integers(0, 256, (channels, *size), dtype=np.uint8).transpose(1, 2, 0)
-    for compress in (png.compress, zlib.compress):
-        monkeypatch.setattr(png, "compress", compress)
-        with Image.open(io.BytesIO(png.png(made))) as opened:
+    for compress in (drawing.compress, zlib.compress):
+        monkeypatch.setattr(drawing, "compress", compress)
+        with Image.open(io.BytesIO(drawing.png(made))) as opened:
             assert opened.mode == ("L", "LA", "RGB", "RGBA")[channels - 1]
             assert (np.asarray(opened).reshape(made.shape) == made).all()
 

@@ -20,9 +20,9 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.errors import StoreError, UsageError
-from mmload.remote import cache_mark
+from mmload.remote import cache_files
 from mmload.remote.cache_folder import CacheFolder
-from mmload.remote.push import push
+from mmload.remote.copies import push
 from mmload.store.dataset import Dataset
 
 pytestmark = [
@@ -104,7 +104,7 @@ def test_cache_files_removed_by_others_are_fetched_again(
             mmload.open(url, cache=cache, cache_limit="10MB")
         return
     if harm == "truncate" and not is_open:  # as if the mark were a file of somebody else
-        (cache / cache_mark.NAME).write_bytes(b"")
+        (cache / cache_files.NAME).write_bytes(b"")
     if not is_open:
         remote = mmload.open(url, cache=cache, cache_limit="10MB")
         assert remote["train"].source(3).id == "3.png"
@@ -244,7 +244,7 @@ def test_a_limit_below_one_batch_reads_every_row(url: str, local: Dataset, cache
 def test_a_process_stopped_with_the_lock_does_not_stop_others(
     url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_mark, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(cache_files, "_PATIENCE_S", 0.05)
     code = f"""from pathlib import Path
 from mmload.remote.cache_folder import CacheFolder
 with CacheFolder(Path({str(cache)!r}), None).locked() as is_locked:
@@ -271,7 +271,7 @@ def test_a_killed_process_leaves_a_count_that_a_survey_corrects(url: str, local:
     with folder.locked():
         folder._change(9 * ROW_BYTES)  # as after a kill between the count and the file
     folder._surveyed -= 100.0
-    (cache / f"{cache_mark.NAME}.{'a' * 16}.incoming").write_bytes(bytes(1000))
+    (cache / f"{cache_files.NAME}.{'a' * 16}.incoming").write_bytes(bytes(1000))
     check_rows(remote, local)
     assert folder.used == stored_bytes(cache) > 5 * ROW_BYTES
     assert not list(cache.glob("*.incoming"))
@@ -280,10 +280,10 @@ def test_a_killed_process_leaves_a_count_that_a_survey_corrects(url: str, local:
 @pytest.mark.parametrize("content", [b"my own file of that name", b"x" * 1000])
 def test_a_strange_mark_is_refused_and_kept(url: str, cache: Path, content: bytes) -> None:
     cache.mkdir()
-    (cache / cache_mark.NAME).write_bytes(content)
+    (cache / cache_files.NAME).write_bytes(content)
     with pytest.raises(UsageError, match="was not written by this version of mmload"):
         mmload.open(url, cache=cache)
-    assert (cache / cache_mark.NAME).read_bytes() == content
+    assert (cache / cache_files.NAME).read_bytes() == content
 
 
 def test_two_urls_of_one_dataset_are_each_read_from_their_own(url: str, cache: Path, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from written_datasets import of_tensors
 import mmload
 from mmload.errors import DamagedError, RemoteError, StoreError, UsageError
 from mmload.remote import cached_reader
-from mmload.remote.push import push
-from mmload.runtime.file_calls import read_files
+from mmload.remote.copies import push
+from mmload.remote.file_calls import read_files
 from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
@@ -53,14 +53,14 @@ def batches(dataset: Dataset | str, **options: object) -> list[torch.Tensor]:
         return [torch.cat([batch.ids.float(), batch.images.flatten().float()]) for batch in loader]
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "block"])
+@pytest.mark.parametrize("order", ["sequential", "shuffled", "block"])
 @pytest.mark.parametrize("limit", [None, 30 * 76800])
-def test_batches_are_those_of_the_local_dataset(
-    large: Dataset, url: str, tmp_path: Path, shuffle: bool | str, limit: int | None
+def test_cached_datasets_batches_are_those_of_the_local_dataset(
+    large: Dataset, url: str, tmp_path: Path, order: str, limit: int | None
 ) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
     for seed in range(2):
-        options = {"shuffle": shuffle, "seed": seed, "collate": crop_collate(), "tier": "disk"}
+        options = {"order": order, "seed": seed, "collate": crop_collate(), "tier": "disk"}
         expected, got = batches(large, **options), batches(remote, **options)
         assert len(got) == len(expected)
         assert all(map(torch.equal, got, expected))
@@ -84,7 +84,9 @@ def test_a_row_costs_its_own_bytes(url: str, bucket: Bucket, tmp_path: Path) -> 
     assert bucket.counts["bytes"] - before == 2 * 76800 + lists
 
 
-def test_what_was_read_is_not_fetched_again(large: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_cached_datasets_what_was_read_is_not_fetched_again(
+    large: Dataset, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
     for _ in range(2):
         remote = mmload.open(url, cache=tmp_path / "cache")
         batches(remote, shuffle=True, tier="disk")
@@ -103,20 +105,20 @@ def test_neighbors_are_asked_for_together_and_what_is_needed_first_comes_first(
     blocks = cache_of(remote).blocks("train", "images")
     asked: list[tuple[int, int]] = []
     want = lambda runs, urgency: asked.extend((run.first, run.blocks) for run in runs)  # noqa: E731
-    monkeypatch.setattr(blocks._fetching, "want", want)
-    blocks.ahead(np.array([10, 3, 7, 2, 11, 4, 10]))
+    monkeypatch.setattr(blocks._fetching, "enqueue", want)
+    blocks.prefetch(np.array([10, 3, 7, 2, 11, 4, 10]))
     assert asked == [(10, 2), (2, 3), (7, 1)]
 
 
-@pytest.mark.parametrize("shuffle", [True, "block"])
-def test_half_of_the_data_in_cache(url: str, tmp_path: Path, shuffle: bool | str) -> None:
+@pytest.mark.parametrize("order", ["shuffled", "block"])
+def test_cached_datasets_half_of_the_data_in_cache(url: str, tmp_path: Path, order: str) -> None:
     """Epochs after the first fetch at most 0.55 of the data, and never is more kept than the limit."""
     limit = (ROWS // 2 + 1) * 76800  # one for the targets
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
     cache = cache_of(remote)
     blocks = cache.blocks("train", "images")
     fetched, most = [0], 0
-    with mmload.Loader(remote["train"], batch_size=2, threads=1, prefetch=0, shuffle=shuffle, tier="disk") as loader:
+    with mmload.Loader(remote["train"], batch_size=2, threads=1, prefetch=0, order=order, tier="disk") as loader:
         for _ in range(4):
             for _ in loader:
                 most = max(most, cache.folder.used)
@@ -153,7 +155,9 @@ def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, t
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
 
 
-def test_what_a_crash_of_the_machine_lost_is_fetched_again(large: Dataset, url: str, tmp_path: Path) -> None:
+def test_cached_datasets_what_a_crash_of_the_machine_lost_is_fetched_again(
+    large: Dataset, url: str, tmp_path: Path
+) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
     expected = large["train"].rows(range(8)).images  # type: ignore[arg-type]
     assert torch.equal(remote["train"].rows(range(8)).images, expected)  # type: ignore[arg-type]
@@ -180,7 +184,7 @@ def test_a_block_that_is_evicted_while_its_batch_is_read_is_fetched_again(
     assert torch.equal(remote["train"].rows(rows).images, large["train"].rows(rows).images)
 
 
-def test_processes_share_a_cache(large: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_cached_datasets_processes_share_a_cache(large: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
     code = f"""if True:
         import mmload, sys
         import numpy as np
@@ -236,7 +240,7 @@ def test_the_limit_of_open_files_is_raised(url: str, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_what_is_asked_wrongly(url: str, large: Dataset, tmp_path: Path) -> None:
+def test_cached_datasets_what_is_asked_wrongly(url: str, large: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give cache="):
         mmload.open(url)
     with pytest.raises(UsageError, match="needs no cache"):

@@ -19,11 +19,10 @@ from whole_datasets import some_images, whole_dataset
 import mmload
 from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.errors import DamagedError, RemoteError
-from mmload.remote.block_checksums import SMALLEST_BLOCK, SMALLEST_OWN, BlockChecksums, first_rows
-from mmload.remote.block_grid import BlockGrid
-from mmload.remote.push import push
+from mmload.remote.copies import push
+from mmload.remote.layout import SMALLEST_BLOCK, SMALLEST_VARIABLE_BLOCK, BlockChecksums, BlockGrid, first_rows
 from mmload.store.dataset import Dataset
-from mmload.store.sized_rows import read_rows
+from mmload.store.field_rows import read_rows
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
 
@@ -68,20 +67,20 @@ def test_blocks_hold_whole_rows() -> None:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     expected, inside = [], -1
     for row, length in enumerate(lengths.tolist()):
-        if length >= SMALLEST_OWN or int(offsets[row]) // SMALLEST_OWN != inside:
+        if length >= SMALLEST_VARIABLE_BLOCK or int(offsets[row]) // SMALLEST_VARIABLE_BLOCK != inside:
             expected.append(row)
-        inside = int(offsets[row]) // SMALLEST_OWN
+        inside = int(offsets[row]) // SMALLEST_VARIABLE_BLOCK
     assert first_rows(offsets).tolist() == expected
     sizes = np.diff(np.append(offsets[expected], offsets[-1]))
-    assert (sizes[np.diff(np.append(expected, len(lengths))) > 1] < 2 * SMALLEST_OWN).all()
+    assert (sizes[np.diff(np.append(expected, len(lengths))) > 1] < 2 * SMALLEST_VARIABLE_BLOCK).all()
     assert len(first_rows(np.zeros(1, np.int64))) == 0
 
 
 def test_runs_of_blocks_cover_their_bytes(url: str, photographs: Dataset, tmp_path: Path) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
-    index = remote["train"].reader.sized("images").index
+    index = remote["train"].reader.field("images").index
     grid: BlockGrid = cache_of(remote).blocks("train", "images", index.offsets).grid
-    blocks = grid.of_rows(np.arange(len(SIZES)))
+    blocks = grid.blocks_of_rows(np.arange(len(SIZES)))
     assert 15 < grid.blocks < len(SIZES)
     assert np.unique(blocks).tolist() == list(range(grid.blocks))
     for most in (1, 300_000, 1 << 30):
@@ -96,20 +95,22 @@ def test_runs_of_blocks_cover_their_bytes(url: str, photographs: Dataset, tmp_pa
         )
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "block"])
-def test_batches_are_those_of_the_local_dataset(
-    photographs: Dataset, url: str, tmp_path: Path, shuffle: bool | str
+@pytest.mark.parametrize("order", ["sequential", "shuffled", "block"])
+def test_cached_photographs_batches_are_those_of_the_local_dataset(
+    photographs: Dataset, url: str, tmp_path: Path, order: str
 ) -> None:
     for limit in (None, 2_000_000):
         remote = mmload.open(url, cache=tmp_path / f"cache-{limit}", cache_limit=limit)
         for seed in range(2):
-            local = batches(photographs["train"], shuffle=shuffle, seed=seed)
-            assert same(local, batches(remote["train"], shuffle=shuffle, seed=seed))
+            local = batches(photographs["train"], order=order, seed=seed)
+            assert same(local, batches(remote["train"], order=order, seed=seed))
         assert 0 < cache_of(remote).folder.used <= (limit or 1 << 30)
         end_all()
 
 
-def test_what_was_read_is_not_fetched_again(photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_cached_photographs_what_was_read_is_not_fetched_again(
+    photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
     for fails in (0, 1):  # nothing is needed of the store any more but the manifest, which comes before the fault
         remote = mmload.open(url, cache=tmp_path / "cache")
         bucket.faults(fail_every=fails)
@@ -120,15 +121,15 @@ def test_what_was_read_is_not_fetched_again(photographs: Dataset, url: str, buck
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shuffle", [True, "block"])
-def test_half_of_the_data_in_cache(tmp_path: Path, shuffle: bool | str) -> None:
+@pytest.mark.parametrize("order", ["shuffled", "block"])
+def test_cached_photographs_half_of_the_data_in_cache(tmp_path: Path, order: str) -> None:
     pytest.importorskip("obstore", reason="object storage needs obstore")
     path = whole_dataset(tmp_path / "data", some_images([(150 + 31 * k % 90, 150 + 47 * k % 80) for k in range(96)]))
     push(path, f"memory://{tmp_path.name}/data")
     size = sum(file.stat().st_size for file in path.rglob("*.bytes.memmap"))
     remote = mmload.open(f"memory://{tmp_path.name}/data", cache=tmp_path / "cache", cache_limit=size // 2)
     fetched, options = [], {"batch_size": 2, "threads": 1, "prefetch": 0, "tier": "disk", "collate": collate()}
-    with mmload.Loader(remote["train"], shuffle=shuffle, **options) as loader:  # type: ignore[arg-type]
+    with mmload.Loader(remote["train"], order=order, **options) as loader:  # type: ignore[arg-type]
         for _ in range(4):
             assert sum(len(batch) for batch in loader) == 96
             fetched.append(remote["train"].reader.blocks("images").fetched_bytes / size)  # type: ignore[attr-defined]
@@ -146,13 +147,15 @@ def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str
         read_rows(again.reader.field("images"), rows).bytes, read_rows(local.reader.field("images"), rows).bytes
     )
     decoded = local.fields["images"].encoding != "raw"
-    for options in ({"tier": "memory"}, {"tier": "memory", "decoded": decoded}, {"bucket": "aspect"}):
+    for options in ({"tier": "memory"}, {"tier": "memory", "cache_pixels": decoded}, {"bucket": "aspect"}):
         assert same(batches(remote, shuffle=True, **options), batches(local, shuffle=True, **options))
     expected = batches(ConcatDataset([local, local]), shuffle=True)
     assert same(batches(ConcatDataset([remote, local]), shuffle=True), expected)
 
 
-def test_what_a_crash_of_the_machine_lost_is_fetched_again(photographs: Dataset, url: str, tmp_path: Path) -> None:
+def test_cached_photographs_what_a_crash_of_the_machine_lost_is_fetched_again(
+    photographs: Dataset, url: str, tmp_path: Path
+) -> None:
     rows = np.arange(11)
     expected = read_rows(photographs["train"].reader.field("images"), rows).bytes
     for fetched in (len(expected), 0, None):
@@ -216,12 +219,12 @@ def test_checksums_of_blocks_that_are_no_rows_are_written_anew(
     assert torch.equal(remote[0].images, photographs["train"][0].images)
 
 
-def test_processes_share_a_cache(photographs: Dataset, url: str, tmp_path: Path) -> None:
+def test_cached_photographs_processes_share_a_cache(photographs: Dataset, url: str, tmp_path: Path) -> None:
     code = f"""if True:
         import mmload
         import numpy as np
         from functools import partial
-        from mmload.store.sized_rows import read_rows
+        from mmload.store.field_rows import read_rows
         remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit=1_200_000)
         total, read = 0, partial(read_rows, remote["train"].reader.field("images"))
         for epoch in range(4):

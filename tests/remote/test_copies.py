@@ -14,11 +14,9 @@ from conftest import complaint, contents, mmload
 from object_storage import Bucket
 
 from mmload.builder.verify import verify
-from mmload.cloud import client
 from mmload.errors import DamagedError, MmloadError, RemoteError, StoreError, UsageError
-from mmload.remote import pull as pulling
-from mmload.remote.pull import pull
-from mmload.remote.push import MARK, push
+from mmload.remote import copies, object_store
+from mmload.remote.copies import MARK, pull, push
 from mmload.runtime.durable_files import lock, open_lock
 from mmload.store.dataset import Dataset
 
@@ -39,12 +37,12 @@ def test_what_is_pushed_and_pulled_is_equal(dataset: Dataset, pushed: str, bucke
     assert not (tmp_path / ".back.pulling").exists()
 
 
-def test_the_commands(dataset: Dataset, bucket: Bucket, tmp_path: Path) -> None:
+def test_copies_the_commands(dataset: Dataset, bucket: Bucket, tmp_path: Path) -> None:
     done = mmload("push", dataset.path, bucket.url)
     assert (done.returncode, done.stdout.split(": ")[1][:16]) == (0, "13 files copied,"), done.stderr
     assert "0 files copied" in mmload("push", dataset.path, bucket.url, "--parallel", 2).stdout
     assert "13 files copied" in mmload("pull", bucket.url, tmp_path / "back").stdout
-    assert "13 there already" in mmload("pull", bucket.url, tmp_path / "back").stdout
+    assert "13 files were there already" in mmload("pull", bucket.url, tmp_path / "back").stdout
     assert "s3://x is a URL" in complaint(mmload("push", "s3://x", bucket.url), 2)
     assert "s3://x is a URL" in complaint(mmload("pull", bucket.url, "s3://x"), 2)
     assert "use 1 to 512" in complaint(mmload("pull", bucket.url, tmp_path / "back", "--parallel", 0), 2)
@@ -63,18 +61,18 @@ def test_only_what_is_missing_is_pushed(dataset: Dataset, pushed: str, bucket: B
 
 def test_the_manifest_is_pushed_last(dataset: Dataset, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push that is interrupted leaves no dataset, says so, and is gone on with."""
-    from mmload.remote import push as pushing
+    from mmload.remote import copies
 
-    real = pushing._push_file
+    real = copies._push_file
     left = iter(range(8))
-    monkeypatch.setattr(pushing, "_push_file", lambda *given: real(*given) if next(left, None) is not None else 1 / 0)
+    monkeypatch.setattr(copies, "_push_file", lambda *given: real(*given) if next(left, None) is not None else 1 / 0)
     with pytest.raises(ZeroDivisionError):
         push(dataset.path, bucket.url, parallel=1)
     assert not (bucket.folder / "dataset.json").exists()
     assert (bucket.folder / MARK).exists()
     with pytest.raises(StoreError, match=r"there is no dataset at .* mmload push DATASET"):
         pull(bucket.url, bucket.folder.parent / "never")
-    monkeypatch.setattr(pushing, "_push_file", real)
+    monkeypatch.setattr(copies, "_push_file", real)
     assert push(dataset.path, bucket.url).present == 8
     assert not (bucket.folder / MARK).exists()
 
@@ -112,7 +110,9 @@ def test_a_damaged_dataset_is_not_pushed(copy: Path, bucket: Bucket) -> None:
 def test_a_busy_store_delays_and_changes_nothing(
     dataset: Dataset, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "RETRIES", client.Retries(most=20, first_s=0.001, longest_s=0.002, within_s=30))
+    monkeypatch.setattr(
+        object_store, "RETRIES", object_store.Retries(most=20, first_s=0.001, longest_s=0.002, within_s=30)
+    )
     bucket.faults(fail_every=3)
     push(dataset.path, bucket.url, parallel=3)
     pull(bucket.url, tmp_path / "back", parallel=3)
@@ -138,7 +138,7 @@ def test_a_missing_object_is_named(pushed: str, bucket: Bucket, tmp_path: Path) 
 def test_a_pull_goes_on_with_the_next_part(
     dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "PART_BYTES", 4096)
+    monkeypatch.setattr(copies, "PART_BYTES", 4096)
     bucket.faults(stall="000002/images.memmap")
     with pytest.raises(RemoteError, match="000002/images"):
         pull(pushed, tmp_path / "back", parallel=1)
@@ -155,7 +155,7 @@ def test_parts_that_a_crash_has_lost_come_again(
     dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power failure the table may know of parts whose bytes never reached the disk."""
-    monkeypatch.setattr(pulling, "PART_BYTES", 4096)
+    monkeypatch.setattr(copies, "PART_BYTES", 4096)
     bucket.faults(stall="000001/images.memmap")
     with pytest.raises(RemoteError):
         pull(pushed, tmp_path / "back", parallel=1)
@@ -180,7 +180,7 @@ def test_what_came_of_another_dataset_is_not_taken(
 
 def test_a_killed_pull_goes_on(dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path) -> None:
     bucket.faults(delay_s=0.05)
-    code = f"from mmload.remote.pull import pull; pull({pushed!r}, {str(tmp_path / 'back')!r}, parallel=1)"
+    code = f"from mmload.remote.copies import pull; pull({pushed!r}, {str(tmp_path / 'back')!r}, parallel=1)"
     process = subprocess.Popen([sys.executable, "-c", code])
     arrived = tmp_path / ".back.pulling" / "dataset" / "train" / "000001" / "images.memmap"
     deadline = time.monotonic() + 300

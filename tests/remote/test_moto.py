@@ -14,9 +14,8 @@ from urllib.request import Request, urlopen
 import pytest
 from conftest import contents
 
-from mmload.cloud.client import Objects
-from mmload.remote.pull import pull
-from mmload.remote.push import push
+from mmload.remote.copies import pull, push
+from mmload.remote.object_store import Objects
 from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.slow

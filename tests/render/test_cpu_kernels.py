@@ -12,9 +12,9 @@ from random_plans import EXAMPLES, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
 from mmload.render import cpu_rendering
-from mmload.render.framing import PADDING_MODES, Padding
 from mmload.render.level_program import INVERT, Program
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import PADDING_MODES, Padding
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
 
@@ -39,7 +39,7 @@ def test_kernels_give_the_bits_of_torchs_operations(
         plan, holes = replace(plan, shift=None, scale=None), [kind for kind in holes if kind != "noise"]
     if inverted:
         on = torch.rand(plan.count, generator=generator) < 0.5
-        plan = plan.followed_by(Program.of(INVERT, plan.count, plan.device, on=on))
+        plan = plan.followed_by(Program.single_operation(INVERT, plan.count, plan.device, apply_mask=on))
     for kind in holes:
         plan = plan.with_hole(hole_of(plan, kind, generator))
     rendering = Rendering(plan, dtype)
@@ -57,13 +57,15 @@ def test_kernels_give_the_bits_of_torchs_operations(
 
 @pytest.mark.parametrize("shape", [(3, 0, 8), (3, 8, 0), (0, 8, 8)])
 def test_images_without_pixels_are_refused(shape: tuple[int, int, int]) -> None:
-    plan = replace(Plan.of(2, shape, 255.0, torch.device("cpu")), padding=Padding(mode="reflect"), height=4, width=4)
+    plan = replace(
+        Plan.unchanged(2, shape, 255.0, torch.device("cpu")), padding=Padding(mode="reflect"), height=4, width=4
+    )
     with pytest.raises(ValueError, match="expected .* with a pixel at least"):
         Rendering(plan, torch.float32)
 
 
 def test_what_was_not_planned_is_refused() -> None:
-    plan = Plan.of(2, (3, 8, 9), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(2, (3, 8, 9), 255.0, torch.device("cpu"))
     rendering, images = Rendering(plan, torch.float32), torch.zeros(4, 3, 8, 9, dtype=torch.uint8)
     with pytest.raises(ValueError, match="not what was planned"):
         rendering.on_cpu.render_rows(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
@@ -93,7 +95,7 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
     count, generator = 5, torch.Generator().manual_seed(height)
     images = torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
     plan = replace(
-        Plan.of(count, (3, height, width), 255.0, torch.device("cpu")),
+        Plan.unchanged(count, (3, height, width), 255.0, torch.device("cpu")),
         top=torch.randint(-9, 10, (count,), generator=generator),
         left=torch.randint(-9, 10, (count,), generator=generator),
         padding=Padding(mode=mode, fill=(7.0, 8.0, 9.0), margin=(9, 9)),
@@ -117,7 +119,7 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
 
 def test_only_large_batches_of_large_samples_are_written_past_the_caches() -> None:
     def streams(count: int, side: int, first: int = 0) -> bool:
-        plan = Plan.of(count, (3, side, side), 255.0, torch.device("cpu"))
+        plan = Plan.unchanged(count, (3, side, side), 255.0, torch.device("cpu"))
         out = MemoryPool(spare=1).empty((count + 1, 3, side, side), torch.float32)
         return Rendering(plan, torch.float32).on_cpu._streams(
             out.view(-1)[first : first + plan.count * 3 * side**2].view(plan.shape)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mmload.render import cpu_rendering
 from mmload.render.level_program import FLIP_X, Program
-from mmload.render.plan import Mixing, Plan
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
 from mmload.runtime.memory_pool import MemoryPool
 
@@ -25,7 +26,7 @@ def mixed_plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     if draw(st.booleans()):
         on = torch.rand(plan.count, generator=generator) < 0.5
-        plan = plan.followed_by(Program.of(FLIP_X, plan.count, plan.device, on=on))
+        plan = plan.followed_by(Program.single_operation(FLIP_X, plan.count, plan.device, apply_mask=on))
     for kind in draw(st.lists(st.sampled_from(HOLES), max_size=2)):
         plan = plan.with_hole(hole_of(plan, kind, generator))
     share = torch.rand(plan.count, generator=generator)
@@ -95,7 +96,7 @@ def mixed_plan(count: int, height: int, width: int) -> tuple[Plan, Tensor]:
     """A plan that crops, flips, blends and pastes, and its images."""
     generator = torch.Generator().manual_seed(height)
     images = torch.randint(0, 256, (count, 3, height + 5, width + 5), dtype=torch.uint8, generator=generator)
-    plan = Plan.of(count, (3, height + 5, width + 5), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(count, (3, height + 5, width + 5), 255.0, torch.device("cpu"))
     starts = torch.randint(0, 6, (2, count), generator=generator)
     plan = plan.cropped(starts[0], starts[1], height, width).flipped(x=torch.arange(count) % 2 == 0)
     plan = plan.with_hole(hole_of(plan, "each", generator)) if height % 2 else plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,10 +18,11 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.views import TwoViews
 from mmload.batch import Batch
-from mmload.loader import Loader, tiers
+from mmload.loader import Loader, device_batches, tiers
 from mmload.loader import batch_worker as maker
-from mmload.loader.order import Taken
-from mmload.render.device_constants import constant
+from mmload.loader.epoch_iterator import WorkerPool
+from mmload.loader.order import RowSelection
+from mmload.render.cached_tensors import constant
 from mmload.runtime.splitmix import mix_tensor, signed
 from mmload.store.dataset import Split
 
@@ -91,8 +92,9 @@ def detections(tmp_path_factory: pytest.TempPathFactory) -> Split:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> LatePort:
     """A "cuda" whose copies happen late, and whose memory is the CPU's."""
     port = LatePort()
-    monkeypatch.setattr(maker, "CudaPort", lambda device: port)
-    monkeypatch.setattr(maker, "make", lambda tier, split, device: tiers.make(tier, split, torch.device("cpu")))
+    monkeypatch.setattr(device_batches, "CudaPort", lambda device: port)
+    make = tiers.make_tier
+    monkeypatch.setattr(maker, "make_tier", lambda tier, split, device, decoded: make(tier, split, torch.device("cpu")))
     return port
 
 
@@ -108,7 +110,9 @@ def equal(got: list[Batch], expected: list[Batch]) -> bool:
 
 @pytest.mark.parametrize("tier", ["disk", "memory", "device"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_device_gets_the_batches_of_the_cpu(detections: Split, pretended: LatePort, tier: str, threads: int) -> None:
+def test_device_path_a_device_gets_the_batches_of_the_cpu(
+    detections: Split, pretended: LatePort, tier: str, threads: int
+) -> None:
     expected = batches_of(detections, device="cpu", tier="disk")
     assert {"images", "targets", "boxes", "labels", "counts", "masks", "features", "ids"} <= set(expected[0].keys())
     assert equal(batches_of(detections, device="cuda", tier=tier, threads=threads), expected)
@@ -133,10 +137,10 @@ def test_steps_on_a_device_know_the_epoch(detections: Split, pretended: LatePort
 def test_without_the_wait_the_batches_are_not_those_of_the_cpu(
     detections: Split, pretended: LatePort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maker, "CudaPort", lambda device: Hasty())
+    monkeypatch.setattr(device_batches, "CudaPort", lambda device: Hasty())
     with Loader(detections, batch_size=2, device="cuda", tier="disk", threads=1) as loader:
-        worker = loader._usable_pool().worker
-        arrivals = [worker.make(Taken(torch.arange(2 * turn, 2 * turn + 2)), 0) for turn in range(12)]
+        worker = cast(WorkerPool, loader._usable_pool())._worker
+        arrivals = [worker.make(RowSelection(torch.arange(2 * turn, 2 * turn + 2)), 0) for turn in range(12)]
         ids = torch.cat([arrival.receive().ids for arrival in arrivals])
     assert not torch.equal(ids, torch.arange(COUNT))
 

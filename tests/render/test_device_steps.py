@@ -12,7 +12,7 @@ from every_step import CLASSES, NO_STEPS, SIDE, STEPS
 from pretended_device import PretendedDevice
 from torch import Tensor
 
-from mmload import augment, recipes
+from mmload import augment, presets
 from mmload.augment.collate import Collate
 from mmload.augment.epochs import batch_of_epoch
 from mmload.augment.views import Views
@@ -90,7 +90,7 @@ def test_every_step_is_looked_at() -> None:
 @pytest.mark.parametrize("name", ["deit3", "dinov2", "simclr", "torchvision_reference"])
 def test_recipes_and_all_their_views_do_not_wait(name: str) -> None:
     small: dict[str, Any] = {"size": 24, **OPTIONS.get(name, {"num_classes": CLASSES})}
-    recipe: Any = getattr(recipes, name)(**small)
+    recipe: Any = getattr(presets, name)(**small)
     batch = given("AugMix")
     views = recipe if isinstance(recipe, Views) else lambda batch: (recipe(batch),)
     expected = views(batch)

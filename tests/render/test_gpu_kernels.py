@@ -55,7 +55,7 @@ def same(got: Tensor, expected: Tensor) -> bool:
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_interpreted_it_gives_the_bits_of_torchs_operations(
     kernels: ModuleType,
     case: tuple[Plan, Tensor, Tensor],

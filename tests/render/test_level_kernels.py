@@ -96,7 +96,7 @@ def test_all_colors_have_the_hue_of_torchvision() -> None:
 
 
 @pytest.mark.parametrize(("wide", "high", "sigma"), BLURS)
-def test_a_blur_is_within_a_level_of_torchvision(wide: int, high: int, sigma: float) -> None:
+def test_level_kernels_a_blur_is_within_a_level_of_torchvision(wide: int, high: int, sigma: float) -> None:
     for image in pictures().values():
         if min(image.shape[1:]) > max(wide, high) // 2:
             blurred = ran(image, levels.BLUR, wide, high, sigma)

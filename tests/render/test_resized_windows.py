@@ -12,8 +12,9 @@ from torch import Tensor
 
 from mmload.render import antialiased_resize
 from mmload.render.antialiased_resize import REACHES
-from mmload.render.framing import PADDING_MODES, Padding, Placement, Resampling
 from mmload.render.image_lines import ImageLines
+from mmload.render.kernel_arguments import RESIZED, Resizes
+from mmload.render.plan_parts import PADDING_MODES, Padding, Placement, Resampling
 from mmload.render.resized_windows import resize
 from mmload.render.torch_resample import Placed, on_canvas_of
 from mmload.render.torch_sampling import Window
@@ -37,10 +38,11 @@ def test_a_resize_gives_the_bits_of_torchs(
     images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8, generator=generator)
     if extreme:  # a cubic overshoots most there
         images = images // 128 * 255
-    windows, places = np.array([[0, 0, 1, 1], [top, left, rows, cols]]), np.array([[height, width, 0, 0]] * 2)
+    windows = [(0, 0, 1, 1, height, width, 0, 0), (top, left, rows, cols, height, width, 0, 0)]
     out = torch.empty(2, shape[0], height, width, dtype=torch.uint8)
     black = np.zeros(shape[0], np.uint8)
-    resize(*ImageLines.of_batch(images, np.array([1, 2])), windows, places, black, 0, black, REACHES[mode], out.numpy())
+    lines = ImageLines.of_batch(images, np.array([1, 2]))
+    resize(Resizes(*lines, np.array(windows, RESIZED), black, 0, black, REACHES[mode]), out.numpy())
     assert torch.equal(out[0], images[1, :, :1, :1].expand(-1, height, width))
     # Interleaved with a fourth channel, as torch resizes them fastest; rows and columns separately.
     pixels = torch.zeros(1, 4, rows, cols, dtype=torch.uint8)
@@ -65,7 +67,8 @@ def _of_height(images: Tensor, height: int, mode: str) -> Tensor:
     outside=st.sampled_from(PADDING_MODES),
     image=st.tuples(*[st.integers(1, 40)] * 2),
     window=st.tuples(*[st.integers(1, 150)] * 2),
-    size=st.tuples(*[st.integers(1, 60)] * 2),
+    # One pixel is left out: the reference resizes it as floats, since torch fails there, and is up to a level off.
+    size=st.tuples(*[st.integers(1, 60)] * 2).filter(lambda size: size != (1, 1)),
     canvas=st.tuples(*[st.integers(2, 60)] * 2),
 )
 @settings(max_examples=EXAMPLES)
@@ -85,8 +88,8 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     levels = [np.array(values, np.uint8) for values in (fill, ground)]
     padding = PADDING_MODES.index(outside)
     out = np.full((1, 3, *canvas), 99, np.uint8)
-    frame = np.array([[*corner, *window]]), np.array([[*size, *place]])
-    resize(*ImageLines.of_batch(images, np.array([1])), *frame, levels[0], padding, levels[1], REACHES[mode], out)
+    windows, lines = np.array([(*corner, *window, *size, *place)], RESIZED), ImageLines.of_batch(images, np.array([1]))
+    resize(Resizes(*lines, windows, levels[0], padding, levels[1], REACHES[mode]), out)
     nothing = torch.zeros(1, dtype=torch.int64)
     placement = Placement(rows=nothing, cols=nothing, top=nothing, left=nothing, fill=ground, mask_fill=255)
     how = Resampling(height=canvas[0], width=canvas[1], mode=mode, antialias=True, placement=placement)

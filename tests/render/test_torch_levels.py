@@ -9,7 +9,7 @@ from test_level_kernels import EXACT, pictures
 
 from mmload.render import level_program as levels
 from mmload.render import torch_levels
-from mmload.render.level_program import Program, Slot, chain, one_of
+from mmload.render.level_program import OperationSlot, Program, chain, one_of
 
 COUNT = 6
 CPU = torch.device("cpu")
@@ -36,7 +36,9 @@ def batch() -> torch.Tensor:
 @pytest.mark.parametrize("name", EXACT)
 def test_an_operation_is_within_a_level_of_the_kernels(name: str) -> None:
     operation, numbers, _ = EXACT[name]
-    program = Program.of(operation, COUNT, CPU, *numbers, on=torch.tensor([True, True, False, True, True, False]))
+    program = Program.single_operation(
+        operation, COUNT, CPU, *numbers, apply_mask=torch.tensor([True, True, False, True, True, False])
+    )
     by_torch = torch_levels.run(program, batch(), 255.0)
     apart = (by_torch - compiled(program, batch())).abs()
     assert apart.max() <= 1
@@ -57,14 +59,14 @@ def test_an_operation_is_within_a_level_of_the_kernels(name: str) -> None:
 def test_warps_are_those_of_the_kernels(
     operation: int, numbers: tuple[float, ...], fill: tuple[float, ...] | None
 ) -> None:
-    program = Program.of(operation, COUNT, CPU, *numbers, fill=fill)
+    program = Program.single_operation(operation, COUNT, CPU, *numbers, fill=fill)
     apart = (torch_levels.run(program, batch(), 255.0) - compiled(program, batch())).abs()
     assert (apart > 1).float().mean() < 0.002  # nearest: coordinates half way between two pixels
 
 
 @pytest.mark.parametrize(("wide", "high", "sigma"), [(3, 3, 0.3), (23, 23, 1.4), (5, 9, 2.0)])
 def test_blurs_are_those_of_the_kernels(wide: int, high: int, sigma: float) -> None:
-    program = Program.of(levels.BLUR, COUNT, CPU, wide, high, sigma, reach=max(wide, high) // 2)
+    program = Program.single_operation(levels.BLUR, COUNT, CPU, wide, high, sigma, blur_radius=max(wide, high) // 2)
     apart = (torch_levels.run(program, batch(), 255.0) - compiled(program, batch())).abs()
     assert apart.max() <= 1
     assert (apart > 0).float().mean() < 0.01
@@ -74,16 +76,21 @@ def test_every_sample_has_operations_of_its_own_and_chains_are_mixed() -> None:
     order = torch.arange(COUNT)
     choice = one_of(
         [
-            chain([Program.of(levels.INVERT, COUNT, CPU), Program.of(levels.BRIGHTNESS, COUNT, CPU, 0.25 * order)]),
-            Program.of(levels.FLIP_X, COUNT, CPU),
-            Program.of(levels.PERMUTE, COUNT, CPU, 2.0, 0.0, 1.0),
+            chain(
+                [
+                    Program.single_operation(levels.INVERT, COUNT, CPU),
+                    Program.single_operation(levels.BRIGHTNESS, COUNT, CPU, 0.25 * order),
+                ]
+            ),
+            Program.single_operation(levels.FLIP_X, COUNT, CPU),
+            Program.single_operation(levels.PERMUTE, COUNT, CPU, 2.0, 0.0, 1.0),
         ],
         order % 3,
     )
-    begin = Program.of(levels.MIX_BEGIN, COUNT, CPU, 0.2 + 0.01 * order, on=order > 1)
-    add = Program.of(levels.MIX_ADD, COUNT, CPU, 0.4, on=order > 1)
-    end = Program.of(levels.MIX_END, COUNT, CPU, on=order > 1)
-    program = chain([begin, choice, add, Program.of(levels.POSTERIZE, COUNT, CPU, 3), add, end])
+    begin = Program.single_operation(levels.MIX_BEGIN, COUNT, CPU, 0.2 + 0.01 * order, apply_mask=order > 1)
+    add = Program.single_operation(levels.MIX_ADD, COUNT, CPU, 0.4, apply_mask=order > 1)
+    end = Program.single_operation(levels.MIX_END, COUNT, CPU, apply_mask=order > 1)
+    program = chain([begin, choice, add, Program.single_operation(levels.POSTERIZE, COUNT, CPU, 3), add, end])
     by_torch, by_kernels = torch_levels.run(program, batch(), 255.0), compiled(program, batch())
     assert (by_torch - by_kernels).abs().max() <= 1
     assert not torch.equal(by_kernels[0], by_kernels[3])
@@ -93,7 +100,7 @@ def test_floats_stay_within_0_and_1() -> None:
     images = batch().to(torch.float32) / 255
     for operation, numbers, _ in EXACT.values():
         if operation != levels.SOLARIZE:
-            program = Program.of(operation, COUNT, CPU, *numbers)
+            program = Program.single_operation(operation, COUNT, CPU, *numbers)
             changed = torch_levels.run(program, images, 1.0)
             assert changed.min() >= 0
             assert changed.max() <= 1
@@ -103,7 +110,7 @@ def test_empty_places_do_nothing() -> None:
     program = Program(
         codes=torch.zeros((COUNT, 2), dtype=torch.int64),
         numbers=torch.zeros((COUNT, 2, levels.MOST_NUMBERS)),
-        slots=(Slot(operations=frozenset()), Slot(operations=frozenset({levels.INVERT}))),
+        slots=(OperationSlot(operations=frozenset()), OperationSlot(operations=frozenset({levels.INVERT}))),
     )
     assert torch.equal(torch_levels.run(program, batch(), 255.0), batch().to(torch.float32))
     assert torch.equal(compiled(program, batch()), batch())

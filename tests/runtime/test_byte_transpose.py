@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmload.runtime.byte_transpose import ACROSS, DOWN, transpose
 from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_internals import TRANSPOSED_COLUMNS as ACROSS
+from mmload.runtime.numba_internals import TRANSPOSED_ROWS as DOWN
+from mmload.runtime.numba_internals import transpose
 
 
 @numba_compiled("void(uint8[:, ::1], uintp, uintp, uint8[:, ::1], uintp, uintp)")

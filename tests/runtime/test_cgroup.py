@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mmload.loader import tiers
 from mmload.runtime import cgroup
 from mmload.runtime.thread_pools import available_cores
 
@@ -33,7 +32,7 @@ def write_quota(folder: Path, quota: int) -> None:
 
 def test_no_control_groups_limit_nothing(root: Path) -> None:
     assert cgroup.cores() is None
-    assert cgroup.free_memory() is None
+    assert cgroup.free_memory() == 0
 
 
 def test_version_2_takes_the_least_of_all_groups_above(root: Path) -> None:
@@ -46,7 +45,14 @@ def test_version_2_takes_the_least_of_all_groups_above(root: Path) -> None:
     memory = {"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 500\nfile 250\nshmem 50"}
     write(root / GROUPS / "user", memory)
     assert cgroup.free_memory() == 500
-    assert tiers.free_memory() == 500
+
+
+@pytest.mark.parametrize(("system", "allowed", "free"), [(5, 4096, 4096), (3, 4096, 3072), (3, None, 3072)])
+def test_the_smaller_of_system_and_group_counts(root: Path, system: int, allowed: int | None, free: int) -> None:
+    write(root / "proc", {"meminfo": f"MemTotal: 9 kB\nMemAvailable: {system} kB"})
+    if allowed is not None:
+        write(root / GROUPS, {"memory.max": f"{allowed}", "memory.current": "0", "memory.stat": ""})
+    assert cgroup.free_memory() == free
 
 
 def test_version_1(root: Path) -> None:
@@ -74,4 +80,4 @@ def test_files_that_say_nothing_limit_nothing(root: Path, text: str) -> None:
     write(root / "proc/self", {"cgroup": text})
     write(root / GROUPS, {"cpu.max": text, "memory.max": text})
     assert cgroup.cores() is None
-    assert cgroup.free_memory() is None
+    assert cgroup.free_memory() == 0

@@ -18,7 +18,7 @@ CHECKED = (
     "render/test_level_kernels.py",
     "render/test_resized_windows.py",
     "builder/test_row_statistics.py",
-    "augment/test_images_of_a_size_each.py",
+    "augment/test_variable_size_images.py",
     "loader/test_jpeg_strips.py",
     "helpers/bounds_fuzz.py",
 )

@@ -10,8 +10,7 @@ import pytest
 from forked_program import run_program
 
 from mmload.runtime import numba_compile
-from mmload.runtime.machine_code_cache import KeptCode
-from mmload.runtime.numba_compile import variant
+from mmload.runtime.numba_compile import CodeCache, variant
 
 PROGRAM = """
 import sys, numba
@@ -75,7 +74,7 @@ def test_damaged_code_is_compiled_anew_and_kept(folder: Path, tmp_path: Path) ->
 
 
 def test_no_changed_byte_is_unpickled(tmp_path: Path) -> None:
-    code = KeptCode(tmp_path, "f", "revision")
+    code = CodeCache(tmp_path, "f", "revision")
     code.save("key", {"a": 1})
     [file] = tmp_path.iterdir()
     whole = file.read_bytes()
@@ -88,31 +87,30 @@ def test_no_changed_byte_is_unpickled(tmp_path: Path) -> None:
 
 
 def test_code_of_another_source_or_key_is_not_taken(tmp_path: Path) -> None:
-    KeptCode(tmp_path, "f", "revision").save("key", 1)
+    CodeCache(tmp_path, "f", "revision").save("key", 1)
     [file] = tmp_path.iterdir()
-    assert KeptCode(tmp_path, "f", "other").load("key") is None
-    assert KeptCode(tmp_path, "f", "revision").load("other") is None
-    KeptCode(tmp_path, "f", "other").save("key", 2)
-    assert KeptCode(tmp_path, "f", "revision").load("key") is None
-    assert KeptCode(tmp_path, "f", "other").load("key") == 2
+    assert CodeCache(tmp_path, "f", "other").load("key") is None
+    assert CodeCache(tmp_path, "f", "revision").load("other") is None
+    CodeCache(tmp_path, "f", "other").save("key", 2)
+    assert CodeCache(tmp_path, "f", "revision").load("key") is None
+    assert CodeCache(tmp_path, "f", "other").load("key") == 2
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_code_is_compiled_anew_after_a_change_of_a_module_that_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     from mmload.render import level_kernels
-    from mmload.runtime import machine_code_cache
 
     def digest() -> bytes:
-        machine_code_cache._source.cache_clear()
-        return machine_code_cache._imported_sources(level_kernels.__name__)
+        numba_compile._source.cache_clear()
+        return numba_compile._imported_sources(level_kernels.__name__)
 
     read, before = pkgutil.get_data, digest()
-    for changed in ("warp_kernels.py", "level_program.py", "numba_compile.py", "plan.py"):
+    for changed in ("warp_kernels.py", "level_program.py", "numba_compile.py", "numba_internals.py", "plan_parts.py"):
         monkeypatch.setattr(pkgutil, "get_data", lambda *of, at=changed: read(*of) + b"#" * (of[1] == at))
         assert digest() != before, changed
     monkeypatch.setattr(pkgutil, "get_data", lambda *of: read(*of) + b"#" * (of[1] == "collate.py"))
     assert digest() == before
-    machine_code_cache._source.cache_clear()
+    numba_compile._source.cache_clear()
 
 
 def test_code_with_bounds_checks_is_kept_apart(folder: Path, tmp_path: Path) -> None:
@@ -141,7 +139,12 @@ def test_a_full_disk_is_no_failure(folder: Path, tmp_path: Path) -> None:
 
 def test_a_variant_is_compiled_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    monkeypatch.setattr(numba_compile, "numba_compiled", lambda signature: compiled.append(signature) or (lambda f: f))
+
+    def compile_(signature: object, nogil: bool) -> object:
+        compiled.append(signature)
+        return lambda function: function
+
+    monkeypatch.setattr(numba_compile, "numba_compiled", compile_)
 
     def double(values: object) -> None:
         raise NotImplementedError

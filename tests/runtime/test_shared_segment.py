@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from other_process import OtherProcess
 
-from mmload.runtime import kernel_names, shared_segment
-from mmload.runtime.shared_segment import NotSharedError, holders, opened, unfilled_bytes
+from mmload.runtime import shared_segment
+from mmload.runtime.shared_segment import NotSharedError, holders, open_segment, unfilled_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system cannot share memory")
 
@@ -28,7 +28,7 @@ def key(tmp_path: Path) -> str:
 
 
 def hold(kept: dict[str, Any], key: str) -> None:
-    kept["segment"] = opened(key, SIZE)
+    kept["segment"] = open_segment(key, SIZE)
 
 
 def write(kept: dict[str, Any], data: bytes, offset: int) -> None:
@@ -45,7 +45,7 @@ def others(kept: dict[str, Any]) -> list[int]:
 
 
 def die_in_the_lock(kept: dict[str, Any], key: str) -> None:
-    with kernel_names.exclusively(shared_segment._prefix(shared_segment._digest(key, SIZE)) + "lock"):
+    with shared_segment.exclusive_name(shared_segment._prefix(shared_segment._digest(key, SIZE)) + "lock"):
         os._exit(9)
 
 
@@ -62,8 +62,10 @@ def fork(kept: dict[str, Any]) -> int:
 
 
 def test_what_one_process_writes_all_see_until_the_last_is_killed(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    announced, own = shared_segment._announced, shared_segment._digest(key, SIZE)
-    monkeypatch.setattr(shared_segment, "_announced", lambda digest=own: announced(digest))  # not those of other tests
+    announced, own = shared_segment._announced_holders, shared_segment._digest(key, SIZE)
+    monkeypatch.setattr(
+        shared_segment, "_announced_holders", lambda digest=own: announced(digest)
+    )  # not those of other tests
     with OtherProcess() as first, OtherProcess() as second, OtherProcess() as third:
         first.do(hold, key)
         first.do(write, b"row", 5000)
@@ -78,24 +80,24 @@ def test_what_one_process_writes_all_see_until_the_last_is_killed(key: str, monk
         assert 0 < unfilled_bytes() <= SIZE - 4096  # counted once
         second.kill()
         third.kill()
-    assert kernel_names.announced(shared_segment._prefix(shared_segment._digest(key, SIZE))) == []
-    fresh = opened(key, SIZE)
+    assert shared_segment.announced_names(shared_segment._prefix(shared_segment._digest(key, SIZE))) == []
+    fresh = open_segment(key, SIZE)
     assert bytes(fresh.memory[5000:5003]) == b"\0\0\0"
     assert fresh.others() == []
 
 
 def test_a_write_in_parts_is_whole(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may write less than it was asked to."""
-    segment, whole = opened(key, SIZE), os.pwrite
+    segment, whole = open_segment(key, SIZE), os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda handle, data, offset: whole(handle, data[:3], offset))
     segment.write(memoryview(b"a row of pixels"), 5)
     assert bytes(segment.memory[4:21]) == b"\0a row of pixels\0"
 
 
 def test_a_descriptor_that_was_reused_meanwhile_is_another_segment(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = opened(key, SIZE)
+    first = open_segment(key, SIZE)
     monkeypatch.setattr(shared_segment._Holder, "status", lambda self: os.stat(__file__))  # as it was when it was asked
-    second = opened(key, SIZE)
+    second = open_segment(key, SIZE)
     second.write(memoryview(b"row"), 0)
     assert bytes(first.memory[:3]) == b"\0\0\0"
 
@@ -110,7 +112,7 @@ def test_a_forked_process_is_a_holder_of_its_own(key: str) -> None:
             assert holders(key, SIZE) == sorted([parent.pid, child])
             parent.kill()
             assert holders(key, SIZE) == [child]
-            assert bytes(opened(key, SIZE).memory[:3]) == b"row"
+            assert bytes(open_segment(key, SIZE).memory[:3]) == b"row"
         finally:
             os.kill(child, 9)
 
@@ -135,33 +137,33 @@ def test_a_name_that_a_child_still_holds_is_not_in_the_way(key: str) -> None:
 def test_a_process_that_dies_while_it_opens_blocks_nobody(key: str) -> None:
     with OtherProcess() as other, pytest.raises(EOFError):
         other.do(die_in_the_lock, key)
-    assert opened(key, SIZE).others() == []
+    assert open_segment(key, SIZE).others() == []
 
 
 def test_who_waits_too_long_for_a_stopped_process_is_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_names, "SECONDS_TO_WAIT", 0.01)
+    monkeypatch.setattr(shared_segment, "SECONDS_TO_WAIT", 0.01)
     with (
-        kernel_names.exclusively(shared_segment._prefix(shared_segment._digest(key, SIZE)) + "lock"),
+        shared_segment.exclusive_name(shared_segment._prefix(shared_segment._digest(key, SIZE)) + "lock"),
         pytest.raises(NotSharedError, match="Address already in use"),
     ):
-        opened(key, SIZE)
+        open_segment(key, SIZE)
 
 
 def occupy_as_nobody(kept: dict[str, Any], name: str) -> None:
     """Take a name as another user."""
     if os.geteuid() == 0:
         os.setuid(65534)
-    kept["lock"] = kernel_names.announce(name)
+    kept["lock"] = shared_segment.announce_name(name)
 
 
 def test_a_lock_that_another_user_holds_is_not_waited_for(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_names, "SECONDS_TO_WAIT", 0.0)
+    monkeypatch.setattr(shared_segment, "SECONDS_TO_WAIT", 0.0)
     name = shared_segment._prefix(shared_segment._digest(key, SIZE))
     with OtherProcess() as stranger, OtherProcess() as other:
         stranger.do(occupy_as_nobody, f"{name}lock")
         for forged in ("", "x", "1.2", f"{stranger.pid}.0.x", f"{os.getpid()}.0.x", "a b", "1\n2"):
             stranger.do(occupy_as_nobody, f"{name}lock.{forged}")
-        segment = opened(key, SIZE)
+        segment = open_segment(key, SIZE)
         other.do(hold, key)
         assert segment.others() == [other.pid]
 
@@ -180,12 +182,12 @@ def test_the_number_of_a_process_of_another_user_is_ignored(key: str, monkeypatc
     monkeypatch.setattr(os, "geteuid", lambda: other)  # process 1 is root's
     foreign = announce_as(shared_segment._digest(key, SIZE), 1, 0)
     assert holders(key, SIZE) == []
-    assert opened(key, SIZE).others() == []
+    assert open_segment(key, SIZE).others() == []
     os.close(foreign)
 
 
 def announce_as(digest: str, process: int, handle: int) -> int:
-    return kernel_names.announce(f"{shared_segment._prefix(digest)}{process}.{handle}.0")
+    return shared_segment.announce_name(f"{shared_segment._prefix(digest)}{process}.{handle}.0")
 
 
 def unsealed(name: str) -> int:
@@ -213,7 +215,7 @@ def test_what_only_says_that_it_is_a_segment_is_not_taken(key: str, made: Any) -
         other.do(hold, key)
         assert other.do(read, 0, 3) == b"\0\0\0"  # of an unsealed or short one it would be the end of the process
         other.do(write, b"row", 0)
-        assert bytes(opened(key, SIZE).memory[:3]) == b"row"
+        assert bytes(open_segment(key, SIZE).memory[:3]) == b"row"
         assert made is pipe or os.pread(handle, 3, 0) != b"row"
     os.close(name)
     os.close(handle)
@@ -224,16 +226,16 @@ def hold_as_nobody(kept: dict[str, Any], key: str) -> None:
     name = shared_segment._prefix(shared_segment._digest(key, SIZE))
     os.setuid(65534)
     kept["handle"] = shared_segment._created(shared_segment._digest(key, SIZE), SIZE)
-    kept["name"] = kernel_names.announce(f"{name}{os.getpid()}.{kept['handle']}.0")
+    kept["name"] = shared_segment.announce_name(f"{name}{os.getpid()}.{kept['handle']}.0")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
 def test_a_segment_of_another_user_is_not_taken(key: str) -> None:
     with OtherProcess() as stranger:
         stranger.do(hold_as_nobody, key)
-        assert kernel_names.announced(shared_segment._prefix(shared_segment._digest(key, SIZE)))
+        assert shared_segment.announced_names(shared_segment._prefix(shared_segment._digest(key, SIZE)))
         assert holders(key, SIZE) == []
-        assert opened(key, SIZE).others() == []
+        assert open_segment(key, SIZE).others() == []
 
 
 def test_a_holder_that_may_not_be_asked_is_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,11 +244,11 @@ def test_a_holder_that_may_not_be_asked_is_told(key: str, monkeypatch: pytest.Mo
     def forbidden(path: str) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    kept = opened(key, SIZE)
+    kept = open_segment(key, SIZE)
     monkeypatch.setattr(os, "readlink", forbidden)
-    expected = f"process {os.getpid()} keeps a copy, but may not be asked for it"
+    expected = f"process {os.getpid()} keeps a copy that this process may not open"
     with pytest.raises(NotSharedError, match=expected):
-        opened(key, SIZE)
+        open_segment(key, SIZE)
     with pytest.raises(NotSharedError, match=expected):
         holders(key, SIZE)
     assert kept.others() == []
@@ -270,7 +272,7 @@ def test_systems_that_cannot_share_say_why(
     if missing == "memfd_create":
         monkeypatch.delattr(os, "memfd_create")
     elif missing == "list":
-        monkeypatch.setattr(kernel_names, "_LISTED", tmp_path / "none")
+        monkeypatch.setattr(shared_segment, "_LISTED", tmp_path / "none")
     else:
         real = os.open
 
@@ -281,31 +283,31 @@ def test_systems_that_cannot_share_say_why(
 
         monkeypatch.setattr(os, "open", refusing)
     with pytest.raises(NotSharedError, match=reason):
-        opened(key, SIZE)
+        open_segment(key, SIZE)
     with pytest.raises(NotSharedError, match=reason):
         holders(key, SIZE)
 
 
 def test_a_size_that_cannot_be_had_is_told(key: str) -> None:
     with pytest.raises(NotSharedError, match="of shared memory cannot be had"):
-        opened(key, 1 << 62)
+        open_segment(key, 1 << 62)
 
 
 def test_no_memory_left_is_an_error_not_the_end_of_the_process(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    segment = opened(key, SIZE)
+    segment = open_segment(key, SIZE)
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space left"):
         segment.write(memoryview(b"row"), 0)
 
 
 def test_descriptors_are_closed_with_the_segment(key: str) -> None:
-    opened(key, SIZE)
+    open_segment(key, SIZE)
     gc.collect()  # files of other tests are closed now, and not between the two counts
     before = os.listdir("/proc/self/fd")
-    segment = opened(key, SIZE)
+    segment = open_segment(key, SIZE)
     assert len(os.listdir("/proc/self/fd")) == len(before) + 3  # one is the mapping's
     del segment
     assert len(os.listdir("/proc/self/fd")) == len(before)

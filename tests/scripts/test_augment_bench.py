@@ -13,7 +13,7 @@ from mmload.store.dataset import Dataset
 pytestmark = pytest.mark.slow
 
 
-def test_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
+def test_augment_bench_a_tiny_run_tells_every_contender(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     done = run_script("bench_augment", "--tiny", "--json", record)
     assert done.returncode == 0, done.stderr

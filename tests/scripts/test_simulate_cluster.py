@@ -14,7 +14,7 @@ import torch
 from written_datasets import of_tensors
 
 import mmload
-from mmload.remote.push import push
+from mmload.remote.copies import push
 
 ROWS, ROW_BYTES = 96, 3 * 160 * 160
 SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate_cluster"
@@ -62,7 +62,7 @@ def test_two_nodes_download_the_bytes_of_real_caches(script: Any, url: str, tmp_
 
 
 @pytest.mark.parametrize("order", ["shuffled", "block"])
-def test_half_of_the_data_in_cache(script: Any, url: str, tmp_path: Path, order: str) -> None:
+def test_simulate_cluster_half_of_the_data_in_cache(script: Any, url: str, tmp_path: Path, order: str) -> None:
     """The real reader ahead runs in its own time, so its last rows may differ: of three runs one is as simulated."""
     limit = ROWS // 2 * ROW_BYTES
     simulated = script.Node(

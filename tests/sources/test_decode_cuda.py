@@ -28,8 +28,7 @@ from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.builder.verify import compare
 from mmload.errors import DeviceError, RecipeError, UsageError
 from mmload.runtime import nvjpeg
-from mmload.sources.decode import Decoder
-from mmload.sources.decode_cuda import BATCH, Batches
+from mmload.sources.decode import CUDA_BATCH, CudaBatches, Decoder
 from mmload.store.dataset import open as open_dataset
 from mmload.store.manifest import FILE_NAME
 
@@ -61,11 +60,11 @@ def test_threads_are_answered_in_batches_and_each_gets_its_own() -> None:
         time.sleep(0.02)
         return [torch.tensor([int(data)]) for data in datas]
 
-    batches = Batches(slow)
+    batches = CudaBatches(slow)
     rounds = in_threads(100, lambda number: [batches(b"%d" % (number + step)) for step in (0, 1000)])
     assert [[int(one) for one in pair] for pair in rounds] == [[n, n + 1000] for n in range(100)]
     assert sum(sizes) == 200
-    assert max(sizes) <= BATCH
+    assert max(sizes) <= CUDA_BATCH
     assert len(sizes) < 40  # one by one they would be 200
 
 
@@ -78,7 +77,7 @@ def test_what_fails_reaches_every_thread_and_the_next_batch_is_decoded() -> None
             raise UsageError("no device")
         return [None] * len(datas)
 
-    batches = Batches(decode)
+    batches = CudaBatches(decode)
 
     def ask(number: int) -> str:
         try:
@@ -180,7 +179,7 @@ def test_one_refusal_out_of_memory_is_a_failure_too(device: Device, monkeypatch:
         Decoder(device="cuda")(JPEG)
 
 
-def test_pixels_of_another_size_are_not_taken(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_cuda_pixels_of_another_size_are_not_taken(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchvision.io, "decode_jpeg", lambda files, **_: [torch.zeros(3, 5, 5, dtype=torch.uint8)])
     assert torch.equal(Decoder(device="cuda")(JPEG), Decoder()(JPEG))
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageFile
 
 from mmload.errors import RecipeError
 from mmload.sources.decode import Decoder
-from mmload.store.whole_rows import MAX_PIXELS
+from mmload.store.variable_rows import MAX_PIXELS
 
 
 def resized_header(jpeg: bytes, height: int, width: int) -> bytes:

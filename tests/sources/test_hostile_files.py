@@ -16,13 +16,13 @@ from PIL import Image
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, load
+from mmload.builder.shard_writer import write_atomically
 from mmload.builder.verify import compare, verify
 from mmload.errors import MmloadError, SampleError, SourceError
 from mmload.parity import run as parity
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 from mmload.store.manifest import read
-from mmload.store.shard_writer import write_atomically
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
 
@@ -49,7 +49,7 @@ def test_a_fifo_among_images_is_a_sample_that_cannot_be_read(source: Path, tmp_p
     report = build(recipe, threads=2, on_error="skip", overwrite=True)
     assert report.manifest.splits["train"].skipped_count == 1
     assert compare(tmp_path / "out", source) == []
-    assert parity(tmp_path / "out", source, draws=500).verdicts
+    assert parity(tmp_path / "out", source).verdicts
 
 
 def test_a_link_to_a_device_is_one_too(source: Path, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_link_to_a_device_is_one_too(source: Path, tmp_path: Path) -> None:
 def test_a_fifo_as_a_list(tmp_path: Path, name: str) -> None:
     fifo(tmp_path / name)
     with pytest.raises(SourceError, match=f"(no such list|cannot read the list).*{name}"):
-        make_source("manifest", tmp_path, Decoder(), {"file": name}).splits()
+        make_source("list", tmp_path, Decoder(), {"file": name}).splits()
 
 
 def test_a_fifo_as_a_list_annotation_or_mask_of_voc(devkit: Devkit) -> None:
@@ -88,7 +88,7 @@ def test_a_fifo_as_a_recipe(tmp_path: Path) -> None:
 def test_a_fifo_in_a_dataset(copy: Path, folder: Path, name: str) -> None:
     fifo(copy / name)
     said = []
-    for call in (lambda: verify(copy), lambda: compare(copy, folder), lambda: parity(copy, folder, draws=500)):
+    for call in (lambda: verify(copy), lambda: compare(copy, folder), lambda: parity(copy, folder)):
         try:
             call()
         except MmloadError as error:
@@ -137,7 +137,7 @@ def test_no_program_is_started_for_an_image(source: Path, tmp_path: Path, monkey
         split.read(0)
     recipe = BuildRecipe(kind="imagefolder", root=source, out=tmp_path / "out", transforms=EXACT)
     build(recipe, threads=1, on_error="skip")
-    assert parity(tmp_path / "out", source, draws=500).verdicts
+    assert parity(tmp_path / "out", source).verdicts
     assert started == []
 
 
@@ -172,6 +172,6 @@ def test_a_folder_that_goes_away_during_the_scan_is_named(source: Path, monkeypa
 
     split = make_source("imagefolder", source, Decoder(), {})
     with monkeypatch.context() as changed:
-        changed.setattr("mmload.sources.image_trees.os.stat", stat)
+        changed.setattr("mmload.sources.imagefolder.os.stat", stat)
         with pytest.raises(SourceError, match=r"cannot read .*class1 \(No such file"):
             split.splits()

@@ -119,7 +119,7 @@ def batches(root: Path) -> list[tuple[str, bytes]]:
 SEEDS: dict[str, tuple[Callable[[Path], list[tuple[str, bytes]]], list[dict[str, Any]]]] = {
     "imagefolder": (images, [{}]),
     "tensors": (tensors, [{"file": "list.csv"}]),
-    "manifest": (lists, [{}]),
+    "list": (lists, [{}]),
     "voc": (devkit, [{"classes": "auto"}, {"task": "classification"}, {"task": "segmentation"}]),
     "cifar10": (batches, [{}]),
 }
@@ -134,9 +134,9 @@ def test_damage_is_named(tmp_path: Path, kind: str) -> None:
     for _ in range(ROUNDS):
         name, data = draw.choice(good)
         (root / name).write_bytes(damaged(data, draw))
-        extra = {"file": name} if kind == "manifest" else draw.choice(options)
+        extra = {"file": name} if kind == "list" else draw.choice(options)
         try:
-            splits = make_source("manifest" if kind == "tensors" else kind, root, Decoder(), extra).splits()
+            splits = make_source("list" if kind == "tensors" else kind, root, Decoder(), extra).splits()
             for split in splits.values():
                 read_all(split)
         except (SourceError, RecipeError) as error:

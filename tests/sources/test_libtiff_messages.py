@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmload.sources.decode import Decoder
-from mmload.sources.libtiff_messages import libtiff_silenced
+from mmload.sources.decode import Decoder, libtiff_silenced
 
 
 def damaged() -> bytes:

@@ -25,7 +25,7 @@ CALLS = ("stat", "lstat", "open", "scandir", "listdir", "readlink")
 REFUSALS = (errno.EACCES, errno.ESTALE, errno.ENAMETOOLONG, errno.ENOENT)
 ABSENT = (errno.ENAMETOOLONG, errno.ENOENT)
 PICTURES = ("ant/1.png", "ant/deep/2.png", "bee/3.png")
-KINDS = ("imagefolder", "voc", "cifar10", "manifest", "ids")
+KINDS = ("imagefolder", "voc", "cifar10", "list", "ids")
 
 Source = tuple[str, Path, dict[str, Any]]
 
@@ -107,12 +107,12 @@ def a_source(kind: str, root: Path) -> Source:
     folder_of(root, *PICTURES)
     for name in PICTURES:
         Image.new("RGB", (8, 6)).save((root / name).with_suffix(".bmp"))
-    if kind == "manifest":
+    if kind == "list":
         (root / "list.csv").write_text("path,label\n" + "".join(f"{name},1\n" for name in PICTURES))
-        return "manifest", root, {"file": "list.csv"}
+        return "list", root, {"file": "list.csv"}
     ids = [name.rpartition(".")[0] for name in PICTURES]
     (root / "list.json").write_text(json.dumps({"partition": {"train": ids}, "labels": dict.fromkeys(ids, 1)}))
-    return "manifest", root, {"file": "list.json"}
+    return "list", root, {"file": "list.json"}
 
 
 def seen(source: Source) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:

@@ -169,8 +169,24 @@ def test_huge_claims_cost_nothing() -> None:
         with pytest.raises(ValueError, match=r"."):
             read_plain_pickle(claim)
     deep = pickle.dumps({}, protocol=2)[:-1] + b"K\x01" + b")" + b"\x85" * 100_000 + b"\x85K\x01s."
-    with pytest.raises(ValueError, match="dict"):
+    with pytest.raises(ValueError, match="1,000 tuples"):
         read_plain_pickle(deep)
+    with pytest.raises(ValueError, match="key of type tuple"):
+        read_plain_pickle(b"})" + b"\x85" * 900 + b"K\x01s.")
+
+
+@pytest.mark.parametrize("between", [b"", b"(u", b"(e", b"Nb", b"q\x00", b"]0"])
+def test_tuples_of_one_tuple_many_times_over_are_no_key(between: bytes) -> None:
+    """The hash of such a key takes 2^60 steps; instructions that change nothing hide no tuple."""
+    twice = b"h\x00h\x00\x86" + between + b"q\x00"
+    with pytest.raises(ValueError, match=r"gets a tuple|POP"):
+        read_plain_pickle(b"}K\x01\x85" + between + b"q\x00" + twice * 60 + b"K\x01s.")
+
+
+def test_many_bytes_of_python_3_in_an_old_protocol() -> None:
+    """Each is a call with a tuple of its own."""
+    body = {b"filenames": [b"%d \xe9.png" % number for number in range(3000)]}
+    assert read_plain_pickle(pickle.dumps(body, protocol=2)) == body
 
 
 @settings(max_examples=300)
@@ -267,7 +283,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         thread.join()
 
 
-def test_download(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_cifar_download(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     url, served = server
     write_cifar10(tmp_path / "made")
     archive = served / "cifar-10-python.tar.gz"

@@ -20,7 +20,8 @@ from torchvision.datasets import ImageFolder
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import HasNotes, make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.files import held_out, inner_name, read_bytes
+from mmload.sources.files import inner_name, read_bytes
+from mmload.sources.listing import held_out
 
 
 def source(root: Path, **options):
@@ -228,7 +229,7 @@ def test_held_out_some_strata_at_a_time_are_the_same(at_once: int, monkeypatch: 
     pairs = [(f"{number}.png", number * number % 11) for number in range(300)]
     whole = held_out(pairs, 0.3, 1)
     assert 0 < whole.sum() < len(pairs)
-    monkeypatch.setattr("mmload.sources.files._RANKED", at_once)
+    monkeypatch.setattr("mmload.sources.listing._RANKED", at_once)
     assert (held_out(pairs, 0.3, 1) == whole).all()
     assert len(held_out([], 0.3, 1)) == 0
 
@@ -243,7 +244,7 @@ def test_inner_names_stay_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("samples", [range(1, 4), [4, 0, 0], range(0)])
-def test_a_part_is_the_samples_asked_for(tmp_path: Path, samples: list[int]) -> None:
+def test_sources_imagefolder_a_part_is_the_samples_asked_for(tmp_path: Path, samples: list[int]) -> None:
     names = (f"{name}/{number}.png" for name in "ab" for number in range(3))
     split = source(folder_of(tmp_path, *names)).splits()["train"]
     part = pickle.loads(pickle.dumps(split.part(samples)))

@@ -105,20 +105,20 @@ def test_voc(devkit: Devkit, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("link", ["a.png", "sub", "list.csv"])
-def test_manifest(tmp_path: Path, secret: Path, link: str) -> None:
+def test_list_reads_no_files_outside_by_links(tmp_path: Path, secret: Path, link: str) -> None:
     root = folder_of(tmp_path / "root", "b.png")
     lines = {"a.png": "a.png,0\n", "sub": "sub/b.png,0\n", "list.csv": "b.png,0\n"}[link]
     at = secret / "list.csv" if link == "list.csv" else root / "list.csv"
     at.write_text(f"path,label\n{lines}")
     (root / link).symlink_to({"a.png": secret / "a.png", "sub": secret / "deep", "list.csv": at}[link])
     with pytest.raises(SourceError, match="leads out of .*--set allow_outside=true"):
-        train("manifest", root, file="list.csv")
-    assert train("manifest", root, file="list.csv", allow_outside=True).read(0).fields
+        train("list", root, file="list.csv")
+    assert train("list", root, file="list.csv", allow_outside=True).read(0).fields
     if link == "sub":
         (root / "list.csv").write_text("path,label\nb.png,0\n")
         with pytest.raises(SourceError, match="leads out of"):
-            train("manifest", root, file="list.csv", folder="sub")
-        assert train("manifest", root, file="list.csv", folder="../secret/deep").read(0).fields  # it says so itself
+            train("list", root, file="list.csv", folder="sub")
+        assert train("list", root, file="list.csv", folder="../secret/deep").read(0).fields  # it says so itself
 
 
 @pytest.mark.parametrize("name", ["cifar-10-batches-py", "cifar-10-batches-py/test_batch"])

@@ -69,7 +69,7 @@ def test_known_transforms_are_refused_by_name(folder: Path, transform: Any, name
         None,
     ],
 )
-def test_what_draws_nothing_is_taken(folder: Path, transform: Any) -> None:
+def test_sources_python_random_what_draws_nothing_is_taken(folder: Path, transform: Any) -> None:
     assert len(splits(images(folder, transform))["train"]) == 8
 
 
@@ -106,7 +106,7 @@ class Drawn(Dataset):
 )
 def test_samples_that_differ_when_they_are_read_again_are_refused(draw: Any) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    with pytest.raises(SourceError, match=r"sample \d+ is another one each time .*Collate"):
+    with pytest.raises(SourceError, match=r"sample \d+ changes each time .*Collate"):
         splits(Drawn(draw))
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
 

@@ -108,7 +108,7 @@ def test_each_split_has_its_own_longest() -> None:
     assert torch.equal(copy.read(0).fields["text"], made["val"].read(0).fields["text"])
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_sources_python_values_what_does_not_go_together_is_refused() -> None:
     boxes = [[0.0, 0.0, 1.0, 1.0]]
     with pytest.raises(SourceError, match="area has a value for each box"):
         splits([{"image": IMAGE, "boxes": boxes * n, "labels": [1] * n, "area": [1.0] * n} for n in (1, 2)])

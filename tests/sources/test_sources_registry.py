@@ -163,7 +163,7 @@ EXPECTED: dict[str, tuple[Any, dict[str, int], dict[str, tuple[int, ...]]]] = {
     "voc_to_cifar10": (voc, {"trainval": 1}, {"images": (3, 32, 32), "targets": ()}),
     "cifar10": (cifar, {"train": 10, "test": 2}, {"images": (3, 32, 32), "targets": ()}),
     "cifar100": (cifar, {"train": 2, "test": 2}, {"images": (3, 32, 32), "targets": ()}),
-    "manifest_224": (table, {"train": 6, "val": 2}, {"images": (3, 224, 224), "targets": ()}),
+    "list_224": (table, {"train": 6, "val": 2}, {"images": (3, 224, 224), "targets": ()}),
     "idlist": (ids, {"train": 3, "validation": 1}, {"features": (5,), "targets": ()}),
     "python": (nothing, {"train": 100}, {"images": (3, 64, 64), "targets": ()}),
 }

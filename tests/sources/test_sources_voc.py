@@ -73,7 +73,7 @@ def test_real_segmentation_is_torchvisions(real_data: Path) -> None:
         assert fields["masks"].dtype == torch.uint8
 
 
-def test_detection(devkit: Devkit) -> None:
+def test_sources_voc_detection(devkit: Devkit) -> None:
     part = "<part><name>head</name><bndbox><xmin>9</xmin></bndbox></part>"
     devkit.add("a", thing("cat", (1, 2, 8, 6)), thing("dog", (2.5, 1, 3, 1), difficult=1, extra=part))
     devkit.add("b")
@@ -93,7 +93,7 @@ def test_detection(devkit: Devkit) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(split)).read(0).fields["boxes"], fields["boxes"])
 
 
-def test_a_part_is_the_samples_asked_for(devkit: Devkit) -> None:
+def test_sources_voc_a_part_is_the_samples_asked_for(devkit: Devkit) -> None:
     devkit.add("a", thing("cat", (1, 2, 8, 6)))
     devkit.add("b", thing("dog", (1, 2, 8, 6)), thing("dog", (2, 2, 4, 4)))
     devkit.list("train", "a", "b")

@@ -40,7 +40,7 @@ def test_years_and_lists(tmp_path: Path) -> None:
         names(year=2009)
     with pytest.raises(SourceError, match="there is no year '2010'"):
         names(year=2012, image_set="2010/train")
-    with pytest.raises(SourceError, match="cannot read the list .*there are train, trainval, val"):
+    with pytest.raises(SourceError, match="cannot read the list .*choose from train, trainval, val"):
         names(year=2012, image_set="test")
 
 
@@ -83,7 +83,7 @@ def test_lists_of_one_class_and_wrong_lines(devkit: Devkit) -> None:
         ({"color": 1}, "unexpected keyword"),
     ],
 )
-def test_wrong_options(devkit: Devkit, options: dict[str, object], message: str) -> None:
+def test_sources_voc_devkit_wrong_options(devkit: Devkit, options: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         devkit.splits(**options)
 
@@ -100,7 +100,7 @@ def test_no_devkit(tmp_path: Path) -> None:
         make_source("voc", tmp_path / "x", Decoder(), {}).splits()
 
 
-def test_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_voc_devkit_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Devkit(tmp_path / "made", "2007")
     made.add("a", thing("cat"))
     for name in ("train", "val"):

@@ -15,8 +15,8 @@ from mmload.sources import make_source
 from mmload.sources.cifar import Cifar10Source
 from mmload.sources.decode import Decoder
 from mmload.sources.imagefolder import ImageFolderSource
-from mmload.sources.manifest import ManifestSource
 from mmload.sources.python import PythonSource
+from mmload.sources.sample_list import ListSource
 from mmload.sources.voc import VocSource
 from mmload.store.manifest import read
 
@@ -57,7 +57,7 @@ def test_sources(folder: Path, real_data: Path) -> None:
 def test_lists_and_recipes(tmp_path: Path, folder: Path) -> None:
     shutil.copy(folder / "ant" / "00.png", tmp_path / "a.png")
     (tmp_path / "list.csv").write_text("path,label\na.png,x\n")
-    assert len(ManifestSource(f"{tmp_path}/list.csv", Decoder()).splits()["train"]) == 1
+    assert len(ListSource(f"{tmp_path}/list.csv", Decoder()).splits()["train"]) == 1
     (tmp_path / "r.toml").write_text('[source]\nkind = "imagefolder"\n')
     assert recipe.load(f"{tmp_path}/r.toml").kind == "imagefolder"
 
@@ -70,6 +70,6 @@ def test_parity_and_bench(out: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the record"):
         bench.read_record(f"{tmp_path}/none.json")
     with pytest.raises(StoreError, match="no such dataset"):
-        bench.run(f"{tmp_path}/none", str(folder), bench.Options(quick=True))
+        bench.run(f"{tmp_path}/none", str(folder), bench.BenchOptions(quick=True))
     with pytest.raises(SourceError, match="no such folder"):
-        bench.run_on_sample(f"{tmp_path}/none", bench.Options(quick=True))
+        bench.run_on_sample(f"{tmp_path}/none", bench.BenchOptions(quick=True))

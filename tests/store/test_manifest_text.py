@@ -1,4 +1,4 @@
-"""No bit of a manifest changes unnoticed, and what version 1 wrote is still read."""
+"""The text of a manifest: no bit of it changes unnoticed, and what is wrong with it is named."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import pytest
 from building import make_pictures, recipe
 from conftest import contents
 
-import mmload
 from mmload.builder.pipeline import build
 from mmload.builder.repair import repair
 from mmload.builder.verify import compare, verify
-from mmload.errors import DamagedError, MmloadError, StoreError
-from mmload.parity import Report, record
+from mmload.errors import DamagedError, MmloadError, StoreError, VersionError
+from mmload.parity import ParityReport, record
 from mmload.records import FieldSpec
-from mmload.store.manifest import Manifest, SplitRecord, loads, read
-from mmload.store.manifest_text import KEYS, VERSION, text_of
+from mmload.store.manifest import Manifest, SplitRecord, loads, read, sealed_text
 from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 SMALL = Manifest(
@@ -33,19 +31,81 @@ SMALL = Manifest(
             std=(0.1, 0.2, 0.0),
             samples=FileRecord(bytes=3, crc32="0123abcd"),
             shard_samples=8,
-            shards=ShardTable.of([ShardRecord(rows=3, files={"images": FileRecord(bytes=36, crc32="deadbeef")})]),
+            shards=ShardTable.from_records(
+                [ShardRecord(rows=3, files={"images": FileRecord(bytes=36, crc32="deadbeef")})]
+            ),
         )
     },
 )
 
 
-def as_version_1(folder: Path) -> None:
-    body = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    del body["crc32"]
-    for split in body["splits"].values():
-        del split["shard_samples"]
-    body["version"] = 1
-    (folder / "dataset.json").write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+GOLDEN = """\
+{
+ "format": "mmload dataset",
+ "version": 1,
+ "requires": [],
+ "recipe": {
+  "source": {
+   "kind": "python"
+  },
+  "rate": 1.5e-05,
+  "name": "\udce9t\u00e9 \\\\u00E9 \\n"
+ },
+ "fingerprint": "ab",
+ "splits": {
+  "train": {
+   "rows": 3,
+   "fields": {
+    "images": {
+     "dtype": "uint8",
+     "shape": [
+      3,
+      2,
+      2
+     ],
+     "encoding": null
+    }
+   },
+   "classes": [
+    "caf\u00e9",
+    "\udcff"
+   ],
+   "class_counts": [
+    1,
+    2
+   ],
+   "mean": [
+    0.30000000000000004,
+    0.49,
+    1e-07
+   ],
+   "std": [
+    0.1,
+    0.2,
+    0.0
+   ],
+   "skipped_count": 0,
+   "skipped": [],
+   "skipped_file": null,
+   "samples": {
+    "bytes": 3,
+    "crc32": "0123abcd"
+   },
+   "shard_samples": 8,
+   "shards": {
+    "rows": "AwAAAAAAAAA=",
+    "files": {
+     "images": {
+      "crc32": "776t3g=="
+     }
+    }
+   }
+  }
+ },
+ "card": {},
+ "crc32": "7519b424"
+}
+"""
 
 
 def test_every_bit_flip_is_an_error() -> None:
@@ -66,45 +126,85 @@ def test_another_layout_is_refused() -> None:
             loads(text, "x")
 
 
-def test_a_checksum_in_version_1_is_damage() -> None:
-    with pytest.raises(DamagedError, match="format version 1 has no crc32"):
-        loads(SMALL.dumps().replace('"version": 2', '"version": 1'), "x")
-
-
-@pytest.mark.parametrize("place", ["", "fields/images", "samples", "shards/0", "shards/0/files/images", "skipped/0"])
-def test_keys_within_a_split_are_all_there_and_no_others(place: str) -> None:
+@pytest.mark.parametrize("place", ["", "fields/images", "samples", "shards", "shards/files/images"])
+def test_split_with_an_unknown_or_a_missing_key_is_refused(place: str) -> None:
     body = json.loads(SMALL.dumps())
-    split = body["splits"]["train"]
-    split |= {"skipped": [{"id": "a", "reason": "b"}], "skipped_count": 1, "skipped_file": split["samples"]}
-    loads(text_of(body), "x")
-    inner = split
+    inner = body["splits"]["train"]
     for key in filter(None, place.split("/")):
-        inner = inner[int(key)] if key.isdigit() else inner[key]
+        inner = inner[key]
     inner["later"] = 1
-    with pytest.raises(DamagedError, match="expected an object of"):
-        loads(text_of(body), "x")
-    del inner["later"], inner[sorted(inner)[0]]
+    with pytest.raises(DamagedError, match="object contains unknown field 'later'"):
+        loads(sealed_text(body), "x")
+    del inner["later"], inner["rows" if "rows" in inner else sorted(inner)[-1]]
     with pytest.raises(DamagedError):
-        loads(text_of(body), "x")
+        loads(sealed_text(body), "x")
 
 
-def test_keys_of_version_2_are_all_there_and_no_others() -> None:
+def test_manifest_with_an_unknown_or_a_missing_key_is_refused() -> None:
     body = json.loads(SMALL.dumps())
-    assert tuple(body) == KEYS
-    with pytest.raises(DamagedError, match="an unknown key 'later'"):
-        loads(text_of({**body, "later": 1}), "x")
-    for key in ("recipe", "fingerprint", "splits", "card"):
-        with pytest.raises(DamagedError, match=f"no key '{key}'"):
-            loads(text_of({k: v for k, v in body.items() if k != key}), "x")
+    assert list(body) == ["format", "version", "requires", "recipe", "fingerprint", "splits", "card", "crc32"]
+    with pytest.raises(DamagedError, match="unknown field 'later'"):
+        loads(sealed_text({**body, "later": 1}), "x")
+    for key in ("recipe", "fingerprint", "splits"):
+        with pytest.raises(DamagedError, match=f"missing required field {key}"):
+            loads(sealed_text({k: v for k, v in body.items() if k != key}), "x")
     del body["crc32"]
-    with pytest.raises(DamagedError, match="no key 'crc32'"):
+    with pytest.raises(DamagedError, match="does not end as mmload writes it"):
         loads(json.dumps(body), "x")
 
 
+def test_manifest_that_requires_an_addition_is_refused() -> None:
+    body = json.loads(SMALL.dumps())
+    assert body["requires"] == []
+    for requires in (["columns"], ["lists", "versions"], None, "columns"):
+        with pytest.raises(VersionError, match="x requires .*, additions to the format .*; upgrade mmload"):
+            loads(sealed_text({**body, "requires": requires}), "x")
+
+
+def test_manifest_text_is_the_golden_one() -> None:
+    """A change of this text is a new version of the format."""
+    assert SMALL.dumps() == GOLDEN
+    assert loads(GOLDEN, "x") == SMALL
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("rows", "3", "splits.train.rows is '3': expected int, got str"),
+        ("rows", -1, "splits.train.rows is -1: expected int >= 0"),
+        ("rows", 4, "rows is 4, expected 3, the sum of its shards"),
+        ("mean", [0.5, 2, 0.5], r"splits.train.mean\[1\] is 2: expected float <= 1.0"),
+        ("mean", [0.5], r"mean is \(0.5,\), expected 3 numbers, one per channel"),
+        ("classes", ["a", 5], r"splits.train.classes\[1\] is 5: expected str, got int"),
+        ("class_counts", [1], r"class_counts is \(1,\), expected one per class"),
+        ("shard_samples", 0, "splits.train.shard_samples is 0: expected int >= 1"),
+        ("samples", {"bytes": 1, "crc32": "xyz"}, "splits.train.samples.crc32 is 'xyz': expected str matching regex"),
+        ("skipped_count", 1, "skipped_count is 1, expected the number of skipped samples"),
+        ("skipped_file", {"bytes": 1, "crc32": "00000000"}, "skipped_file is .*expected a file if samples were left"),
+        ("fields", {}, "fields is {}, expected at least one"),
+        (
+            "fields",
+            {"images": {"dtype": "uint8", "shape": [3.5], "encoding": None}},
+            r"fields.images.shape\[0\] is 3.5",
+        ),
+        (
+            "fields",
+            {"a/b": {"dtype": "uint8", "shape": [], "encoding": None}},
+            "fields has 'a/b', expected a plain name",
+        ),
+    ],
+)
+def test_wrong_value_is_named_with_its_place(place: str, value: object, message: str) -> None:
+    body = json.loads(SMALL.dumps())
+    body["splits"] = {"first": json.loads(SMALL.dumps())["splits"]["train"], "train": body["splits"]["train"]}
+    body["splits"]["train"][place] = value
+    with pytest.raises(DamagedError, match=f"^x is damaged: .*{message}.*; rebuild the dataset$"):
+        loads(sealed_text(body), "x")
+
+
 def test_a_key_that_is_there_twice_is_refused() -> None:
-    for version in (1, VERSION):
-        with pytest.raises(DamagedError, match="key 'version' is there twice"):
-            loads(f'{{"format": "mmload", "version": {version}, "version": {version}}}', "x")
+    with pytest.raises(DamagedError, match="key 'version' is there twice"):
+        loads('{"format": "mmload dataset", "version": 1, "version": 1}', "x")
 
 
 def test_a_file_too_large_to_be_a_manifest_is_not_read(copy: Path) -> None:
@@ -114,40 +214,19 @@ def test_a_file_too_large_to_be_a_manifest_is_not_read(copy: Path) -> None:
         read(copy)
 
 
-def test_a_dataset_of_version_1_is_read_verified_repaired_and_recorded(tmp_path: Path) -> None:
-    """Its shards are not of whole pages: what is rebuilt must be cut as they are."""
+def test_dataset_with_other_shard_sizes_is_verified_repaired_and_recorded(tmp_path: Path) -> None:
+    """What is rebuilt must be cut as the manifest says, not as a build would cut it now."""
     source, out = make_pictures(tmp_path / "photos"), tmp_path / "out"
     wide = recipe(source, out, transforms=({"step": "Resize", "size": [32, 32]},), shard_bytes=9 * (3 * 32 * 32 + 8))
-    build(wide)
-    body = json.loads((out / "dataset.json").read_text(encoding="utf-8"))["splits"]["train"]
-    assert (body["shard_samples"], [shard["rows"] for shard in body["shards"]]) == (8, [8, 7])
+    assert build(wide).manifest.splits["train"].shard_samples == 8
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.samples_per_shard", lambda samples, fields, shard_bytes: 9)
-        build(wide, overwrite=True)
-    as_version_1(out)
-    whole = contents(out)
-    assert len(mmload.open(out)["train"]) == 15
+        assert build(wide, overwrite=True).manifest.splits["train"].shard_samples == 9
     assert verify(out) == []
     assert compare(out, source) == []
-    for recorded in (False, True):
-        if recorded:
-            record(out, Report(settings={}, verdicts=(), contents=read(out).contents))
-            text = (out / "dataset.json").read_text(encoding="utf-8")
-            assert json.loads(text)["version"] == VERSION
-            whole["dataset.json"] = text.encode()
-        (out / "train/000001/images.memmap").unlink()
-        assert [fault.shard for fault in repair(out, source)] == [1]
-        assert contents(out) == whole
-
-
-@pytest.mark.parametrize("place", ["", "splits", "fields"])
-def test_a_key_that_cannot_be_kept_is_told(copy: Path, place: str) -> None:
-    as_version_1(copy)
-    body = json.loads((copy / "dataset.json").read_text(encoding="utf-8"))
-    split = body["splits"]["train"]
-    {"": body, "splits": split, "fields": split["fields"]["images"]}[place]["later"] = 1
-    text = json.dumps(body)
-    (copy / "dataset.json").write_text(text, encoding="utf-8")
-    with pytest.raises(StoreError, match="the report was not kept .*'later'"):
-        record(copy, Report(settings={}, verdicts=(), contents=read(copy).contents))
-    assert (copy / "dataset.json").read_text(encoding="utf-8") == text
+    record(out, ParityReport(settings={}, verdicts=(), contents=read(out).contents))
+    assert "parity" in read(out).card
+    whole = contents(out)
+    (out / "train/000001/images.memmap").unlink()
+    assert [fault.shard for fault in repair(out, source)] == [1]
+    assert contents(out) == whole

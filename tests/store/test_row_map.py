@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +21,13 @@ from written_datasets import of_tensors
 import mmload
 from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.errors import MmloadError
-from mmload.loader import tiers, whole_tiers
+from mmload.loader import tiers
+from mmload.runtime import resident_pages
 from mmload.runtime.bus_errors import Guard
-from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate
-from mmload.store import memory_map
+from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import row_map as row_map_module
 from mmload.store.dataset import Dataset
-from mmload.store.row_map import row_map
+from mmload.store.row_map import RowMap, row_map
 
 pytestmark = pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
 
@@ -72,8 +75,7 @@ def test_mapped_batches_equal_read_ones(tmp_path: Path, monkeypatch: pytest.Monk
         return found
 
     mapped = batches()
-    for module in (tiers, whole_tiers):
-        monkeypatch.setattr(module, "row_map", lambda *_: None)
+    monkeypatch.setattr(tiers, "row_map", lambda *_: None)
     read = batches()
     assert all(map(torch.equal, mapped, read))
     assert len(mapped) == len(read)
@@ -149,6 +151,38 @@ def test_a_page_that_is_gone_is_an_error_and_no_signal(
         mapped.check(places)
 
 
+@pytest.mark.parametrize("layout", ["squares", "raw", "jpeg"])
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+def test_a_file_truncated_while_a_batch_is_rendered_from_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, tier: str
+) -> None:
+    collate = mmload.Collate(RandomResizedCrop(20))
+    if layout == "squares":
+        split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
+    else:
+        images = some_images([(190 + k, 200) for k in range(ROWS)])
+        split = mmload.open(whole_dataset(tmp_path / "rows", images, encoding=layout, shard_rows=ROWS))["train"]
+    file = max(tmp_path.rglob("*.memmap"), key=lambda path: path.stat().st_size)
+    content, prepare, harmed = file.read_bytes(), RowMap.prepare, []
+
+    def prepare_and_truncate(self: RowMap, *given: Any) -> Any:
+        found = prepare(self, *given)
+        if not harmed:
+            os.truncate(file, 4096)
+            harmed.append(file)
+        return found
+
+    monkeypatch.setattr(RowMap, "prepare", prepare_and_truncate)
+    before = Guard.all_faults
+    with mmload.Loader(split, batch_size=8, tier=tier, threads=1, collate=collate) as loader:
+        with pytest.raises(MmloadError, match=str(tmp_path)):
+            list(loader)
+        assert Guard.all_faults > before
+        file.write_bytes(content)
+        with pytest.raises(MmloadError, match="while it was in use; open the dataset again"):
+            list(loader)
+
+
 def test_faults_of_other_memory_still_end_the_process(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(8192))
@@ -164,74 +198,90 @@ print(memory[5000])
     assert done.returncode == -7, done.stderr
 
 
-def attack(path: Path, draw: random.Random) -> None:
-    """Harms a random file of a dataset as users and disks do."""
-    file = draw.choice(sorted(path.rglob("*.memmap")))
-    match draw.choice(("truncate", "shorten", "rewrite", "replace", "unlink", "unreadable")):
-        case "truncate":
-            os.truncate(file, 0)
-        case "shorten":
-            os.truncate(file, draw.randrange(max(1, file.stat().st_size)))
-        case "rewrite":
-            file.write_bytes(bytes(draw.randbytes(file.stat().st_size)))
-        case "replace":
-            file.with_suffix(".new").write_bytes(draw.randbytes(file.stat().st_size))
-            file.with_suffix(".new").rename(file)
-        case "unlink":
-            file.unlink()
-        case _:
-            file.chmod(0)
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is reached by FUSE; its files are in the folder "behind"."""
+    if shutil.which("bindfs") is None or shutil.which("fusermount3") is None:
+        pytest.skip("bindfs is not installed")
+    behind, place = tmp_path / "behind", tmp_path / "mounted"
+    behind.mkdir()
+    place.mkdir()
+    done = subprocess.run(["bindfs", str(behind), str(place)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["fusermount3", "-u", "-z", str(place)], capture_output=True, check=False)
 
 
-FAULTS = """import sys, threading, torch, mmload, warnings
-from mmload.augment import RandomCrop, RandomResizedCrop
-sys.path[:0] = {paths!r}
-import random, shutil, time
-from pathlib import Path
-from mmload.errors import MmloadError
-from test_row_map import attack
-draw, ended, right = random.Random({seed}), 0, 0
-path = Path({path!r})
-for number in range({rounds}):
-    copy = Path(shutil.copytree(path, path.with_name(f"copy{seed}-{{number}}")))
-    split = mmload.open(copy)["train"]
-    collate = mmload.Collate(RandomResizedCrop(16)) if "mixed" in path.name else None
-    options = dict(batch_size=8, shuffle=True, seed=number, threads=2, tier=draw.choice(["disk", "disk", "memory"]))
-    expected = [b.images.clone() for b in mmload.Loader(mmload.open(path)["train"], collate=collate, **options)]
-    timer = threading.Timer(draw.random() * 0.02 if number % 2 else 0, attack, (copy, draw))
-    timer.start()
-    if not number % 2:  # before the first batch
-        timer.join()
-    try:
-        for _ in range(3):
-            for batch, wanted in zip(mmload.Loader(split, collate=collate, **options), expected):
-                if not torch.equal(batch.images, wanted):
-                    raise SystemExit(f"a wrong batch in round {{number}}")
-                right += 1
-    except MmloadError as error:
-        assert str(copy) in str(error), error
-        ended += 1
-    timer.join()
-    shutil.rmtree(copy, ignore_errors=True)
-print(ended, right)
-"""
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+@pytest.mark.parametrize("side", [32, 256])
+def test_rows_of_a_fuse_file_system_are_mapped(mounted: Path, tier: str, side: int) -> None:
+    images = torch.randint(0, 256, (ROWS, 3, side, side), dtype=torch.uint8)
+    of_tensors(mounted.with_name("behind") / "squares", {"train": {"images": images}})
+    split = mmload.open(mounted / "squares")["train"]
+    handle = os.open(next(mounted.rglob("images.memmap")), os.O_RDONLY)
+    assert needs_reads(handle)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(handle)
+    with mmload.Loader(split, batch_size=8, tier=tier) as loader:
+        for _ in range(2):
+            assert torch.equal(torch.cat([batch.images for batch in loader]), images)
+    os.truncate(next(mounted.rglob("images.memmap")), 4096)
+    with pytest.raises(MmloadError, match=r"images\.memmap"):
+        for _ in mmload.Loader(split, batch_size=8, tier="disk"):
+            pass
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["squares", "mixed"])
-def test_files_that_change_under_a_loader_give_right_pixels_or_an_error(tmp_path: Path, layout: str) -> None:
-    if layout == "squares":
-        split = {"images": torch.randint(0, 256, (ROWS, 3, 120, 120), dtype=torch.uint8)}
-        path = of_tensors(tmp_path / "squares", {"train": split})
-    else:
-        path = whole_dataset(tmp_path / "mixed", some_images([(90 + k, 100) for k in range(24)]), encoding="mixed")
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[1])]
-    code = FAULTS.format(paths=paths, seed=0, path=str(path), rounds=40)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, f"{done.returncode}: {done.stdout[-500:]}{done.stderr[-2000:]}"
-    ended, right = map(int, done.stdout.split())
-    assert ended > 0
-    assert right > 5
+def test_a_fuse_file_system_that_ends_under_a_loader_is_an_error(mounted: Path) -> None:
+    images = torch.randint(0, 256, (ROWS, 3, 200, 200), dtype=torch.uint8)
+    of_tensors(mounted.with_name("behind") / "squares", {"train": {"images": images}})
+    split = mmload.open(mounted / "squares")["train"]
+    mapped = row_map(split.reader.field("images"))
+    assert mapped is not None
+    places = split.reader.field("images").located(np.arange(ROWS))
+    mapped.prepare(places[:1], lambda _, error: error)
+    os.kill(_server_of(mounted), signal.SIGKILL)
+    with pytest.raises(MmloadError, match=r"images\.memmap"):
+        mapped.prepare(places, lambda _, error: error)
+
+
+def _server_of(mounted: Path) -> int:
+    """Returns the process that serves a mounted folder."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().split(b"\0")[:1] == [b"bindfs"] and str(mounted).encode() in path.read_bytes():
+                return int(path.parent.name)
+    raise RuntimeError("bindfs does not run")
+
+
+def test_file_systems_that_are_not_known_are_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    with open(tmp_path / "file", "rb") as file, open("/proc/self/stat", "rb") as other:
+        assert needs_reads(other.fileno())
+        expected = file_type(file.fileno()) not in resident_pages._LOCAL
+        assert needs_reads(file.fileno()) == expected
+        monkeypatch.setattr(resident_pages, "_LOCAL", frozenset({file_type(file.fileno())}))
+        assert not needs_reads(file.fileno())
+        monkeypatch.setattr(resident_pages, "_LOCAL", frozenset())
+        assert needs_reads(file.fileno())
+    assert needs_reads(-1)
+
+
+@pytest.mark.parametrize("side", [32, 450])
+def test_rows_that_are_read_by_ranges_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int) -> None:
+    split = squares(tmp_path, side, shards=1)[0]["train"]  # type: ignore[index]
+    expected = split.reader.array("images", np.arange(ROWS)).reshape(ROWS, -1)
+    monkeypatch.setattr(resident_pages, "_LOCAL", frozenset())
+    for populates in (False, True):
+        with open(next(tmp_path.rglob("images.memmap")), "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        mapped = row_map(split.reader.field("images"))
+        assert mapped is not None
+        assert not populates or mapped.populate(lock_limit=0).startswith("populated")
+        starts, _ = mapped.prepare(split.reader.field("images").located(np.arange(ROWS)), lambda _, error: error)
+        for start, row in zip(starts.tolist(), expected, strict=True):
+            assert np.array_equal(mapped.memory[start : start + len(row)], row)
 
 
 def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +291,7 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(row_map_module, "MOST_FILES", 9)
     assert row_map(split.reader.field("images")) is not None
     with monkeypatch.context() as patch:
-        patch.setattr(memory_map, "_system_mmap", lambda: lambda *_: memory_map._FAILED)
+        patch.setattr(row_map_module, "_system_mmap", lambda: lambda *_: row_map_module._FAILED)
         assert row_map(split.reader.field("images")) is None
     os.truncate(next(tmp_path.rglob("images.memmap")), 100)
     assert row_map(split.reader.field("images")) is None

@@ -14,7 +14,7 @@ from written_datasets import of_tensors
 
 from mmload.errors import DamagedError
 from mmload.loader import Loader
-from mmload.store import file_reads
+from mmload.store import split_files
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
 from mmload.store.field_rows import read
@@ -73,14 +73,14 @@ def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
 
 def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    read_cached = file_reads._read_cached
+    read_cached = split_files._read_cached
 
     def counted(handle: int, out: memoryview, offset: int) -> int:
         sizes.append(len(out) // ROW_BYTES)
         return read_cached(handle, out, offset)
 
-    monkeypatch.setattr(file_reads, "_MOST_BYTES", 2 * ROW_BYTES)
-    monkeypatch.setattr(file_reads, "_read_cached", counted)
+    monkeypatch.setattr(split_files, "_MOST_BYTES", 2 * ROW_BYTES)
+    monkeypatch.setattr(split_files, "_read_cached", counted)
     assert torch.equal(reader.gather("images", torch.arange(9)), images[:9])
     assert sizes[:1] == [2]
 
@@ -94,7 +94,7 @@ def test_a_cold_batch_is_announced_from_its_first_missing_row(
         size = left.pop(0) if left else 0
         return os.preadv(handle, [out[:size]], offset) if size else 0
 
-    monkeypatch.setattr(file_reads, "_read_cached", cached)
+    monkeypatch.setattr(split_files, "_read_cached", cached)
     rows = torch.tensor([1, 8, 4, 12, 16])
     assert torch.equal(torch.cat(in_parts(reader, rows, 2)), images[rows])
     assert told == [(4 * ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, ROW_BYTES), (ROW_BYTES, ROW_BYTES)]
@@ -137,12 +137,12 @@ def test_a_hint_that_is_refused_does_no_harm(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
-    monkeypatch.setattr(file_reads, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(split_files, "_read_cached", lambda handle, out, offset: 0)
     assert torch.equal(reader.gather("images", ROWS), images[ROWS])
 
 
 def test_tiers_read_cold_files_alike(dataset: Dataset, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_reads, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(split_files, "_read_cached", lambda handle, out, offset: 0)
     for tier in ("disk", "memory"):
         with Loader(dataset, batch_size=4, shuffle=True, tier=tier, threads=2) as loader:
             for batch in loader:

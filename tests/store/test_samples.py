@@ -33,7 +33,9 @@ def split_of(path: Path, ids: Sequence[str], separators: tuple[str, str] = (", "
     (path / "train" / "samples.jsonl").write_bytes(lines.encode())
     record = FileRecord(bytes=len(lines), crc32=f"{zlib.crc32(lines.encode()):08x}")
     shard = ShardRecord(rows=len(ids), files={"targets": FileRecord(bytes=8 * len(ids), crc32="00000000")})
-    split = SplitRecord(rows=len(ids), fields=fields, samples=record, shards=ShardTable.of([shard]))
+    split = SplitRecord(
+        rows=len(ids), fields=fields, samples=record, shard_samples=9, shards=ShardTable.from_records([shard])
+    )
     (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits={"train": split}).dumps())
     return mmload.open(path)["train"]
 

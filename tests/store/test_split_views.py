@@ -58,22 +58,22 @@ def test_the_rows_are_torchs_in_its_order(dataset: Dataset, name: str, tier: str
         assert all(torch.equal(image, row.images) for image, row in zip(images, expected, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:shuffle=.block. over")  # the tiny dataset is sorted by class
-@pytest.mark.parametrize("shuffle", [True, "block"])
+@pytest.mark.filterwarnings("ignore:order=.block. over")  # the tiny dataset is sorted by class
+@pytest.mark.parametrize("order", ["shuffled", "block"])
 @pytest.mark.parametrize("name", NESTED)
-def test_ranks_share_an_epoch_and_a_state_goes_on(dataset: Dataset, name: str, shuffle: bool | str) -> None:
+def test_ranks_share_an_epoch_and_a_state_goes_on(dataset: Dataset, name: str, order: str) -> None:
     nested = NESTED[name](dataset["train"])
-    whole = Loader(nested, batch_size=3, shuffle=shuffle, collate=crop_collate())
+    whole = Loader(nested, batch_size=3, order=order, collate=crop_collate())
     batches = list(whole)
     ids = [row for batch in batches for row in batch.ids.tolist()]
     dealt = [
-        r for rank in range(2) for b in Loader(nested, shuffle=shuffle, rank=rank, world_size=2) for r in b.ids.tolist()
+        r for rank in range(2) for b in Loader(nested, order=order, rank=rank, world_size=2) for r in b.ids.tolist()
     ]
     assert sorted(dealt) == sorted(ids) == sorted(r for b in Loader(nested) for r in b.ids.tolist())
     if len(batches) > 1:
-        first = Loader(nested, batch_size=3, shuffle=shuffle)
+        first = Loader(nested, batch_size=3, order=order)
         next(iter(first))
-        resumed = Loader(nested, batch_size=3, shuffle=shuffle, collate=crop_collate())
+        resumed = Loader(nested, batch_size=3, order=order, collate=crop_collate())
         resumed.load_state_dict(first.state_dict())
         assert all(torch.equal(a.images, b.images) for a, b in zip(resumed, batches[1:], strict=True))
 
@@ -120,7 +120,7 @@ def test_what_is_no_split_is_refused(dataset: Dataset) -> None:
     for other in (5, [1, 2], Doing(dataset["train"], [0]), ConcatDataset([[1], [2]]), Subset([1, 2], [0])):  # type: ignore[list-item]
         with pytest.raises(TypeError, match="a Loader reads a path, a Dataset, a Split, or"):
             Loader(other)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="split= says 'val'"):
+    with pytest.raises(UsageError, match="split='val', but the split is chosen already"):
         Loader(dataset["train"].subset([1]), split="val")
     with pytest.raises(IndexError, match="row 18 of the subset's dataset"):
         Loader(Subset(dataset["train"], [18]))

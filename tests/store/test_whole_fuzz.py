@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from building import resealed
+from building import reseal_file
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_datasets import SIZES, some_images, whole_dataset
@@ -45,11 +43,7 @@ def rows_of(path: Path) -> list[bytes | None]:
 
 def reseal(path: Path, shard: int, part: str) -> None:
     """Give a changed file the checksum and size of what is there, as a faulty writer would."""
-    body = json.loads((path / "dataset.json").read_text())
-    content = (path / f"train/{shard:06d}/images.{part}.memmap").read_bytes()
-    record = {"bytes": len(content), "crc32": f"{zlib.crc32(content):08x}"}
-    body["splits"]["train"]["shards"][shard]["files"][f"images.{part}"] = record
-    (path / "dataset.json").write_text(resealed(body))
+    reseal_file(path, "train", shard, f"images.{part}")
 
 
 @FUZZ
@@ -107,9 +101,9 @@ def test_files_of_any_length(built: Path, shard: int, part: str, size: int, junk
         reseal(built, shard, part)
         try:
             found = rows_of(built)
-        except MmloadError as error:  # the manifest contradicts itself
+        except MmloadError as error:  # the manifest contradicts itself, or gives another size
             assert part != "bytes" or len(content) < 3  # noqa: PT017
-            assert "is damaged" in str(error)  # noqa: PT017
+            assert "is damaged" in str(error) or "the manifest says" in str(error)  # noqa: PT017
         else:
             assert content == whole or None in found or part == "bytes"
     finally:

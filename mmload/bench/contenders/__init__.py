@@ -9,23 +9,22 @@ process. Never measures anything.
 from __future__ import annotations
 
 from mmload.bench.contenders.dali import dali_entries
-from mmload.bench.contenders.entry import Contender, Entry
+from mmload.bench.contenders.entry import Contender, ContenderEntry
 from mmload.bench.contenders.ffcv import ffcv_entries
 from mmload.bench.contenders.kornia import kornia_entries
-from mmload.bench.contenders.litdata import litdata_entries
 from mmload.bench.contenders.ours import own_entries
+from mmload.bench.contenders.sharded import litdata_entries, webdataset_entries
 from mmload.bench.contenders.source import check_source
 from mmload.bench.contenders.stock import stock_entries
 from mmload.bench.contenders.turboloader import turboloader_entries
 from mmload.bench.contenders.tutorial import tutorial_entries
-from mmload.bench.contenders.webdataset import webdataset_entries
 from mmload.bench.task import Task
 
-__all__ = ["Contender", "Entry", "entries"]
+__all__ = ["Contender", "ContenderEntry", "entries"]
 
 
-def entries(task: Task) -> list[Entry]:
-    """Every contender, in the order of the table; entries that cannot run here contain the reason.
+def entries(task: Task) -> list[ContenderEntry]:
+    """Returns every contender, in the order of the table; entries that cannot run here contain the reason.
 
     Raises:
         SourceError: if the task's source does not exist, or is not what the store was built from.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mmload.bench.contenders.entry import Entry, not_installed, one_view, without
+from mmload.bench.contenders.entry import ContenderEntry, not_installed, one_view, without
 from mmload.bench.contenders.source import no_source, recipe_specs, shrinks, source_dataset
 from mmload.bench.task import Task
 from mmload.errors import UsageError, counted
@@ -33,7 +33,7 @@ class Dali:
         self._epoch = 0
 
     def _made(self, epoch: int) -> Any:
-        """A new pipeline that starts at the beginning of an epoch."""
+        """Returns a new pipeline that starts at the beginning of an epoch."""
         from nvidia.dali import pipeline_def
         from nvidia.dali.plugin.base_iterator import LastBatchPolicy
         from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -54,7 +54,6 @@ class Dali:
         )
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`~mmload.bench.contenders.entry.Contender`."""
         if not self._finished:  # DALI cannot restart in the middle of an epoch
             self._batches = self._made(self._epoch)
         self._epoch, self._finished = self._epoch + 1, False
@@ -64,15 +63,14 @@ class Dali:
         self._finished = True
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.entry.Contender`."""
         self._batches = None
 
 
-def dali_entries(task: Task) -> list[Entry]:
-    """The pipeline of the task's device."""
+def dali_entries(task: Task) -> list[ContenderEntry]:
+    """Returns the pipeline of the task's device."""
     advice = "pip install nvidia-dali-cuda130 (Linux; it works without a GPU as well)"
     return [
-        Entry(
+        ContenderEntry(
             name=f"NVIDIA DALI, {task.device.upper().replace('CUDA', 'GPU')}, {counted(task.threads, 'thread')}",
             group="peer",
             differs="; ".join(filter(None, [_DIFFERS, shrinks(task), without(task)])),
@@ -90,7 +88,7 @@ def _no_crops(task: Task) -> str:
 
 
 def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The task as DALI operators."""
+    """Returns the task as DALI operators."""
     from nvidia.dali import fn, types
 
     images, labels = inputs()
@@ -119,7 +117,7 @@ def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]
 
 
 def _random_window(task: Task) -> dict[str, Any]:
-    """A crop with uniformly distributed offsets: DALI takes offsets as fractions, and rounds."""
+    """Returns a crop with uniformly distributed offsets: DALI takes offsets as fractions, and rounds."""
     from nvidia.dali import fn
 
     window: dict[str, Any] = {"crop_h": task.crop, "crop_w": task.crop}
@@ -130,7 +128,7 @@ def _random_window(task: Task) -> dict[str, Any]:
 
 
 def _padded(images: Any, task: Task) -> Any:
-    """The images with zeros around them."""
+    """Returns the images with zeros around them."""
     from nvidia.dali import fn
 
     height, width = task.rows.fields["images"].shape[1:]
@@ -139,7 +137,7 @@ def _padded(images: Any, task: Task) -> Any:
 
 
 def _step(images: Any, spec: dict[str, Any]) -> Any:
-    """One of the recipe's transforms as a DALI operator."""
+    """Returns one of the recipe's transforms as a DALI operator."""
     from nvidia.dali import fn, types
 
     size: Any = spec.get("size")
@@ -154,7 +152,7 @@ def _step(images: Any, spec: dict[str, Any]) -> Any:
 
 
 def _files(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
-    """Files read and decoded by DALI, in a new order each epoch."""
+    """Returns a reader of files that DALI reads and decodes, in a new order each epoch."""
     from nvidia.dali import fn, types
 
     samples = list(source.samples) * task.repeats
@@ -174,7 +172,7 @@ def _files(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
 
 
 def _rows(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
-    """Rows that torchvision holds in memory, a batch at a time, in a new order each epoch."""
+    """Returns a reader of rows that torchvision holds in memory, a batch at a time, in a new order each epoch."""
     from nvidia.dali import fn
 
     pixels, targets = np.ascontiguousarray(source.data), np.array(source.targets, dtype=np.int32)[:, None]

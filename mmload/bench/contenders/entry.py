@@ -1,4 +1,4 @@
-"""The :class:`Contender` contract, and :class:`Entry`: the description of a contender before it runs.
+"""The :class:`Contender` contract, and :class:`ContenderEntry`: the description of a contender before it runs.
 
 Also contains the code that contenders share: copies to the device, and the conversion of a store to another format.
 """
@@ -31,7 +31,7 @@ class Contender(Protocol):
     """One way to load, created and used in its own process."""
 
     def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        """Images [B, C, H, W] and labels [B] of each batch, on the task's device, of one epoch in a new order.
+        """Yields images [B, C, H, W] and labels [B] of one epoch in a new order, on the task's device.
 
         If the task has several views, a tuple of them takes the images' place.
 
@@ -39,11 +39,11 @@ class Contender(Protocol):
         """
 
     def close(self) -> None:
-        """Stop its threads and processes."""
+        """Stops its threads and processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ContenderEntry:
     """One row of a bench's table. Picklable.
 
     Attributes:
@@ -81,19 +81,17 @@ class Batches:
         self._device = device
 
     def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        """See :class:`Contender`."""
         for images, labels in self._loader:
             views = [images] if isinstance(images, Tensor) else images
             moved = tuple(view.to(self._device, non_blocking=True) for view in views)
             yield moved if len(moved) > 1 else moved[0], labels.to(self._device, non_blocking=True)
 
     def close(self) -> None:
-        """See :class:`Contender`."""
         self._loader = ()
 
 
 def not_installed(module: str, advice: str) -> str:
-    """Why a package cannot be used, "" if it is installed; it is not imported."""
+    """Returns why a package cannot be used, "" if it is installed; it is not imported."""
     try:
         found = find_spec(module) is not None
     except ModuleNotFoundError:  # its parent package is not installed
@@ -102,45 +100,45 @@ def not_installed(module: str, advice: str) -> str:
 
 
 def no_recipe(task: Task) -> str:
-    """Why a peer whose steps are written here for plain crops cannot run, "" if it can."""
+    """Returns why a peer whose steps are written here for plain crops cannot run, "" if it can."""
     return "its steps are written here for --augment, not for a training recipe" if task.training_recipe else ""
 
 
 def one_view(task: Task) -> str:
-    """Why a peer that makes one batch of a row cannot run, "" if it can."""
+    """Returns why a peer that makes one batch of a row cannot run, "" if it can."""
     views = len(task.views)
     return f"it makes one view of an image, the training recipe {views}" if views > 1 else ""
 
 
 def without(task: Task) -> str:
-    """What a peer does less that crops, flips and normalizes only; "" if that is the task."""
+    """Returns which of the task's steps a peer lacks that crops, flips and normalizes only; "" if none."""
     return f"does less: no {task.left_out}" if task.left_out else ""
 
 
 def not_color(task: Task) -> str:
-    """Why a peer that stores color images only cannot store the rows, "" if it can."""
+    """Returns why a peer that stores color images only cannot store the rows, "" if it can."""
     channels = task.rows.fields["images"].shape[0]
     return "" if channels == 3 else f"it stores color images only, the rows have {counted(channels, 'channel')}"
 
 
 def one_size(task: Task) -> str:
-    """Why a peer that stores rows of one size cannot store whole photographs, "" if they have one."""
+    """Returns why a peer that stores rows of one size cannot store variable-size photographs, "" if it can."""
     return "whole photographs have a size each, and its rows have one" if task.whole else ""
 
 
 def all_cores(task: Task) -> str:
-    """How many threads a peer has that takes all cores, if that is not the task's number; else ""."""
+    """Returns how many threads a peer has that takes all cores, if that is not the task's number; else ""."""
     cores = available_cores()
     return "" if task.threads == cores else f"{counted(cores, 'thread')}, as many as cores"
 
 
 def unlabeled(task: Task) -> str:
-    """Why a peer that requires a class for each image cannot run, "" if it can."""
+    """Returns why a peer that requires a class for each image cannot run, "" if it can."""
     return "" if task.labeled else f"split {task.split!r} does not have one class for each image"
 
 
 def no_room(task: Task) -> str:
-    """Why the task's rows cannot be stored again in a peer's format, "" if they can."""
+    """Returns why the task's rows cannot be stored again in a peer's format, "" if they can."""
     need = round(task.pixel_bytes * task.epoch_images)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if need <= ROOM_SHARE * free:
@@ -152,7 +150,7 @@ def no_room(task: Task) -> str:
 
 
 def converted(task: Task, scratch: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """A folder that ``write`` filled from the task's split, now or in an earlier run over the same store.
+    """Returns a folder that ``write`` filled from the task's split, now or in an earlier run over the same store.
 
     Args:
         task: defines the split; the folder's name is derived from manifest, split and repeats, so it is unique per

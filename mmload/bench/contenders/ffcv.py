@@ -7,8 +7,10 @@ a contender is created: this takes seconds and needs OpenCV's libraries.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mmload.bench.contenders.entry import (
-    Entry,
+    ContenderEntry,
     converted,
     no_room,
     not_color,
@@ -32,6 +34,7 @@ QUALITY = 90
 """JPEG quality, FFCV's default."""
 _INSTALL = "needs a C++ compiler, libopencv-dev, libturbojpeg0-dev and pkg-config, then pip install ffcv"
 _FILE = "rows.beton"
+_TO_END = 1.0  # seconds: its thread looks every half second whether its epoch was cut short
 
 
 class Ffcv:
@@ -54,29 +57,32 @@ class Ffcv:
         )
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`~mmload.bench.contenders.entry.Contender`; a batch's memory is reused a few batches later."""
+        # A batch's memory is reused a few batches later.
         batches = iter(self._loader)
         try:
             for images, labels in batches:
                 yield images, labels.flatten()
         finally:
             batches.close()
-            batches.join()
+            batches.join(_TO_END)
+            while batches.is_alive():  # it waits without end for room in a full queue, for the end of its epoch
+                with suppress(Empty):
+                    batches.output_queue.get_nowait()
+                batches.join(_TO_END)
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.entry.Contender`."""
         self._loader = None
 
 
-def ffcv_entries(task: Task) -> list[Entry]:
-    """Raw pixels, and JPEGs of the stored rows; of whole photographs also its mode that chooses by their size."""
+def ffcv_entries(task: Task) -> list[ContenderEntry]:
+    """Returns entries of raw pixels and JPEGs; for variable-size photographs also of FFCV's "smart" mode."""
     missing = one_view(task) or not_installed("ffcv", _INSTALL) or unlabeled(task) or not_color(task) or no_room(task)
     missing = missing or _no_crop(task)
     ways = [("raw", "raw", ""), ("JPEG", "jpg", f"JPEGs of quality {QUALITY} of the rows")]
     if task.whole:
         ways.append(("smart", "smart", f"JPEGs of quality {QUALITY} of the rows above the mean of their bytes"))
     return [
-        Entry(
+        ContenderEntry(
             name=f"FFCV {name}, {counted(task.threads, 'thread')}",
             group="peer",
             differs="; ".join(filter(None, [loss, _crop_differs(task), without(task), "channels_last"])),
@@ -89,7 +95,7 @@ def ffcv_entries(task: Task) -> list[Entry]:
 
 
 def write_rows(task: Task, mode: str, folder: Path) -> None:
-    """Write the stored rows to FFCV's file, in the size that they have."""
+    """Writes the stored rows to FFCV's file, in the size that they have."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
@@ -151,7 +157,7 @@ def _moved(task: Task) -> list[Any]:
 
 
 def _decoder(task: Task) -> Any:
-    """FFCV's decoder that is most similar to the task's crop."""
+    """Returns FFCV's decoder that is most similar to the task's crop."""
     from ffcv.fields import rgb_image
 
     if task.augment == "none" or _translates(task):
@@ -163,7 +169,7 @@ def _decoder(task: Task) -> Any:
 
 
 def _translates(task: Task) -> bool:
-    """Whether FFCV's RandomTranslate is equivalent to the padded crop: only if the size stays the same."""
+    """Returns whether FFCV's RandomTranslate is equivalent to the padded crop: only if the size stays the same."""
     height, width = task.least_size
     return not task.whole and task.augment == "crop" and task.padding > 0 and task.crop == height == width
 

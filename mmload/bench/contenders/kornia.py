@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
-from mmload.bench.contenders.entry import Batches, Entry, all_cores, not_installed, one_size, unlabeled
+from mmload.bench.contenders.entry import Batches, ContenderEntry, all_cores, not_installed, one_size, unlabeled
 from mmload.bench.contenders.ours import pair_of, stored_batches
 from mmload.bench.task import Task
 from mmload.bench.training_recipes import collate_of_recipe, published_steps
@@ -59,7 +59,7 @@ class Kornia:
 
     @torch.no_grad()
     def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        """See :class:`~mmload.bench.contenders.entry.Contender`; mixed labels are [B, 3]: two classes and the share."""
+        # Mixed labels are [B, 3]: two classes and the share.
         for rows, labels in self._rows.epoch():
             floats = rows.float().div_(255)
             views = tuple(view(floats) for view in self._views)
@@ -71,12 +71,11 @@ class Kornia:
             yield images, shares.reshape(len(labels), 3)
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.entry.Contender`."""
         self._rows.close()
 
 
-def kornia_entries(task: Task) -> list[Entry]:
-    """The single kornia entry of a training recipe; none for plain crops."""
+def kornia_entries(task: Task) -> list[ContenderEntry]:
+    """Returns the single kornia entry of a training recipe; none for plain crops."""
     if not task.training_recipe:
         return []
     from mmload.augment.views import collates_of  # in the bench's process alone, as it imports numba
@@ -91,7 +90,7 @@ def kornia_entries(task: Task) -> list[Entry]:
         missing = f"kornia has no {error.args[0]} here"
     told = ["steps on floats", *(_differs(step) for step in [*sum(views, []), *mixes]), all_cores(task)]
     return [
-        Entry(
+        ContenderEntry(
             name="kornia, stored rows",
             group="peer",
             differs="; ".join(dict.fromkeys(filter(None, told))),
@@ -103,7 +102,7 @@ def kornia_entries(task: Task) -> list[Entry]:
 
 
 def named(step: nn.Module) -> Named:
-    """The step of kornia that is nearest to one of torchvision's.
+    """Returns the step of kornia that is nearest to one of torchvision's.
 
     Raises:
         KeyError: with the name of a step that none is near to.
@@ -116,7 +115,7 @@ def named(step: nn.Module) -> Named:
 
 
 def made(step: Named) -> nn.Module:
-    """The step itself."""
+    """Imports kornia and returns the step itself."""
     if step.name == "some":
         return Some([nn.Sequential(*map(made, step.inner))], **step.arguments)
     if step.name == "one of":
@@ -144,7 +143,7 @@ class Some(nn.Module):
         self._choices, self._p = nn.ModuleList(choices), p
 
     def forward(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> the same, changed."""
+        """Returns the images [B, C, H, W], changed."""
         drawn = torch.randint(len(self._choices), (len(images),)).masked_fill(torch.rand(len(images)) >= self._p, -1)
         result = images.clone()
         for number, choice in enumerate(self._choices):
@@ -155,7 +154,7 @@ class Some(nn.Module):
 
 
 def _alternatives(mix: Any) -> list[nn.Module]:
-    """The steps of which one mixes a batch."""
+    """Returns the steps of which one mixes a batch."""
     (only,) = mix.transforms
     return list(only.transforms) if isinstance(only, v2.RandomChoice) else [only]
 

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from mmload.batch import Batch
-from mmload.bench.contenders.entry import Batches, Entry
+from mmload.bench.contenders.entry import Batches, ContenderEntry
 from mmload.bench.task import Task
 from mmload.bench.training_recipes import collate_of_recipe
 from mmload.errors import counted
-from mmload.loader.tiers import free_memory
 from mmload.runtime.byte_sizes import bytes_text
+from mmload.runtime.cgroup import free_memory
+from mmload.runtime.memory_pool import can_share
 from mmload.store.dataset import Split
 
 if TYPE_CHECKING:
@@ -30,9 +31,16 @@ if TYPE_CHECKING:
 
 
 class Mmload:
-    """This package's loader, reading from one tier."""
+    """This package's loader, reading from one tier.
 
-    def __init__(self, task: Task, scratch: Path, *, tier: str) -> None:
+    Args:
+        task: the task.
+        scratch: unused.
+        tier: the Loader's tier.
+        options: further arguments of the Loader.
+    """
+
+    def __init__(self, task: Task, scratch: Path, *, tier: str, **options: Any) -> None:
         from mmload.loader import Loader
 
         self._loader = Loader(
@@ -45,16 +53,15 @@ class Mmload:
             device=task.device,
             tier=tier,
             threads=task.threads,
+            **options,
         )
 
     def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        """See :class:`~mmload.bench.contenders.entry.Contender`."""
         made: Batch | tuple[Batch, ...]
         for made in self._loader:
             yield pair_of(made)
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.entry.Contender`."""
         self._loader.close()
 
 
@@ -65,12 +72,13 @@ class MapStyle(Batches):
         super().__init__(stored_batches(task, partial(_collated, collate_of(task))), task.device)
 
 
-def own_entries(task: Task) -> list[Entry]:
-    """The loader for every tier that the device has, and the dataset under a DataLoader."""
+def own_entries(task: Task) -> list[ContenderEntry]:
+    """Returns the loader for every tier that the device has, the loader in a subprocess, and the DataLoader."""
     tiers = ("disk", "memory", "device") if task.device == "cuda" else ("disk", "memory")
+    threads = counted(task.threads, "thread")
     loaders = [
-        Entry(
-            name=f"mmload.Loader, {tier}, {counted(task.threads, 'thread')}",
+        ContenderEntry(
+            name=f"mmload.Loader, {tier}, {threads}",
             group="mmload",
             missing=_too_large(task) if tier == "memory" else "",
             ceiling="device" if tier == "device" else "",
@@ -78,14 +86,17 @@ def own_entries(task: Task) -> list[Entry]:
         )
         for tier in tiers
     ]
-    under = Entry(
+    if task.device == "cpu" and can_share():
+        in_subprocess = partial(Mmload, tier="disk", subprocess=True)
+        loaders.append(ContenderEntry(name=f"mmload.Loader, subprocess, {threads}", group="mmload", make=in_subprocess))
+    under = ContenderEntry(
         name="DataLoader + mmload dataset, 0 workers", group="mmload", need=2, missing=_no_batch(task), make=MapStyle
     )
     return [under, *loaders]
 
 
 def stored_batches(task: Task, collate: Callable[[Any], Any]) -> DataLoader[Any]:
-    """A DataLoader that shuffles the task's repeats of the stored rows, read a batch at a time.
+    """Returns a DataLoader that shuffles the task's repeats of the stored rows, read a batch at a time.
 
     Args:
         task: defines the rows.
@@ -100,7 +111,7 @@ def stored_batches(task: Task, collate: Callable[[Any], Any]) -> DataLoader[Any]
 
 
 def collate_of(task: Task) -> Collate | Views | None:
-    """The task's augmentation as mmload steps; None: the rows unchanged."""
+    """Returns the task's augmentation as mmload steps; None: the rows unchanged."""
     if task.training_recipe:
         return collate_of_recipe(task.training_recipe, task.crop, task.classes)
     if task.augment == "none":
@@ -114,24 +125,24 @@ def collate_of(task: Task) -> Collate | Views | None:
 
 
 def pair_of(made: Batch | tuple[Batch, ...]) -> tuple[Any, Tensor]:
-    """The images, of each view if there are several, and the labels."""
+    """Returns the images, of each view if there are several, and the labels."""
     if isinstance(made, tuple):
         return tuple(view.images for view in made), labels_of(made[0])
     return made.images, labels_of(made)
 
 
 def labels_of(batch: Batch) -> Tensor:
-    """The batch's labels; the row indices if the store has no labels."""
+    """Returns the batch's labels; the row indices if the store has no labels."""
     return batch.targets if batch.targets is not None else torch.as_tensor(batch.ids)
 
 
 def _no_batch(task: Task) -> str:
-    """Why a DataLoader cannot make a batch of rows, "" if it can."""
+    """Returns why a DataLoader cannot make a batch of rows, "" if it can."""
     return "whole photographs have a size each, and a batch has one; the Loader cuts them" if task.whole else ""
 
 
 def _too_large(task: Task) -> str:
-    """Why the rows cannot be held in memory, "" if they can."""
+    """Returns why the rows cannot be held in memory, "" if they can."""
     need, free = round(task.row_bytes * len(task.rows)), free_memory()
     return f"needs {bytes_text(need)} of memory, {bytes_text(free)} are free" if need > free else ""
 

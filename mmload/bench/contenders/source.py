@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 from mmload.bench.contenders.entry import unlabeled
 from mmload.bench.task import Task
 from mmload.errors import SourceError, counted
-from mmload.interop.shrink import Shrink
+from mmload.interop.shrink import ShortestMaxSize
 from mmload.runtime.regular_files import check_regular, open_regular, read_regular
 from mmload.sources.pickles import read_plain_pickle
 from mmload.store.manifest import SAMPLES_NAME
@@ -29,7 +29,7 @@ FROM_PHOTOGRAPHS = "crops the photographs before they are resized"
 
 
 def no_source(task: Task) -> str:
-    """Why torchvision cannot read the task's source, "" if it can."""
+    """Returns why torchvision cannot read the task's source, "" if it can."""
     recipe = task.recipe
     kind = recipe["source"]["kind"]
     if kind == "voc":
@@ -49,7 +49,7 @@ def no_source(task: Task) -> str:
 
 
 def check_source(task: Task) -> None:
-    """Compare a source that torchvision can read with the store, and check that its images are regular files.
+    """Compares the source with the store if torchvision can read it, and checks that its images are regular files.
 
     The contenders open images by name, which blocks on a FIFO, and never ends on a device.
 
@@ -63,7 +63,7 @@ def check_source(task: Task) -> None:
 
 
 def check_image(path: str | Path) -> None:
-    """Refuse an image that is not a regular file, before other loaders open it.
+    """Refuses an image that is not a regular file, before other loaders open it.
 
     Raises:
         SourceError: naming the file.
@@ -75,7 +75,7 @@ def check_image(path: str | Path) -> None:
 
 
 def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) -> Any:
-    """Torchvision's dataset of the source; item ``i`` is (image, class index) of row ``i``.
+    """Returns torchvision's dataset of the source; item ``i`` is (image, class index) of row ``i``.
 
     Args:
         task: a task for which :func:`no_source` returns "".
@@ -91,13 +91,13 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
 
 
 def sample_ids(task: Task) -> list[str]:
-    """The id of each row's sample in the source."""
+    """Returns the id of each row's sample in the source."""
     with open(task.dataset / task.split / SAMPLES_NAME, encoding="utf-8", opener=open_regular) as lines:
         return [json.loads(line)["id"] for line in lines]
 
 
 def recipe_specs(task: Task) -> list[dict[str, Any]]:
-    """The recipe's deterministic transforms; none before resized crops of whole photographs, which need none."""
+    """Returns the recipe's deterministic transforms; none before resized crops of variable-size photographs."""
     if task.whole and task.augment == "resized-crop":
         return []
     specs: list[dict[str, Any]] = task.recipe["transforms"]
@@ -105,17 +105,17 @@ def recipe_specs(task: Task) -> list[dict[str, Any]]:
 
 
 def shrinks(task: Task) -> str:
-    """How crops of the source's images deviate from those of the rows, "" if they do not."""
+    """Returns how crops of the source's images deviate from those of the rows, "" if they do not."""
     return FROM_PHOTOGRAPHS if task.whole and not recipe_specs(task) and task.recipe["transforms"] else ""
 
 
 def recipe_steps(task: Task) -> list[Any]:
-    """The recipe's deterministic transforms as torchvision v2's, for PIL images and for tensors."""
+    """Returns the recipe's deterministic transforms as torchvision v2's, for PIL images and for tensors."""
     made: list[Any] = []
     for spec in recipe_specs(task):
         arguments = {key: value for key, value in spec.items() if key != "step"}
         if spec["step"] == "Shrink":
-            made.append(Shrink(**arguments))
+            made.append(ShortestMaxSize(**arguments))
             continue
         if "interpolation" in arguments:
             arguments["interpolation"] = InterpolationMode(arguments["interpolation"])
@@ -126,7 +126,7 @@ def recipe_steps(task: Task) -> list[Any]:
 
 
 def random_steps(task: Task) -> list[Any]:
-    """The task's crop and flip as torchvision v2's; empty for augment "none"."""
+    """Returns the task's crop and flip as torchvision v2's; empty for augment "none"."""
     if task.augment == "none":
         return []
     crop = v2.RandomResizedCrop(task.crop) if task.augment == "resized-crop" else v2.RandomCrop(task.crop, task.padding)
@@ -134,14 +134,14 @@ def random_steps(task: Task) -> list[Any]:
 
 
 def float_steps(task: Task) -> list[Any]:
-    """uint8 tensors to the task's normalized floats as torchvision v2's; empty for augment "none"."""
+    """Returns torchvision's steps from uint8 tensors to the task's normalized floats; empty for augment "none"."""
     if task.augment == "none":
         return []
     return [v2.ToDtype(torch.float32, scale=True), v2.Normalize(task.mean, task.std)]
 
 
 def composed(steps: list[Any]) -> Any:
-    """The steps as one transform; the identity for no steps, which torchvision's ``Compose`` rejects."""
+    """Returns the steps as one transform; the identity for no steps, which torchvision's ``Compose`` rejects."""
     return v2.Compose(steps) if steps else v2.Identity()
 
 
@@ -175,11 +175,7 @@ def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any
 
 
 def _refuse_code(source: Path | None, official: Any) -> None:
-    """Scan the pickles that torchvision is going to load: they may contain only plain data and arrays.
-
-    Raises:
-        SourceError: if a pickle contains anything else.
-    """
+    """Raises SourceError if a pickle that torchvision is going to load has more than plain data and arrays."""
     folder = Path(source or ".") / official.base_folder
     names = [name for name, _ in (*official.train_list, *official.test_list)]
     for path in (folder / name for name in (*names, official.meta["filename"])):
@@ -192,7 +188,7 @@ def _refuse_code(source: Path | None, official: Any) -> None:
 
 
 def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> Any:
-    """An ImageFolder restricted to the stored samples, in the rows' order."""
+    """Returns an ImageFolder restricted to the stored samples, in the rows' order."""
     inner = root / task.split
     try:
         made = datasets.ImageFolder(str(inner if inner.is_dir() else root), transform, allow_empty=True)

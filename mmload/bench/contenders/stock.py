@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
 
-from mmload.bench.contenders.entry import Batches, Entry
+from mmload.bench.contenders.entry import Batches, ContenderEntry
 from mmload.bench.contenders.source import (
     composed,
     float_steps,
@@ -67,8 +67,8 @@ class Published(Batches):
         super().__init__(data_loader(task, dataset, workers, Collated(mix)), task.device)
 
 
-def stock_entries(task: Task) -> list[Entry]:
-    """Both variants, each with every number of workers."""
+def stock_entries(task: Task) -> list[ContenderEntry]:
+    """Returns both variants, each with every number of workers."""
     likely = min(
         task.workers, key=lambda workers: abs(workers - task.threads)
     )  # one worker per core is rarely much slower than the best number
@@ -76,7 +76,7 @@ def stock_entries(task: Task) -> list[Entry]:
     if task.training_recipe:
         ways = (("v2 on tensors", _published(task)),)
     return [
-        Entry(
+        ContenderEntry(
             name=f"DataLoader + {name}, {counted(workers, 'worker')}",
             group="stock",
             differs=_differs(task),
@@ -90,7 +90,7 @@ def stock_entries(task: Task) -> list[Entry]:
 
 
 def _published(task: Task) -> Any:
-    """The contender with torchvision's steps of the task's training recipe."""
+    """Returns the contender with torchvision's steps of the task's training recipe."""
     from mmload.augment.views import collates_of  # in the bench's process alone, as it imports numba
 
     collates = collates_of(collate_of_recipe(task.training_recipe, task.crop, task.classes))
@@ -99,7 +99,7 @@ def _published(task: Task) -> Any:
 
 
 def _differs(task: Task) -> str:
-    """How torchvision's steps deviate from the task."""
+    """Returns how torchvision's steps deviate from the task."""
     flips = "flips are random, not alternating" if task.training_recipe == "airbench" else ""
     return "; ".join(filter(None, [shrinks(task), flips]))
 
@@ -110,7 +110,7 @@ def data_loader(
     workers: int,
     collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    """A tuned DataLoader that shuffles the task's repeats of a dataset."""
+    """Returns a tuned DataLoader that shuffles the task's repeats of a dataset."""
     return DataLoader(
         ConcatDataset([dataset] * task.repeats),
         batch_size=task.batch_size,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mmload.bench.contenders.entry import (
-    Entry,
+    ContenderEntry,
     all_cores,
     converted,
     no_room,
@@ -55,11 +55,7 @@ class Labeled:
         self._epoch = 0
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`~mmload.bench.contenders.entry.Contender`.
-
-        Raises:
-            MmloadError: if it gives images of zeros in place of those that it cannot decode.
-        """
+        # turboloader gives zeros in place of images that it cannot decode; that is an MmloadError here.
         self._loader.set_epoch(self._epoch)
         self._epoch += 1
         with closing(iter(self._loader)) as batches:
@@ -70,12 +66,11 @@ class Labeled:
                 yield torch.from_numpy(images).to(self._device), labels.to(self._device)
 
     def close(self) -> None:
-        """See :class:`~mmload.bench.contenders.entry.Contender`."""
         self._loader.close()
 
 
 def raw_rows(task: Task, scratch: Path) -> Labeled:
-    """Its loader of raw rows, with its file in the page cache."""
+    """Returns TurboLoader's loader of raw rows, with its file in the page cache."""
     from turboloader.tbl import TblRawImageLoader
 
     folder = converted(task, scratch, f"turboloader-{task.padding}", partial(write_rows, task))
@@ -99,13 +94,13 @@ def raw_rows(task: Task, scratch: Path) -> Labeled:
 
 
 def tar_of_jpegs(task: Task, scratch: Path) -> Labeled:
-    """Its loader of a tar of the photographs, which decodes what it crops."""
+    """Returns TurboLoader's loader of a tar of the photographs, which decodes what it crops."""
     folder = converted(task, scratch, "turboloader-tar", partial(write_tar, task))
     return _from_tar(task, folder, source_dataset(task).targets)
 
 
 def tar_of_rows(task: Task, scratch: Path) -> Labeled:
-    """The same loader of a tar of the stored JPEGs."""
+    """Returns TurboLoader's loader of a tar of the stored JPEGs."""
     folder = converted(task, scratch, "turboloader-rows", partial(write_tar_of_rows, task))
     return _from_tar(task, folder, task.targets)
 
@@ -129,8 +124,8 @@ def _from_tar(task: Task, folder: Path, targets: Sequence[int]) -> Labeled:
     return Labeled(loader, [*targets] * task.repeats, task.device)
 
 
-def turboloader_entries(task: Task) -> list[Entry]:
-    """Its raw file and its tar, of whole photographs that are JPEGs also one of the rows."""
+def turboloader_entries(task: Task) -> list[ContenderEntry]:
+    """Returns entries of its raw file and its tar; of variable-size JPEGs also of a tar of the rows."""
     less, absent = [all_cores(task), without(task)], one_view(task) or not_installed("turboloader", _INSTALL)
     not_raw = one_size(task) or _no_floats(task) or not_color(task) or unlabeled(task)
     ways = [
@@ -141,7 +136,7 @@ def turboloader_entries(task: Task) -> list[Entry]:
         not_rows = _no_other_crop(task) or not_color(task) or unlabeled(task)
         ways.append(("tar of the stored JPEGs", tar_of_rows, _tar_differs(task, of_rows=True), not_rows))
     return [
-        Entry(
+        ContenderEntry(
             name=f"TurboLoader, {name}",
             group="peer",
             differs="; ".join(filter(None, [differs, *less])),
@@ -154,7 +149,7 @@ def turboloader_entries(task: Task) -> list[Entry]:
 
 
 def write_rows(task: Task, folder: Path) -> None:
-    """Write the task's repeats of the stored rows, with the zeros around them that padding asks for."""
+    """Writes the task's repeats of the stored rows, with the zeros around them that padding asks for."""
     import turboloader
 
     rows, around = task.rows, task.padding
@@ -168,7 +163,7 @@ def write_rows(task: Task, folder: Path) -> None:
 
 
 def write_tar(task: Task, folder: Path) -> None:
-    """Write the task's repeats of the source's files, in the rows' order."""
+    """Writes the task's repeats of the source's files, in the rows' order."""
     samples = list(source_dataset(task).samples) * task.repeats
     with tarfile.open(folder / _TAR, "w", dereference=True) as tar:
         for number, (path, _) in enumerate(samples):
@@ -176,8 +171,8 @@ def write_tar(task: Task, folder: Path) -> None:
 
 
 def write_tar_of_rows(task: Task, folder: Path) -> None:
-    """Write the task's repeats of the stored JPEGs."""
-    reader = task.rows.reader.sized("images")
+    """Writes the task's repeats of the stored JPEGs."""
+    reader = task.rows.reader.field("images")
     with tarfile.open(folder / _TAR, "w") as tar:
         for number in range(task.epoch_images):
             data = reader.encoded(number % len(task.rows)).tobytes()
@@ -191,7 +186,7 @@ def _no_floats(task: Task) -> str:
 
 
 def _no_tar(task: Task) -> str:
-    """Why its tar cannot take the place of the task's source, "" if it can."""
+    """Returns why TurboLoader's tar cannot take the place of the task's source, "" if it can."""
     cifar = task.recipe["source"]["kind"] != "imagefolder"
     rows = "it reads tars of JPEGs, the source has rows of pixels" if cifar else ""
     return _no_other_crop(task) or no_source(task) or rows
@@ -208,7 +203,7 @@ def _resize_differs(task: Task) -> str:
 
 
 def _tar_differs(task: Task, *, of_rows: bool) -> str:
-    """What its crops from a tar are."""
+    """Returns how TurboLoader's crops from a tar deviate from the task."""
     kind = "" if task.interpolation == "bilinear" else f"bilinear, not {task.interpolation}"
     scale = "" if task.scale == _SCALE else f"of 0.08 to 1 of the area, not {task.scale[0]:g} to {task.scale[1]:g}"
     fraction = "decoded at a fraction of their size"

@@ -16,7 +16,7 @@ from tensordict import MemoryMappedTensor, tensorclass
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from mmload.bench.contenders.entry import Batches, Entry, converted, no_recipe, no_room, one_size, unlabeled
+from mmload.bench.contenders.entry import Batches, ContenderEntry, converted, no_recipe, no_room, one_size, unlabeled
 from mmload.bench.task import Task
 
 _AT_ONCE = 256
@@ -39,11 +39,11 @@ class InvAffine(nn.Module):
         self.loc, self.scale = loc, scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """uint8 images to float images, before the crop."""
+        """Converts uint8 images to floats, before the crop."""
         return (x - self.loc) / self.scale
 
 
-class RandomCrop(nn.Module):
+class TutorialCrop(nn.Module):
     """A window for each image, gathered along the rows and then along the columns; the last offset is never drawn."""
 
     def __init__(self, size: int) -> None:
@@ -51,7 +51,7 @@ class RandomCrop(nn.Module):
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C, size, size]."""
+        """Crops [B, C, H, W] to [B, C, size, size]."""
         count, channels, height, width = x.shape
         span = torch.arange(self.size, device=x.device)
         rows = torch.randint(height - self.size, (count, 1), device=x.device) + span
@@ -60,16 +60,16 @@ class RandomCrop(nn.Module):
         return tall.gather(-1, columns[:, None, None, :].expand(count, channels, self.size, self.size))
 
 
-class RandomHFlip(nn.Module):
+class TutorialFlip(nn.Module):
     """Two masked copies, one of them flipped, and their sum."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W], about half of the images mirrored."""
+        """Mirrors about half of the images [B, C, H, W]."""
         flip = torch.zeros(len(x), 1, 1, 1, device=x.device, dtype=torch.bool).bernoulli_().expand_as(x)
         return x.masked_fill(flip, 0.0) + x.masked_fill(~flip, 0.0).flip(-1)
 
 
-class Collate(nn.Module):
+class TutorialCollate(nn.Module):
     """Pins and moves a batch on the training thread, then transforms its images."""
 
     def __init__(self, transform: nn.Module | None, device: str) -> None:
@@ -77,7 +77,7 @@ class Collate(nn.Module):
         self.transform, self.device = transform, torch.device(device)
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """An :class:`ImageNetData` -> (images, targets)."""
+        """Returns (images, targets) of an :class:`ImageNetData`."""
         out = (batch.pin_memory() if self.device.type == "cuda" else batch).to(self.device)
         if self.transform is not None:
             out.images = self.transform(out.images)
@@ -94,16 +94,16 @@ class Tutorial(Batches):
             _opened(task, folder),
             batch_size=task.batch_size,
             sampler=SubsetRandomSampler(rows),
-            collate_fn=Collate(_transform(task), task.device),
+            collate_fn=TutorialCollate(_transform(task), task.device),
         )
         super().__init__(loader, task.device)
 
 
-def tutorial_entries(task: Task) -> list[Entry]:
-    """The single tutorial entry."""
+def tutorial_entries(task: Task) -> list[ContenderEntry]:
+    """Returns the single tutorial entry."""
     differs = "shuffled (it does not)" if task.augment == "none" else _FAULTS
     return [
-        Entry(
+        ContenderEntry(
             name="tensordict tutorial",
             group="peer",
             differs=differs,
@@ -115,7 +115,7 @@ def tutorial_entries(task: Task) -> list[Entry]:
 
 
 def write_maps(task: Task, folder: Path) -> None:
-    """Write the stored rows as files to map. The tutorial sets no path, so its maps are in /dev/shm, at any size."""
+    """Writes the stored rows as files to map (the tutorial sets no path, so its maps are in /dev/shm, at any size)."""
     split = task.rows
     images, _ = _maps(task, folder, create=True)
     for rows in torch.arange(len(split)).split(_AT_ONCE):  # type: ignore[no-untyped-call]  # torch has none
@@ -123,7 +123,7 @@ def write_maps(task: Task, folder: Path) -> None:
 
 
 def _maps(task: Task, folder: Path, *, create: bool = False) -> tuple[Any, Any]:
-    """Images and targets as memory-mapped tensors in a folder; targets are written when the files are created."""
+    """Returns images and targets as memory-mapped tensors; writes the targets when the files are created."""
     shape = (len(task.rows), *task.rows.fields["images"].shape)
     images, targets = str(folder / "images.memmap"), str(folder / "targets.memmap")
     if create:
@@ -142,15 +142,15 @@ def _opened(task: Task, folder: Path) -> Any:
 
 
 def _transform(task: Task) -> nn.Module | None:
-    """The tutorial's three modules in its order: it converts whole images to floats before the crop."""
+    """Returns the tutorial's three modules in its order: it converts complete images to floats before the crop."""
     if task.augment == "none":
         return None
     loc, scale = (torch.tensor(values, device=task.device).view(-1, 1, 1) * 255 for values in (task.mean, task.std))
-    return nn.Sequential(InvAffine(loc, scale), RandomCrop(task.crop), RandomHFlip())
+    return nn.Sequential(InvAffine(loc, scale), TutorialCrop(task.crop), TutorialFlip())
 
 
 def _cannot(task: Task) -> str:
-    """Which parts of the task the tutorial's modules do not support, "" if they support it completely."""
+    """Returns which parts of the task the tutorial's modules do not support, "" if they support it completely."""
     if task.augment == "none":
         return ""
     if task.augment == "resized-crop":

@@ -1,0 +1,245 @@
+"""ScaleJitter and RandomShortestSize, named and set as in ``torchvision.transforms.v2``, and Letterbox.
+
+torchvision's images are variable-size after such a resize, and its detection recipes crop or pad them afterwards. A
+batch has one size, so here the resized image is placed on a canvas that has one size for all: it is cropped if it is
+larger, and ``fill`` is beside it if it is smaller. Boxes and masks follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmload.augment.arguments import LONGEST_SIDE, elements, flag, integer, pair, per_channel, refusal, span
+from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.resize import mode_of, resampling_to
+from mmload.augment.sizes import exactly, least, over, size_with_least
+from mmload.augment.step import Step
+from mmload.render.cached_tensors import constant
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Placement
+
+
+class PlacedStep(Step):
+    """What all that place images on a canvas share: the interpolation, and the canvas's fill."""
+
+    takes_sizes = True
+    is_drop_in = False  # torchvision's have no canvas
+
+    def __init__(self, interpolation: Any, antialias: bool | None, fill: Any, mask_fill: int) -> None:
+        super().__init__()
+        self.interpolation = mode_of(interpolation)
+        self.antialias = antialias is not None and flag("antialias", antialias)
+        self.fill = per_channel("fill", fill)
+        self.mask_fill = integer(
+            "mask_fill", mask_fill, least=0, greatest=255, expected="an integer from 0 to 255, of which 255 is void"
+        )
+
+    def fits(self, plan: Plan) -> bool:
+        # Only one resize fits into a pass, and it must come before flips, padding, and what changes the fill.
+        return plan.fits_placement(self.interpolation)
+
+    def placed(
+        self, plan: Plan, canvas: tuple[int, int], size: tuple[Tensor, Tensor], start: tuple[Tensor, Tensor] | None
+    ) -> Plan:
+        """Adds a resize to ``size`` (rows, cols) whose top left lies at ``start`` on the canvas."""
+        rows, cols = size
+        top, left = start or (torch.zeros_like(rows), torch.zeros_like(cols))
+        placement = Placement(rows=rows, cols=cols, top=top, left=left, fill=self.fill, mask_fill=self.mask_fill)
+        how = resampling_to(canvas, self.interpolation, self.antialias)
+        return plan.resized(None, replace(how, placement=placement, exact_masks=self.interpolation == "nearest-exact"))
+
+
+class ScaleJitter(PlacedStep):
+    """Resized by a random factor and placed on a canvas of ``target_size``: large scale jitter.
+
+    It is torchvision's ``ScaleJitter`` and the ``FixedSizeCrop`` of its detection recipe ``lsj``
+    (``references/detection/transforms.py`` of pytorch/vision at commit 0055d83): a larger image is cropped at a random
+    place, the same share of what exceeds it above as at the left, and a smaller one lies at the top left.
+
+    Args:
+        target_size: (height, width) of the canvas. At factor 1 the image is as large as fits, with torchvision's order:
+            its height into ``target_size[1]`` and its width into ``target_size[0]``.
+        scale_range: least and greatest factor, drawn uniformly.
+        interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
+        antialias: whether shrinking averages over all source pixels.
+        fill: of the canvas, in the images' values; one number or one per channel.
+        mask_fill: of a mask's canvas, 0 to 255: 255 is void.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) the least factor leaves no pixel.
+    """
+
+    def __init__(
+        self,
+        target_size: Sequence[int],
+        scale_range: Sequence[float] = (0.1, 2.0),
+        interpolation: Any = "bilinear",
+        antialias: bool | None = True,
+        fill: float | Sequence[float] = 0,
+        mask_fill: int = 255,
+    ) -> None:
+        super().__init__(interpolation, antialias, fill, mask_fill)
+        if len(elements(target_size) or ()) != 2:
+            raise refusal("target_size", target_size, "(height, width)")
+        try:
+            self.target_size = pair(target_size)
+        except ValueError as error:
+            raise refusal("target_size", target_size, f"two integers from 1 to {LONGEST_SIDE}") from error
+        self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3, bounds="from 0.001 to 1000")
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """Draws two numbers per sample: the factor, and the place of the crop."""
+        least, greatest = self.scale_range
+        height, width = plan.frame
+        fitting: Tensor | float
+        if isinstance(height, int) and isinstance(width, int):
+            fitting = min(self.target_size[1] / height, self.target_size[0] / width)
+            shorter: Tensor | float = min(height, width) * fitting * least
+        else:
+            height, width = exactly(height), exactly(width)
+            fitting = torch.minimum(over(self.target_size[1], height), over(self.target_size[0], width))
+            shorter = torch.minimum(height, width) * fitting * least
+        if (min(shorter.tolist(), default=1.0) if isinstance(shorter, Tensor) else shorter) < 1:
+            images = f"images of {size_with_least(shorter, *plan.frame)}"
+            raise ValueError(f"scale_range {self.scale_range} leaves no pixel of {images}: make it larger")
+        uniform = draws.uniform(2)
+        factor = fitting * (least + (greatest - least) * uniform[:, 0])
+        size = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
+        spare = ((side - most).clamp(min=0) for side, most in zip(size, self.target_size, strict=True))
+        top, left = (-whole_numbers(uniform[:, 1], one) for one in spare)
+        return self.placed(plan, self.target_size, size, (top, left))
+
+
+class RandomShortestSize(PlacedStep):
+    """Resized so that the shorter side is one of several lengths, keeping the aspect ratio.
+
+    All lie at the top left of a canvas that has room for the largest of them, as torchvision's detection models put
+    the images of a batch.
+
+    Args:
+        min_size: the shorter side: one length, or several to choose from.
+        max_size: the longer side is not made longer than this.
+        interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
+        antialias: whether shrinking averages over all source pixels.
+        fill: of the canvas, in the images' values; one number or one per channel.
+        mask_fill: of a mask's canvas, 0 to 255: 255 is void.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) ``max_size`` leaves no pixel of the shorter side.
+    """
+
+    def __init__(
+        self,
+        min_size: int | Sequence[int],
+        max_size: int | None = None,
+        interpolation: Any = "bilinear",
+        antialias: bool | None = True,
+        fill: float | Sequence[float] = 0,
+        mask_fill: int = 255,
+    ) -> None:
+        super().__init__(interpolation, antialias, fill, mask_fill)
+        several = elements(min_size)
+        sides = (min_size,) if several is None else several
+        expected = f"one integer or several from 1 to {LONGEST_SIDE}"
+        if not sides:
+            raise refusal("min_size", min_size, expected)
+        bounds: dict[str, Any] = {"least": 1, "greatest": LONGEST_SIDE}
+        self.min_size = tuple(integer("min_size", one, **bounds, expected=expected) for one in sides)
+        self.max_size = None if max_size is None else integer("max_size", max_size, **bounds)
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """Draws one of the sizes per sample."""
+        height, width = plan.frame
+        (chosen,) = draws.integers((0, len(self.min_size) - 1))
+        if isinstance(height, int) and isinstance(width, int):
+            canvas = self.canvas(height, width)
+        elif self.max_size is None:
+            raise ValueError(
+                "max_size is None and the images are variable-size: give it, as it is the size of the canvas"
+            )
+        else:
+            canvas = self.max_size, self.max_size
+        high, wide = exactly(height), exactly(width)
+        factor = constant(self.min_size, torch.float64, plan.device)[chosen] / torch.minimum(high, wide)
+        if self.max_size is not None:
+            factor = over(self.max_size, torch.maximum(high, wide)).minimum(factor)
+        rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
+        if plan.is_variable_size and min(least(rows), least(cols)) < 1:
+            size = size_with_least(torch.minimum(rows, cols), height, width)
+            raise ValueError(f"max_size {self.max_size} leaves no pixel of an image of {size}")
+        return self.placed(plan, canvas, (rows, cols), None)
+
+    def canvas(self, height: int, width: int) -> tuple[int, int]:
+        """Returns (height, width) with room for all sizes of images of height x width."""
+        rows, cols = zip(*(self._size(one, height, width) for one in self.min_size), strict=True)
+        return max(rows), max(cols)
+
+    def _size(self, shorter: int, height: int, width: int) -> tuple[int, int]:
+        """Returns (height, width) as torchvision computes them."""
+        factor = shorter / min(height, width)
+        if self.max_size is not None:
+            factor = min(factor, self.max_size / max(height, width))
+        rows, cols = int(height * factor), int(width * factor)
+        if min(rows, cols) < 1:
+            raise ValueError(f"max_size {self.max_size} leaves {rows} x {cols} pixels of images of {height} x {width}")
+        return rows, cols
+
+
+_GRAY = (114.0,)
+
+
+class Letterbox(PlacedStep):
+    """The whole image, as large as fits into ``size`` with its aspect kept, and ``fill`` around it.
+
+    Place and size are those of a build's ``Letterbox``: sides are rounded to the nearest pixel, and of an odd rest the
+    larger part is below and at the right. ``scaleup`` and ``center`` are those of ultralytics' ``LetterBox``.
+
+    Args:
+        size: (height, width) of the canvas, or one number for both.
+        fill: of the canvas, in the images' values; one number or one per channel.
+        interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
+        antialias: whether shrinking averages over all source pixels.
+        mask_fill: of a mask's canvas, 0 to 255: 255 is void.
+        scaleup: whether an image smaller than the canvas is enlarged; False: it keeps its size.
+        center: whether the image lies in the middle; False: at the top left.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) images are floats and ``fill`` is 114.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        fill: float | Sequence[float] = 114,
+        interpolation: Any = "bilinear",
+        antialias: bool | None = True,
+        mask_fill: int = 255,
+        scaleup: bool = True,
+        center: bool = True,
+    ) -> None:
+        super().__init__(interpolation, antialias, fill, mask_fill)
+        self.size = pair(size)
+        self.scaleup = flag("scaleup", scaleup)
+        self.center = flag("center", center)
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        """Computes one size and place for each size of images; nothing is drawn."""
+        if plan.peak == 1 and self.fill == _GRAY:
+            raise ValueError("fill is 114, a level of uint8 images, and these are floats: give a value of their range")
+        high, wide = (exactly(plan.per_sample(side)) for side in plan.frame)
+        share = torch.minimum(over(self.size[0], high), over(self.size[1], wide))
+        if not self.scaleup:
+            share = share.clamp(max=1)
+        rows, cols = (
+            (side * share).round().to(torch.int64).clamp(1, most)
+            for side, most in zip((high, wide), self.size, strict=True)
+        )
+        if not self.center:
+            return self.placed(plan, self.size, (rows, cols), None)
+        top, left = ((most - side) // 2 for most, side in zip(self.size, (rows, cols), strict=True))
+        return self.placed(plan, self.size, (rows, cols), (top, left))

@@ -1,0 +1,126 @@
+"""The plan and the time budget of a bench: which processes to start, and how long each turn may take.
+
+Takes entries and a clock, returns decisions. It never sleeps and starts no process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mmload.bench.contenders import ContenderEntry
+
+START_SHARE = 0.5
+"""Share of the budget for starting processes. A process imports torch for 3 to 8 s, and 16 once took 55 s of 60."""
+
+CLOSE_SHARE = 0.08
+"""Share of the budget that is reserved for ending the processes."""
+
+_LEAST_TURN = 1.0  # seconds: lower bound of a turn, or half its fair share of a budget that is smaller
+_TO_MAKE = 60.0  # seconds for creating the contenders that the verdict needs, however small the budget is
+_TO_MAKE_AT_LEAST = 10.0  # seconds for each of them
+_LEAST_PATIENCE = 5.0  # seconds: lower bound of a turn's patience, however little time is left
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementPlan:
+    """Number and length of each contender's turns.
+
+    Attributes:
+        epochs: measured turns of each contender, after one warm-up turn.
+        budget: total seconds, including starting and ending the processes; to stay within it, turns are cut short, and
+            rounds and contenders left out.
+        cold: evict all files before each measured epoch. The contender is created again for it while no other exists,
+            because memory-mapped pages cannot be evicted.
+        beside: measure each contender as often beside each of the :data:`~mmload.bench.train.NEIGHBORS`.
+        train: a model to train with each contender's batches, at least two steps; None: no training.
+            Contenders for which the budget does not allow two steps are not trained.
+        patience: seconds that a contender may overrun its time without a response before it is killed.
+    """
+
+    epochs: int = 3
+    budget: float = 300.0
+    cold: bool = False
+    beside: bool = False
+    train: str | None = None
+    patience: float = 30.0
+
+
+@dataclass(kw_only=True)
+class Budget:
+    """Time budget of a whole bench, in seconds: starting the processes, their turns, and ending them.
+
+    Attributes:
+        seconds: the total budget.
+        clock: returns the time in seconds.
+        began: the clock's time at which the budget began, such as the start of a command; None: now.
+    """
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    began: float | None = None
+    _start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._start = self.clock() if self.began is None else self.began
+
+    @property
+    def spent(self) -> float:
+        """Seconds elapsed since it began."""
+        return self.clock() - self._start
+
+    @property
+    def left(self) -> float:
+        """Seconds left for turns; negative if the budget is exceeded."""
+        return (1 - CLOSE_SHARE) * self.seconds - self.spent
+
+    def room_to_start(self, made: int, starting: int) -> bool:
+        """Returns whether one more process can be started within the share of the budget for starting.
+
+        Args:
+            made: processes that are ready; their start-up times are known.
+            starting: processes that were started and are not ready yet.
+        """
+        if not made:
+            return False
+        return self.spent * (made + starting + 1) / made <= START_SHARE * self.seconds
+
+    def to_make(self, needed: bool) -> float:
+        """Returns the time limit in seconds for creating a contender; a needed one always has a minute."""
+        if needed:
+            return max(_TO_MAKE, START_SHARE * self.seconds - self.spent)
+        return max(_TO_MAKE_AT_LEAST, START_SHARE * self.seconds - self.spent)
+
+    def least_turn(self, turns: int) -> float:
+        """Returns a lower bound of a turn in seconds, given the number of turns; a shorter one measures nothing."""
+        return min(_LEAST_TURN, self.seconds / 2 / max(1, turns))
+
+    def turn(self, turns: int, least: float, beyond: float = 0.0) -> float:
+        """Seconds of the next of ``turns`` turns: a fair share of the time left, less ``beyond``, their overrun."""
+        return max(least, self.left / turns - beyond)
+
+    def patience(self, seconds: float, needed: bool) -> float:
+        """Seconds by which a turn may overrun: at most ``seconds``, and at most what the budget allows."""
+        return seconds if needed else min(seconds, max(_LEAST_PATIENCE, self.left))
+
+
+def start_order(entries: Sequence[ContenderEntry]) -> list[int]:
+    """Indices of the entries that can run here; those that the verdict needs come first."""
+    there = [number for number, entry in enumerate(entries) if not entry.missing]
+    return sorted(there, key=lambda number: entries[number].need)
+
+
+def overrun(budget: Budget) -> str:
+    """Returns a note if the bench took longer than its budget, in whole seconds, else ""."""
+    if round(budget.spent) <= budget.seconds:
+        return ""
+    return (
+        f"it took {budget.spent:.0f} s and not the {budget.seconds:g} s of its time budget: what the verdict needs is "
+        "started and measured in any case"
+    )
+
+
+def no_room(seconds: float) -> str:
+    """Returns the reason why an entry was not started or not measured."""
+    return f"the time budget of {seconds:g} s has no room for it; raise --time-budget"

@@ -1,0 +1,368 @@
+"""Writes the files of a shard, seals them, and finds sealed shards again after a crash.
+
+It takes chunks of rows as tensors and writes shard folders as docs/format.md describes them, under a temporary name.
+To seal a shard is to flush it, rename it, and write a summary with its checksums beside it; only sealed shards count.
+It never decodes, never reads a source and does not know the dataset's destination (:mod:`mmload.builder.staging` does).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from operator import add
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mmload.builder.losses import first_names, total_losses
+from mmload.errors import BuildError, DamagedError
+from mmload.records import FieldSpec
+from mmload.runtime.durable_files import remove, sync, sync_folder, write_atomically
+from mmload.runtime.regular_files import read_regular
+from mmload.store.checksum import crc32
+from mmload.store.json_schema import convert_json
+from mmload.store.manifest import shard_name
+from mmload.store.shard_table import (
+    BYTES,
+    ENCODINGS,
+    META_NAME,
+    OFFSETS,
+    SIZES,
+    FileRecord,
+    ShardRecord,
+    files_of,
+    tensordict_meta,
+)
+from mmload.store.variable_rows import VariableRows
+
+_JSON = json.JSONEncoder(ensure_ascii=False)
+_FLUSH_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Neighboring rows, ready to be stored.
+
+    Attributes:
+        fields: name -> contiguous tensor [n, *row shape], or n variable-size rows.
+        samples: (sample id, (height, width) of the image in its file, or None) of each row.
+        skipped: (sample id, reason) of the samples left out.
+        sums: int64 [2, C], the sum and the sum of squares of each channel over the images' pixels, without the borders
+            that transforms added; None without uint8 images.
+        pixels: number of pixels per channel that are summed.
+        class_counts: class index -> rows.
+        losses: what was left out of these samples, by the names of :mod:`mmload.builder.losses`.
+        first: for some of these counts, the first samples.
+    """
+
+    fields: Mapping[str, Tensor | VariableRows]
+    samples: Sequence[tuple[str, tuple[int, int] | None]]
+    skipped: Sequence[tuple[str, str]] = ()
+    sums: Tensor | None = None
+    pixels: int = 0
+    class_counts: Mapping[int, int] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
+    first: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Counts and checksums that a build records for a sealed shard.
+
+    Attributes:
+        record: its rows and files.
+        sums: per channel, the sum of the images' pixels, without borders; exact. Empty without uint8 images.
+        squares: per channel, the sum of their squares; exact.
+        pixels: number of pixels per channel that are summed.
+        class_counts: class index -> rows.
+        skipped: number of samples that were left out.
+        losses: what was left out of the rows, by the names of :mod:`mmload.builder.losses`.
+        first: for some of these counts, the first samples.
+    """
+
+    record: ShardRecord = ShardRecord(rows=0, files={})
+    sums: list[int] = []
+    squares: list[int] = []
+    pixels: int = 0
+    class_counts: dict[int, int] = {}
+    skipped: int = 0
+    losses: dict[str, int] = {}
+    first: dict[str, list[str]] = {}
+
+    def add(self, chunk: Chunk) -> None:
+        """Adds a chunk's statistics."""
+        self.skipped += len(chunk.skipped)
+        if chunk.sums is not None and chunk.samples:
+            sums, squares = chunk.sums.tolist()
+            self.sums = [*map(add, self.sums, sums)] or sums
+            self.squares = [*map(add, self.squares, squares)] or squares
+            self.pixels += chunk.pixels
+        self.losses = total_losses([self.losses, chunk.losses])
+        self.first = first_names([*self.first.items(), *chunk.first.items()])
+        for target, count in chunk.class_counts.items():
+            self.class_counts[target] = self.class_counts.get(target, 0) + count
+
+    def dumps(self) -> str:
+        """Returns the summary as JSON text."""
+        return json.dumps(msgspec.to_builtins(self, str_keys=True))
+
+    @staticmethod
+    def loads(text: str, path: str) -> ShardSummary:
+        """Parses a summary as :meth:`dumps` writes it.
+
+        Raises:
+            DamagedError: if it is not a summary.
+        """
+        try:
+            return convert_json(json.loads(text), ShardSummary, path, advice="run the same again")
+        except (ValueError, RecursionError) as error:
+            raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
+
+
+@dataclass(frozen=True)
+class BuildPaths:
+    """Paths of an unfinished build: the dataset as it grows, and notes beside it. Picklable."""
+
+    folder: Path
+
+    @property
+    def dataset(self) -> Path:
+        """Folder that will become the dataset."""
+        return self.folder / "dataset"
+
+    def shard(self, split: str, index: int) -> Path:
+        """Returns the folder of a shard."""
+        return self.dataset / split / shard_name(index)
+
+    def summary_file(self, split: str, index: int) -> Path:
+        """Returns the file of a shard's summary."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.json"
+
+    def samples_file(self, split: str, index: int) -> Path:
+        """Returns the file with one JSON line per row of a shard."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.samples.jsonl"
+
+    def skipped_file(self, split: str, index: int) -> Path:
+        """Returns the file with one JSON line per sample that a shard left out."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
+
+    def make_folders(self, split: str) -> None:
+        """Creates a split's folders, but not the build's: that goes when another process commits, and must not return.
+
+        Raises:
+            OSError: if the build's folder is missing, or cannot be written.
+        """
+        for top in (self.dataset, self.folder / "notes"):
+            top.mkdir(exist_ok=True)
+            (top / split).mkdir(exist_ok=True)
+
+    def sealed(self, split: str, index: int) -> ShardSummary | None:
+        """Returns the summary of a sealed shard, if all its files exist and have their sizes; else None."""
+        path = self.summary_file(split, index)
+        try:
+            summary = ShardSummary.loads(read_regular(path).decode("utf-8"), str(path))
+            for name, file in summary.record.files.items():
+                if (self.shard(split, index) / f"{name}.memmap").stat().st_size != file.bytes:
+                    return None
+        except (OSError, ValueError, DamagedError):
+            return None
+        return summary
+
+
+class ShardWriter:
+    """Writes one shard's rows in order; the shard gets its name only in :meth:`seal`.
+
+    Args:
+        paths: the build's paths.
+        split: the split's name.
+        index: the shard's number in it.
+        fields: dtype and row shape of each field.
+        rows: the most rows that will be written; disk space for them is reserved first.
+
+    Raises:
+        BuildError: if the disk has no room.
+    """
+
+    def __init__(self, paths: BuildPaths, split: str, index: int, fields: Mapping[str, FieldSpec], rows: int) -> None:
+        self._final = paths.shard(split, index)
+        self._partial = self._final.with_suffix(".partial")
+        self._summary_file = paths.summary_file(split, index)
+        self._fields = fields
+        self._summary = ShardSummary()
+        self._behind = ThreadPoolExecutor(1, "mmload-flush")
+        self._flush: Future[None] | None = None
+        self._unflushed = 0
+        self._files: dict[str, BinaryIO] = {}
+        files = files_of(fields)
+        self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
+        try:
+            paths.make_folders(split)
+            self._clear()
+            for name, file in files.items():
+                self._files[name] = self._open(self._partial / f"{name}.memmap")
+                _reserve(self._files[name], file.bytes(rows) or 0)
+                self._append(name, memoryview(bytes(file.more * file.spec.row_bytes)))  # offsets begin with 0
+            self._samples = self._open(paths.samples_file(split, index))
+            self._skipped = self._open(paths.skipped_file(split, index))
+        except OSError as error:
+            self.abandon()
+            need = sum(file.bytes(rows) or 0 for file in files.values())
+            raise BuildError(
+                f"no room for {need:,} bytes at {self._partial} ({error.strerror}); free some, or build elsewhere"
+            ) from error
+
+    def write(self, chunk: Chunk) -> None:
+        """Appends rows.
+
+        Raises:
+            BuildError: if the disk refuses the write.
+        """
+        try:
+            for name, rows in chunk.fields.items():
+                if isinstance(rows, VariableRows):
+                    parts = variable_parts(name, rows, self._sizes[f"{name}.{BYTES}"])
+                    blocks = {file: _memory(array) for file, array in parts.items() if file in self._files}
+                else:
+                    blocks = {name: bytes_of(rows)}
+                for file, block in blocks.items():
+                    self._append(file, block)
+            self._samples.write(samples_lines(chunk))
+            self._skipped.write(skipped_lines(chunk.skipped))
+            self._flush_behind()
+        except OSError as error:
+            raise _write_failed(self._partial, error) from error
+        self._summary.add(chunk)
+        total = self._summary.record.rows + len(chunk.samples)
+        self._summary.record = ShardRecord(rows=total, files={})
+
+    def _append(self, name: str, block: memoryview) -> None:
+        self._crcs[name] = crc32(block, self._crcs[name])
+        self._files[name].write(block)
+        self._sizes[name] += len(block)
+        self._unflushed += len(block)
+
+    def _flush_behind(self) -> None:
+        """Flushes in a background thread, so that :meth:`seal` has little to wait for."""
+        if self._flush is not None and self._flush.done():
+            self._flush.result()
+            self._flush = None
+        if self._flush is None and self._unflushed >= _FLUSH_BYTES:
+            self._unflushed = 0
+            for file in self._files.values():
+                file.flush()
+            self._flush = self._behind.submit(_sync_data, [file.fileno() for file in self._files.values()])
+
+    def abandon(self) -> None:
+        """Closes the files without sealing."""
+        self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
+        for name in ("_samples", "_skipped"):
+            if name in self.__dict__:
+                _close_quietly(self.__dict__[name])
+        for file in self._files.values():
+            _close_quietly(file)
+
+    def seal(self) -> ShardSummary:
+        """Finishes the shard: truncates its files, flushes them to disk, renames it, and writes the summary.
+
+        Raises:
+            BuildError: if the disk refuses.
+        """
+        rows = self._summary.record.rows
+        files = {}
+        try:
+            if self._flush is not None:
+                self._flush.result()  # the system reports an error only once
+            for name, file in self._files.items():
+                file.flush()
+                file.truncate(self._sizes[name])
+                sync(file)
+                files[name] = FileRecord(bytes=self._sizes[name], crc32=f"{self._crcs[name]:08x}")
+            for lines in (self._samples, self._skipped):
+                sync(lines)
+            self.abandon()
+            self._summary.record = ShardRecord(rows=rows, files=files)
+            write_atomically(self._partial / META_NAME, tensordict_meta(self._fields, self._summary.record))
+            self._partial.rename(self._final)
+            sync_folder(self._final.parent)
+            write_atomically(self._summary_file, self._summary.dumps())
+        except OSError as error:
+            self.abandon()
+            raise _write_failed(self._final, error) from error
+        return self._summary
+
+    def _clear(self) -> None:
+        """Removes what an earlier try left: its summary first, so that no summary ever describes other files."""
+        for path in (self._summary_file, self._partial, self._final):
+            remove(path)
+        self._partial.mkdir()
+
+    @staticmethod
+    def _open(path: Path) -> BinaryIO:
+        return open(path, "wb", buffering=1 << 16)
+
+
+def samples_lines(chunk: Chunk) -> bytes:
+    """Returns the lines of ``samples.jsonl`` for a chunk."""
+    return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
+
+
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
+    """Returns the lines of ``skipped.jsonl``."""
+    return json_lines({"id": name, "reason": reason} for name, reason in skipped)
+
+
+def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
+    """Returns one JSON object per line; bytes of a file name that are not UTF-8 become JSON escapes of surrogates."""
+    text = "".join(_JSON.encode(item) + "\n" for item in items)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def variable_parts(name: str, rows: VariableRows, before: int) -> dict[str, npt.NDArray[Any]]:
+    """Returns what variable-size rows append to the files of a field, after ``before`` bytes of earlier rows."""
+    parts: dict[str, npt.NDArray[Any]] = {
+        BYTES: rows.bytes,
+        OFFSETS: rows.offsets[1:] + before,
+        SIZES: rows.sizes,
+        ENCODINGS: rows.encodings,
+    }
+    return {f"{name}.{part}": array for part, array in parts.items()}
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _memory(array: npt.NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _write_failed(path: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"cannot write to {path} ({error.strerror}); what is sealed is kept: make room, then run the same again"
+    )
+
+
+def _close_quietly(file: BinaryIO) -> None:
+    """Closes a file; the write that failed has reported the full disk, and the file will be removed."""
+    try:
+        file.close()
+    except OSError:
+        file.close()
+
+
+def _sync_data(files: Sequence[int]) -> None:
+    for file in files:
+        os.fsync(file)
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    if size and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)

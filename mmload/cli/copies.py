@@ -1,0 +1,109 @@
+"""The ``mmload push`` and ``mmload pull`` commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmload.cli import options
+from mmload.cli.interrupt import interruptible
+from mmload.cli.terminal import progress_bar, show, warn
+from mmload.errors import UsageError, counted
+
+if TYPE_CHECKING:
+    from mmload.remote.copies import Copied
+
+Parallel = Annotated[int, typer.Option(help="Requests at once.")]
+_ADVICE = "run the same again to go on"
+
+
+def push(
+    dataset: options.Dataset,
+    url: Annotated[str, typer.Argument(help="Where to, such as s3://BUCKET/NAME; also gs://, az://, file://.")],
+    parallel: Parallel = 16,
+) -> None:
+    """Copy a dataset to object storage: what is missing there, its manifest last."""
+    from mmload.remote.copies import push as run
+
+    with interruptible(_ADVICE), progress_bar("push", "B") as progress:
+        copied = run(dataset, url, parallel=parallel, progress=progress)
+    show(f"{url}: {_copied_text(copied)}")
+
+
+def pull(
+    url: Annotated[str, typer.Argument(help="Of a dataset that was pushed.")],
+    out: Annotated[Path, typer.Argument(help="The folder to make.")],
+    parallel: Parallel = 16,
+) -> None:
+    """Copy a dataset from object storage: what is missing here, checked against the manifest."""
+    from mmload.remote.copies import pull as run
+
+    with interruptible(_ADVICE), progress_bar("pull", "B") as progress:
+        copied = run(url, out, parallel=parallel, progress=progress)
+    show(f"{out}: {_copied_text(copied)}")
+
+
+def _copied_text(copied: Copied) -> str:
+    from mmload.runtime.byte_sizes import bytes_text
+
+    present = f"; {counted(copied.present, 'file')} were there already" if copied.present else ""
+    return f"{counted(copied.files, 'file')} copied, {bytes_text(copied.bytes)}{present}"
+
+
+if TYPE_CHECKING:
+    from mmload.store.dataset import Dataset
+
+FORMATS = ("imagefolder", "voc", "huggingface", "fiftyone")
+
+
+def export(
+    dataset: options.Dataset,
+    out: Annotated[Path, typer.Argument(help="The folder to make.")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="imagefolder (one class a row), voc (boxes, masks), huggingface or fiftyone; by default as fits."
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
+    of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Of each split at most so many rows.")] = None,
+    name: Annotated[str | None, typer.Option(help="fiftyone: the dataset's name there; OUT's by default.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Encoding threads; the cores available by default.")] = None,
+) -> None:
+    """Write a dataset as other programs read it: PNGs by class, VOC, Hugging Face datasets, FiftyOne."""
+    if to is not None and to not in FORMATS:
+        raise UsageError(f"--to is {to!r}; use one of {', '.join(FORMATS)}")
+    if name is not None and to != "fiftyone":
+        raise UsageError("--name is for --to fiftyone")
+    from mmload.store.dataset import open as open_dataset
+
+    opened = open_dataset(dataset)
+    to = to or _usual(opened)
+    from mmload import export as exports
+
+    write = {
+        "imagefolder": exports.to_imagefolder,
+        "voc": exports.to_voc,
+        "huggingface": exports.save_huggingface,
+        "fiftyone": exports.to_fiftyone,
+    }[to]
+    more = {} if name is None else {"name": name}
+    choice = exports.Choice(split=split, of_class=of_class, limit=limit)
+    with interruptible("nothing was exported"), progress_bar("export", "img") as progress:
+        made = write(opened, out, choice, threads=threads, progress=progress, **more)
+    show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
+    warn(list(made.notes))
+    for line in made.next:
+        show(f"  {line}")
+
+
+def _usual(dataset: Dataset) -> str:
+    """Returns the format of files that suits the rows."""
+    split = next(iter(dataset.values()))
+    targets = split.fields.get("targets")
+    if {"boxes", "masks"} & set(split.fields) or (targets is not None and targets.shape != ()):
+        return "voc"
+    return "imagefolder"

@@ -1,0 +1,190 @@
+"""The ``mmload preview`` command."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import webbrowser
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmload.cli import options
+from mmload.cli.interrupt import interruptible
+from mmload.cli.terminal import check_target, progress_bar, show, write_result
+from mmload.errors import UsageError, counted
+from mmload.remote.urls import is_url
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from PIL import Image
+
+    from mmload.augment import Views
+    from mmload.augment.collate import Collate
+    from mmload.store.dataset import Split
+
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+
+def preview(
+    dataset: options.DatasetOrUrl,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.png", help="The picture.")] = Path("preview.png"),
+    split: Annotated[str | None, typer.Option(help="Which split; the first by default.")] = None,
+    of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None,
+    rows: Annotated[str | None, typer.Option(metavar="0,7,12", help="These rows; drawn from all by default.")] = None,
+    grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="How many pictures.")] = "6x8",
+    seed: Annotated[int, typer.Option(help="Which rows are drawn, and what random draws are made of.")] = 0,
+    augment: options.Augment = None,
+    recipe: options.Recipe = None,
+) -> None:
+    """Draw a contact sheet: stored rows with boxes and masks, or what training sees of them."""
+    lines, columns = _grid(grid)
+    options.check_one(augment, recipe)
+    if rows is not None and of_class is not None:
+        raise UsageError("--rows and --class are both given; choose one")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
+    check_target("--out", out, None if is_url(dataset) else Path(dataset))
+    if out.suffix.lower() not in _FORMATS:
+        raise UsageError(f"--out is {out}; give a name that ends in {', '.join(_FORMATS)}")
+    from mmload.pictures.drawing import encoded
+
+    with options.dataset_at(dataset) as opened:
+        chosen = opened[split] if split is not None else next(iter(opened.values()))
+        collate = options.collate_of(augment, recipe, max(1, len(chosen.classes)))
+        picture = _picture(chosen, collate, _numbers(rows), of_class, lines, columns, seed)
+    write_result(out, encoded(picture, _FORMATS[out.suffix.lower()]))
+    show(f"{out}: {picture.width} x {picture.height} pixels")
+
+
+def _picture(
+    split: Split,
+    collate: Collate | Views | None,
+    rows: list[int] | None,
+    of_class: str | None,
+    lines: int,
+    columns: int,
+    seed: int,
+) -> Image.Image:
+    from mmload.pictures.contact_sheet import contact_sheet
+    from mmload.store.row_cells import cells_of_rows, first_rows
+
+    def drawn(count: int) -> npt.NDArray[np.int64] | list[int]:
+        return rows if rows is not None else first_rows(split, count, seed=seed, of_class=of_class)
+
+    try:
+        if collate is None:
+            title = f"{PurePath(split.folder.title).name}, {split.name}"
+            return contact_sheet(
+                cells_of_rows(split, drawn(lines * columns)), columns, title=title, classes=split.classes
+            )
+        from mmload.view.training import augmented_sheet
+
+        views = len(getattr(collate, "collates", [collate]))
+        return augmented_sheet(split, collate, drawn(lines), draws=max(1, (columns - 1) // views), seed=seed)
+    except IndexError as error:
+        raise UsageError(f"--rows: {error}") from error
+
+
+def _grid(text: str) -> tuple[int, int]:
+    from mmload.pictures.contact_sheet import MOST_CELLS
+
+    found = re.fullmatch(r"([0-9]{1,3})x([0-9]{1,3})", text)
+    if not found or not 1 <= int(found[1]) * int(found[2]) <= MOST_CELLS:
+        raise UsageError(f"--grid is {text!r}; give lines x columns, as in 6x8, of at most {MOST_CELLS:,} pictures")
+    return int(found[1]), int(found[2])
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", text):
+        raise UsageError(f"--rows is {text!r}; give numbers from 0, as in 0,7,12")
+    return [int(number) for number in text.split(",")]
+
+
+def report(
+    dataset: options.Dataset,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.html", help="The page.")] = Path("report.html"),
+    augment: options.Augment = None,
+    recipe: options.Recipe = None,
+) -> None:
+    """Write a page about a dataset: rows of all splits, stored and augmented, classes, sizes, copies, outliers."""
+    options.check_one(augment, recipe)
+    check_target("--out", out, dataset)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out is {out}; give a name that ends in .html")
+    from mmload.store.dataset import open as open_dataset
+    from mmload.view.facts import facts
+    from mmload.view.report import report as look
+    from mmload.view.report_page import page
+
+    opened = open_dataset(dataset)
+    classes = max((len(split.classes) for split in opened.values()), default=0)
+    training = options.training_of(augment, recipe, max(1, classes))
+    with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
+        found = look(opened, progress=progress)
+        text = page(opened, facts(opened.path, opened.manifest), found, training)
+    write_result(out, text)
+    copied = found.copied
+    show(
+        f"{out}: {counted(copied.count, 'picture')} in several rows, {copied.across:,} of them in two splits; "
+        f"{counted(len(found.outliers), 'outlier')}"
+    )
+
+
+if TYPE_CHECKING:
+    from mmload.augment import Views
+    from mmload.augment.collate import Collate
+
+
+def browse(
+    dataset: options.Dataset,
+    source: Annotated[
+        Path | None, typer.Option(help="What it was built from, to see the photographs.", callback=options.on_a_disk)
+    ] = None,
+    augment: options.Augment = None,
+    recipe: options.Recipe = None,
+    seed: Annotated[int, typer.Option(help="What random draws are made of.")] = 0,
+    marks: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where marks are written; DATASET.excluded.txt by default.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Of the page; any free one by default.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Show the address, and open no browser.")] = False,
+) -> None:
+    """Look at rows one by one in a page on this machine, and mark what is wrong, for build --exclude."""
+    options.check_one(augment, recipe)
+    if not 0 <= port < 65536:
+        raise UsageError(f"--port is {port}; use an integer from 0 to 65535")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
+    if source is not None and not source.exists():
+        raise UsageError(f"--source is {source}, and there is no such folder; give what the dataset was built from")
+    from mmload.view.browse_pages import Pages
+    from mmload.view.browse_server import Server
+
+    def collate_for(classes: int) -> Collate | Views | None:
+        return options.collate_of(augment, recipe, classes)
+
+    collate_for(1)  # what is wrong with the options is said at once
+    folder = Path(os.path.realpath(dataset))  # a link to itself stays, and is refused when it is opened
+    file = folder.with_name(f"{folder.name}.excluded.txt") if marks is None else marks
+    pages = Pages(
+        dataset, file, source=source, augmentation=recipe or augment or "", collate_for=collate_for, seed=seed
+    )
+    check_target("--marks", file, dataset, source)
+    with Server(pages, port) as server, interruptible(f"marks are in {file}"):
+        show(f"{dataset} is shown at {server.address}", f"marks go to {file}; Ctrl-C ends it")
+        sys.stdout.flush()
+        if not no_open and _has_screen():
+            threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
+        server.serve_forever()
+
+
+def _has_screen() -> bool:
+    """Returns whether a browser would open in a window, and not in this terminal."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,224 @@
+"""Samplers: a user's sampler as the order of a loader, and the order of a loader as a torch ``Sampler``."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from mmload.errors import counted
+from mmload.loader.order import Occurrences, Order, RowSelection
+from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
+
+
+class DrawnRows(Protocol):
+    """Order of one epoch, for one iterator."""
+
+    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
+        """Returns the rows at positions [start, stop) after ``offset``, int64; fewer where the epoch ends."""
+
+
+class CountedRows:
+    """Order of one epoch, which counts how often its rows come."""
+
+    def __init__(self, drawn: DrawnRows, rows: int) -> None:
+        self._drawn, self._rows = drawn, rows
+        self._occurrences, self._stop = Occurrences(rows), 0
+
+    def take(self, start: int, stop: int, offset: int = 0) -> RowSelection:
+        """Returns the rows at positions [start, stop) after ``offset``; cheap if they follow the last ones."""
+        if offset + start != self._stop:
+            self._occurrences = Occurrences(self._rows)
+            self._occurrences.add(self._drawn.take(0, offset + start))
+        rows = self._drawn.take(start, stop, offset)
+        self._stop = offset + start + len(rows)
+        return RowSelection(rows, self._occurrences.add(rows))
+
+
+class SamplerOrder:
+    """Rows in the order of a user's sampler.
+
+    As in a DataLoader, each rank has its own sampler: a DistributedSampler has already dealt its rows, and every rank
+    reads all rows of a list. Lists and arrays are read again for every epoch. Resuming in the middle of an epoch skips
+    the consumed rows, and is exact if the sampler is a function of its epoch.
+
+    A loader calls a sampler's ``set_epoch`` with each epoch's number until the user calls it: once its ``epoch``
+    differs from what a loader set last (0 before), no loader calls it again.
+
+    Args:
+        source: rows as :func:`~mmload.store.row_numbers.row_numbers` takes them, or what yields one at a time for each
+            ``iter``.
+        rows: number of rows.
+
+    Raises:
+        TypeError: if source is an iterator, which lasts one epoch only, or does not yield rows.
+        IndexError: if a row of a list or array is out of range, or a mask has another length.
+    """
+
+    rank, world_size = 0, 1
+
+    def __init__(self, source: Iterable[Any], rows: int) -> None:
+        if isinstance(source, Iterator):
+            raise TypeError(
+                f"sampler is a {type(source).__name__}, which can be read only once; give a list or a torch Sampler"
+            )
+        if not isinstance(source, Iterable):
+            raise TypeError(f"sampler is {source!r}; give a list of rows or a torch Sampler")
+        self.rows = rows
+        self._source = source
+        self._user_sets_epoch = False
+        self._begun: Tensor | None = None
+        self._fixed()
+
+    @property
+    def identity(self) -> str:
+        """Kind of order in a loader's state."""
+        return "rows" if self._fixed() is not None else f"sampler {type(self._source).__name__}"
+
+    @property
+    def digest(self) -> int:
+        """Digest of listed rows, as they were when an epoch last began; for a sampler, its length."""
+        if self._begun is not None:
+            return rows_digest(self._begun)
+        fixed = self._fixed()
+        return len(self) if fixed is None else rows_digest(fixed)
+
+    def __len__(self) -> int:
+        """Returns the number of indices of an epoch; raises TypeError if the sampler does not know it."""
+        fixed = self._fixed()
+        return len(self._source if fixed is None else fixed)  # type: ignore[arg-type]  # a sampler says so itself
+
+    def remaining(self, offset: int = 0) -> int:
+        """Returns the indices that remain in an epoch after the first ``offset``."""
+        return max(0, len(self) - offset)
+
+    def most_remaining(self, offset: int = 0) -> int:
+        """Returns the same as :meth:`remaining`: other ranks are not known."""
+        return self.remaining(offset)
+
+    def consumed(self, stop: int, offset: int = 0) -> int:
+        """Returns the indices of this rank that are used."""
+        return offset + stop
+
+    def begin(self, epoch: int) -> CountedRows:
+        """Draws the sampler for an epoch. Several epochs may be in progress at once."""
+        return CountedRows(self._drawn(epoch), self.rows)
+
+    def _drawn(self, epoch: int) -> DrawnRows:
+        self._begun = self._fixed()
+        if self._begun is not None:
+            return _ListedRows(self._begun)
+        self._set_epoch(epoch)
+        length = len(self) if hasattr(self._source, "__len__") else None
+        drawn = _SampledRows(iter(self._source), self.rows, length)
+        drawn.take(0, 1)  # a generator __iter__ reads the sampler's epoch only at its first item
+        return drawn
+
+    def _fixed(self) -> Tensor | None:
+        """Returns all rows if the sampler lists them; else None."""
+        if isinstance(self._source, Tensor | np.ndarray | list | tuple | range):
+            return row_numbers(self._source, self.rows, "the sampler's dataset")
+        return None
+
+    def _set_epoch(self, epoch: int) -> None:
+        """Calls the sampler's ``set_epoch``, unless the user does."""
+        set_epoch = getattr(self._source, "set_epoch", None)
+        if set_epoch is None:
+            return
+        current = getattr(self._source, "epoch", None)
+        if current is not None and current != _EPOCHS_SET.get(self._source, 0):
+            self._user_sets_epoch = True
+        if not self._user_sets_epoch:
+            set_epoch(epoch)
+            _EPOCHS_SET[self._source] = epoch
+
+
+_EPOCHS_SET: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Sampler -> the epoch that a loader set last."""
+
+
+class _ListedRows:
+    """Rows from a list."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
+        return self._rows[offset + start : offset + stop]
+
+
+class _SampledRows:
+    """Rows of a sampler, read lazily. Not thread-safe."""
+
+    def __init__(self, items: Iterator[Any], rows: int, length: int | None) -> None:
+        self._items, self._rows, self._length = items, rows, length
+        self._yielded = array("q")
+
+    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
+        """Reads more rows from the sampler if needed.
+
+        Raises:
+            TypeError: if the sampler yields anything but integers.
+            ValueError: if it yields a row that does not exist, or fewer rows than its length.
+        """
+        wanted = offset + stop if self._length is None else min(offset + stop, self._length)
+        for item in islice(self._items, max(0, wanted - len(self._yielded))):
+            self._yielded.append(self._row(item))
+        if self._length is not None and len(self._yielded) < wanted:
+            raise ValueError(
+                f"sampler ends after {counted(len(self._yielded), 'row')}, its length is {self._length}; "
+                "let __len__ return how many rows it yields"
+            )
+        return torch.from_numpy(np.array(self._yielded[offset + start : offset + stop]))
+
+    def _row(self, item: object) -> int:
+        row = as_integer(item)
+        if row is None:
+            raise TypeError(
+                f"sampler yields {item!r}, expected one integer at a time; for a batch sampler, "
+                "give the sampler inside it"
+            )
+        if not -self._rows <= row < self._rows:
+            raise ValueError(f"sampler yields {row}, expected a row in [{-self._rows}, {self._rows - 1}]")
+        return row % self._rows
+
+
+class HasEpochs(Protocol):
+    """Loader whose next epoch can be set."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch."""
+
+
+class EpochSampler(Sampler[int]):
+    """Rows of a loader's next epoch on its rank, by their place in ``loader.dataset``."""
+
+    def __init__(self, order: Order, loader: HasEpochs) -> None:
+        self._order, self._loader = order, loader
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+        return self._loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the loader's next epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Returns the number of rows of a complete epoch on this rank."""
+        return self._order.remaining()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order.rows_for(self.epoch).tolist())

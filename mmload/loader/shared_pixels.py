@@ -1,0 +1,167 @@
+"""Pixels decoded from JPEGs, filled by whoever needs a row first, and shared by the processes of a machine.
+
+A shared copy is a segment of the rows and, after them, one byte per row: 1 when the row is there. The byte is set after
+the row. A process that is killed in between leaves 0, and the next one writes the row again. Two that miss the same row
+at once both write it, which does no harm, as they write equal bytes: only rows that were checked after reading are
+written, and the key of the segment contains the revision of the files that they were read from. So there is no lock
+that a killed process could leave, and no process waits for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Hashable, Sequence
+from importlib.metadata import version
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmload.errors import counted
+from mmload.loader.stored_rows import pixel_bytes
+from mmload.records import FieldSpec
+from mmload.render.image_lines import ImageLines
+from mmload.runtime import shared_segment
+from mmload.runtime.shared_segment import NotSharedError, Segment
+from mmload.store.field_rows import Numbers
+from mmload.store.row_reader import memory_of
+from mmload.store.split_views import AnySplit
+
+_MOST_SHOWN = 8  # numbers of processes in a text
+
+
+class SharedPixels:
+    """Pixels of a split's images in memory; empty until they are written. Thread-safe.
+
+    Attributes:
+        memory: uint8 [n], the pixels of all rows, one after another.
+        ends: int64 [N + 1], where the rows begin and end in it.
+        why_private: why no other process can read them; "" if all of this user's can.
+    """
+
+    def __init__(self, split: AnySplit) -> None:
+        lengths = _pixel_lengths(split)
+        self.ends: Numbers = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        self._segment: Segment | None = None
+        self.why_private = ""
+        size = int(self.ends[-1])
+        try:
+            self._segment = shared_segment.open_segment(_key_of(split), _segment_size(split))
+        except NotSharedError as error:
+            self.why_private = str(error)
+            self.memory = torch.empty(size, dtype=torch.uint8)  # untouched memory costs nothing
+            self._states = np.zeros(len(split), np.uint8)
+        else:
+            segment = np.frombuffer(self._segment.memory, np.uint8)
+            self.memory = torch.from_numpy(segment[:size])
+            self._states = segment[size : size + len(split)]
+
+    def absent(self, rows: Tensor) -> Tensor:
+        """Returns those of the rows, int64 [B], that are not in memory; the others may be read from :attr:`memory`."""
+        from mmload.loader.row_loops import absent_rows  # numba takes 0.3 s to import, and bench's process needs none
+
+        return torch.from_numpy(absent_rows(np.ascontiguousarray(rows.numpy()), self._states))
+
+    def write(self, rows: Numbers, lines: ImageLines) -> None:
+        """Writes the pixels of rows, int64 [B], that were read and checked, and of whose images all lines are there.
+
+        Raises:
+            MemoryError: if there is no memory left.
+        """
+        from mmload.loader.row_loops import mark_rows
+
+        memory, ends = memory_of(torch.from_numpy(lines.memory)), self.ends
+        places = zip(lines.places["start"].tolist(), ends[rows].tolist(), ends[rows + 1].tolist(), strict=True)
+        try:
+            for at, start, end in places:  # a call for each row that was decoded by one
+                if self._segment is None:
+                    memory_of(self.memory)[start:end] = memory[at : at + end - start]
+                else:
+                    self._segment.write(memory[at : at + end - start], start)
+        except OSError as error:
+            raise MemoryError(
+                f"there is no memory left for decoded pixels ({error.strerror}); use cache_pixels=False"
+            ) from error
+        mark_rows(rows, self._states)
+
+    @property
+    def unfilled_bytes(self) -> int:
+        """Bytes of a private copy that are not written yet and will still take free memory."""
+        return 0 if self._segment is not None else int(np.diff(self.ends)[self._states == 0].sum())
+
+    @property
+    def sharing(self) -> str:
+        """Sentence that says which processes share these rows now."""
+        if self._segment is None:
+            return f"not shared with other processes: {self.why_private}"
+        others = self._segment.others()
+        return f"shared with {processes_text(others)}" if others else "no other process reads this copy now"
+
+    def announce(self) -> None:
+        """Announces the copy to other processes; called in each process that uses it."""
+        if self._segment is not None:
+            self._segment.announce()
+
+
+_COPIES: WeakValueDictionary[Hashable, SharedPixels] = WeakValueDictionary()
+"""The copies of this process by ``split.key``; each is freed with the last tier that uses it."""
+
+
+def shared_pixels(split: AnySplit) -> SharedPixels:
+    """Returns the copy of a split's pixels that this process has, or a new one."""
+    copy = _COPIES.get(split.key)
+    if copy is None:
+        copy = _COPIES.setdefault(split.key, SharedPixels(split))
+    copy.announce()
+    return copy
+
+
+def is_in_memory(split: AnySplit) -> bool:
+    """Returns whether this process has a copy of a split's pixels."""
+    return len(_COPIES) > 0 and split.key in _COPIES
+
+
+def holders(split: AnySplit) -> list[int]:
+    """Returns the numbers of the processes of this machine that have a copy which this process can share.
+
+    Raises:
+        NotSharedError: if memory cannot be shared.
+    """
+    return shared_segment.holders(_key_of(split), _segment_size(split))
+
+
+def unfilled_bytes() -> int:
+    """Returns the free memory that copies of this process and shared ones of the machine will still take."""
+    return sum(copy.unfilled_bytes for copy in list(_COPIES.values())) + shared_segment.unfilled_bytes()
+
+
+def processes_text(numbers: Sequence[int]) -> str:
+    """Returns processes by their numbers, such as ``processes 12 and 14``."""
+    shown = ", ".join(map(str, numbers[:_MOST_SHOWN])) + (", ..." if len(numbers) > _MOST_SHOWN else "")
+    return f"{counted(len(numbers), 'other process', 'other processes')} ({shown})"
+
+
+def split_pixel_bytes(split: AnySplit) -> int:
+    """Returns the bytes of the pixels of a split's images, which have variable size."""
+    return int(_pixel_lengths(split).sum())
+
+
+def _pixel_lengths(split: AnySplit) -> Numbers:
+    """Returns the bytes of the pixels of each row, int64 [N]."""
+    located = split.reader.field("images").located(np.arange(len(split)))
+    return pixel_bytes(located, split.fields["images"].channels)
+
+
+def _key_of(split: AnySplit) -> str:
+    spec: FieldSpec = split.fields["images"]
+    # Two environments of a machine may have decoders that differ in a level.
+    kind = f"images decoded by simplejpeg {version('simplejpeg')}"
+    return hashlib.sha256(repr((split.key, kind, spec.dtype, spec.shape)).encode()).hexdigest()
+
+
+def _segment_size(split: AnySplit) -> int:
+    """Returns the bytes of rows and states, in whole pages; at least one, as nothing cannot be mapped."""
+    size = split_pixel_bytes(split) + len(split)
+    return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE

@@ -1,0 +1,319 @@
+"""Runs torchvision's own transforms with mmload's draws, sample by sample and step by step.
+
+Takes the steps of a collate, the samples' seeds and a stored row, and returns torchvision's result for the row with
+the same windows, flips and factors. It never calls mmload's own rendering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from mmload import augment
+from mmload.augment.boxes import Trail, boxes_in, move_fields
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.augment.mix import MixStep
+from mmload.augment.step import Step
+from mmload.batch import Batch
+from mmload.interop.torchvision import conversion, equivalent_of
+from mmload.parity.program_replay import Allowance, Items, changed
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Mixing
+from mmload.render.torch_sampling import Window, windows
+from mmload.store.variable_rows import MAX_PIXELS
+
+Shape = tuple[int, int, int]
+"""(C, H, W) of images."""
+
+Row = tuple[Items, Allowance]
+"""A sample, and the allowance for the difference of mmload's image."""
+
+_BOXES = ((0.1, 0.1, 0.4, 0.6), (0.5, 0.3, 0.9, 0.95), (0.2, 0.7, 0.3, 0.8))  # shares of the image
+_PLACED = augment.ScaleJitter | augment.RandomShortestSize
+_ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
+"""Steps whose levels are rounded sums."""
+
+
+def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Tensor, Tensor]]:
+    """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
+    boxes = torch.tensor(_BOXES) * torch.tensor([shape[2], shape[1], shape[2], shape[1]])
+    return lambda plan: (boxes.expand(count, 3, 4), torch.ones(count, 3, dtype=torch.bool))
+
+
+class StepDraws(NamedTuple):
+    """The draws of a step for a batch.
+
+    Attributes:
+        plan: of the step, after that of the steps before it where images have a size each.
+        windows: each sample's, within what the step before gave.
+        sizes: (height, width) of what the step gives, each sample's.
+    """
+
+    plan: Plan
+    windows: list[Window]
+    sizes: list[tuple[int, int]]
+
+
+def followable(collate: Collate, shape: Shape, *, alone: bool = False) -> tuple[list[nn.Module], str]:
+    """Returns the steps before the first that cannot be replayed for images of ``shape``, and that step and why.
+
+    Args:
+        collate: the steps.
+        shape: (C, H, W).
+        alone: whether samples are replayed one by one, so that steps that mix them cannot be.
+    """
+    steps: list[nn.Module] = []
+    nothing = torch.zeros(1, dtype=torch.int64)
+    plan = _blank(1, shape)
+    for step in collate.steps:
+        noise = isinstance(step, augment.RandomErasing) and step.value is None
+        if noise or not isinstance(step, Step) or (alone and isinstance(step, MixStep)):
+            return steps, f"{type(step).__name__}, {_ALONE}"
+        plan = plan if plan.is_variable_size else _blank(1, (shape[0], plan.height, plan.width))
+        plan = step.describe(plan, Draws(nothing, 0, epoch=0, ids=nothing, boxes=example_boxes(shape, 1)))
+        if _mirrors_twice(plan):
+            return steps, f"{type(step).__name__} with padding wider than the image, {_ALONE}"
+        steps.append(step)
+    return steps, ""
+
+
+_ALONE = "which torchvision does not do to one sample alone"
+
+
+def _blank(count: int, shape: Shape) -> Plan:
+    return Plan.unchanged(count, shape, 255.0, torch.device("cpu"))
+
+
+def _mirrors_twice(plan: Plan) -> bool:
+    """Returns whether padding mirrors the image more than once, which torchvision rejects or computes incorrectly."""
+    padding = plan.padding
+    if padding is None or padding.mode not in ("reflect", "symmetric"):
+        return False
+    repeated = padding.mode == "symmetric"
+    return any(margin >= side + repeated for margin, side in zip(padding.margin, plan.source[1:], strict=True))
+
+
+def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, ids: Tensor) -> list[StepDraws]:
+    """Returns the draws of each step for a batch; draws that depend on boxes see them as mmload moves them."""
+    drawn_by_step: list[StepDraws] = []
+    rows: Batch = stored.replace(images=None, masks=None)
+    trail: Trail | None = None
+    _, channels, height, width = stored.images.shape
+    plan = _blank(len(seeds), (channels, height, width))
+    for index, step in enumerate(steps):
+        if not isinstance(step, Step):
+            raise TypeError(f"{type(step).__name__} cannot be replayed in torchvision")
+        boxes = None if rows.boxes is None else partial(boxes_in, rows, trail=trail)
+        start = plan if plan.is_variable_size else _blank(len(seeds), (channels, plan.height, plan.width))
+        plan = step.describe(start, Draws(seeds, index, epoch=epoch, ids=ids, boxes=boxes))
+        after = windows(plan)
+        size = plan.height, plan.width
+        sizes = [(one.rows, one.cols) if plan.is_variable_size else size for one in after]
+        if start.is_variable_size:
+            after = [_within(old, new) for old, new in zip(windows(start), after, strict=True)]
+        drawn_by_step.append(StepDraws(plan, after, sizes))
+        if not plan.is_variable_size:
+            rows, trail = move_fields(rows, plan, trail)
+    return drawn_by_step
+
+
+def _within(old: Window, new: Window) -> Window:
+    """Converts a window and flips of a source to those within an older window of it, flipped as that says."""
+    top, left = new.top - old.top, new.left - old.left
+    top = old.rows - new.rows - top if -2 in old.flips else top
+    left = old.cols - new.cols - left if -1 in old.flips else left
+    flips = tuple(axis for axis in (-1, -2) if (axis in old.flips) != (axis in new.flips))
+    return Window(top, left, new.rows, new.cols, 0, 0, flips)
+
+
+def beyond_torch(draw: StepDraws) -> bool:
+    """Returns whether a step resizes one sample to a size that torch gets wrong or that takes gigabytes.
+
+    mmload computes only what a crop keeps of it. torch returns wrong pixels for a width of 1 (2.11 and 2.15).
+    """
+    how = draw.plan.resampling
+    if how is None or draw.plan.count > 1:
+        return False
+    placed = how.placement
+    rows, cols = (how.height, how.width) if placed is None else (int(placed.rows), int(placed.cols))
+    return rows * cols > MAX_PIXELS or cols == 1
+
+
+def results(steps: Sequence[nn.Module], draws: Sequence[StepDraws], stored: Batch, dtype: torch.dtype) -> list[Row]:
+    """Runs torchvision's transforms on stored rows.
+
+    Args:
+        steps: of a collate, each supported by :func:`followable`.
+        draws: the draws of the steps, from :func:`drawn`.
+        stored: the stored rows of a batch.
+        dtype: the dtype of the collate.
+
+    Returns:
+        For each row ``images`` in that dtype, and ``boxes``, ``masks`` and ``targets`` if the rows have them; and the
+        allowance for the difference of mmload's image.
+    """
+    rows = [(_row(stored, k), Allowance()) for k in range(len(stored.images))]
+    to_floats = conversion(Collate(*steps, dtype=dtype))
+    for index, (step, draw) in enumerate(zip(steps, draws, strict=True)):
+        if index == to_floats and dtype != torch.uint8:
+            rows = [(_as_floats(items), allowance) for items, allowance in rows]
+        if isinstance(step, MixStep) and draw.plan.mixing is not None:
+            rows = _mixed(step, rows, draw.plan.mixing)
+        else:
+            rows = [_after(step, items, allowance, draw, k) for k, (items, allowance) in enumerate(rows)]
+    if to_floats == len(steps) and dtype != torch.uint8:
+        rows = [(_as_floats(items), allowance) for items, allowance in rows]
+    return [(items | {"images": items["images"].as_subclass(Tensor).to(dtype)}, one) for items, one in rows]
+
+
+def _as_floats(items: Items) -> Items:
+    return items | {"images": F.to_dtype(items["images"], torch.float32, scale=True)}
+
+
+def _after(step: nn.Module, items: Items, allowance: Allowance, draw: StepDraws, k: int) -> Row:
+    """Applies one step that mixes no samples to sample ``k``."""
+    targets = {name: items[name] for name in items if name == "targets"}
+    pixels = {name: item for name, item in items.items() if name != "targets"}
+    if draw.plan.program is not None:
+        pixels, allowance = changed(pixels, draw.plan.program, k, allowance)
+        return pixels | targets, allowance
+    pixels = _transformed(step, pixels, draw.plan, draw.windows[k], k)
+    if isinstance(step, _ROUNDED):
+        allowance = replace(allowance, levels=allowance.levels + 1)
+    return pixels | targets, allowance
+
+
+def _row(stored: Batch, k: int) -> Items:
+    """Returns row ``k`` in the format of torchvision."""
+    row: Items = {"images": tv_tensors.Image(stored.images[k])}
+    size = (int(stored.images.shape[-2]), int(stored.images.shape[-1]))
+    if stored.boxes is not None and stored.counts is not None:
+        real = stored.boxes[k, : int(stored.counts[k])]
+        row["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size)
+    if stored.masks is not None:
+        row["masks"] = tv_tensors.Mask(stored.masks[k])
+    if stored.targets is not None:
+        row["targets"] = stored.targets[k]
+    return row
+
+
+def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: int) -> Items:
+    """Applies torchvision's transform of the step to sample ``k``, with mmload's draws."""
+    if isinstance(step, augment.AlternatingHorizontalFlip):  # which no transform of torchvision's is
+        return {name: F.horizontal_flip(item) if window.flips else item for name, item in items.items()}
+    transform = equivalent_of(step)
+    if isinstance(step, augment.Normalize):
+        return items | {"images": transform.transform(items["images"], {})}
+    if isinstance(step, augment.RandomErasing):
+        return items | {"images": _erased(items["images"], plan, k)}
+    params = _geometry(step, transform, items["images"], items.get("boxes"), plan, window, k)
+    if params is None:
+        return items
+    chosen = items if not isinstance(step, augment.RandomGrayscale) else {"images": items["images"]}
+    made = {name: _applied(transform, name, item, params) for name, item in chosen.items()}
+    if isinstance(step, augment.CenterCrop) and "boxes" in made:
+        # torchvision's own moves the boxes of an image that it pads by up to a pixel too far.
+        made["boxes"] = F.crop(items["boxes"], window.top, window.left, window.rows, window.cols)
+    return items | made
+
+
+def _applied(transform: Any, name: str, item: Any, params: dict[str, Any]) -> Any:
+    """Applies a transform; boxes are padded in its constant mode, the only one that torchvision has for them."""
+    if name == "boxes" and getattr(transform, "padding_mode", "constant") != "constant":
+        transform = copy(transform)
+        transform.padding_mode = "constant"
+    return transform.transform(item, params)
+
+
+def _geometry(
+    step: nn.Module, transform: Any, image: Any, boxes: Any, plan: Plan, window: Window, k: int
+) -> dict[str, Any] | None:
+    """Returns torchvision's parameters for a step that moves pixels or makes them gray; None if it has no effect."""
+    rows, cols = image.shape[-2:]
+    if isinstance(step, augment.RandomZoomOut):
+        left, top = -window.left, -window.top
+        return {"padding": [left, top, window.cols - cols - left, window.rows - rows - top]}
+    if isinstance(step, augment.RandomIoUCrop):
+        return None if (window.rows, window.cols) == (rows, cols) else _crop_around(boxes, window)
+    if isinstance(step, augment.RandomCrop):
+        params: dict[str, Any] = transform.make_params([image])
+        left, top, _, _ = params["padding"]
+        return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
+    placed = None if plan.resampling is None else plan.resampling.placement
+    if placed is not None and isinstance(step, _PLACED):
+        size = int(placed.rows[k]), int(placed.cols[k])
+        canvas = transform.canvas(*image.shape[-2:])
+        return {"canvas": canvas, "size": size, "top": -int(placed.top[k]), "left": -int(placed.left[k])}
+    if isinstance(step, augment.RandomResizedCrop):
+        return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
+    if isinstance(step, augment.RandomHorizontalFlip | augment.RandomVerticalFlip) and not window.flips:
+        return None
+    if isinstance(step, augment.RandomGrayscale) and (plan.gray is None or not plan.gray[k]):
+        return None
+    drawn_params: dict[str, Any] = transform.make_params([image])
+    return drawn_params
+
+
+def _crop_around(boxes: Any, window: Window) -> dict[str, Any]:
+    """Returns the parameters of torchvision's RandomIoUCrop: the window, and which boxes have their center in it."""
+    corners = boxes.as_subclass(Tensor)
+    x, y = 0.5 * (corners[:, 0] + corners[:, 2]), 0.5 * (corners[:, 1] + corners[:, 3])
+    across = (x > window.left) & (x < window.left + window.cols)
+    inside = across & (y > window.top) & (y < window.top + window.rows)
+    size = {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
+    return size | {"is_within_crop_area": inside}
+
+
+def _erased(image: Any, plan: Plan, k: int) -> Any:
+    (hole,) = plan.holes
+    height, width = int(hole.height[k]), int(hole.width[k])
+    if not height or hole.value is None:
+        return image
+    value = torch.tensor(hole.value, dtype=image.dtype)[:, None, None]
+    return F.erase(image, int(hole.top[k]), int(hole.left[k]), height, width, value)
+
+
+def _mixed(step: MixStep, rows: Sequence[Row], mixing: Mixing) -> list[Row]:
+    """Mixes each row of a batch with the one before it, with the shares and rectangles that mmload drew.
+
+    torchvision draws once for a batch. Each sample is mixed as in a batch of two, itself and the one before it, so that
+    the draws of every sample are replayed, whether there is one per sample or one per batch.
+    """
+    return [_pair(step, row, rows[k - 1], mixing, k) for k, row in enumerate(rows)]
+
+
+def _pair(step: MixStep, own: Row, other: Row, mixing: Mixing, k: int) -> Row:
+    """Mixes row ``k`` with the one before it."""
+    share = 1.0 if mixing.share is None else float(mixing.share[k])
+    box = [0, 0, 0, 0] if mixing.boxes is None else [int(side) for side in mixing.boxes[k]]
+    items, (before, of_other) = own[0], other
+    height, width = items["images"].shape[-2:]
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    pastes = area > 0
+    transform = v2.CutMix(num_classes=step.num_classes) if pastes else v2.MixUp(num_classes=step.num_classes)
+    params = {"lam": share, "box": box, "lam_adjusted": 1.0 - area / (height * width), "batch_size": 2, "labels": None}
+    made: Items = {}
+    for name, item in items.items():
+        changes = name == "images" or (name == "masks" and pastes)
+        pair = torch.stack([item.as_subclass(Tensor), before[name].as_subclass(Tensor)])
+        if name == "targets":
+            made[name] = transform.transform(pair, params | {"labels": pair})[0]
+        elif changes and (pastes or share != 1):
+            made[name] = tv_tensors.wrap(transform.transform(pair, params)[0], like=item)
+        else:
+            made[name] = item
+    allowance = own[1]
+    if pastes or share != 1:
+        scattered = allowance.scattered or of_other.scattered
+        allowance = Allowance(max(allowance.levels, of_other.levels), scattered)
+    return made, allowance

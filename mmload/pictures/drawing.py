@@ -1,0 +1,272 @@
+"""Draws one image as a picture (any channels, boxes and masks in class colors, legible text), and encodes pictures."""
+
+from __future__ import annotations
+
+import base64
+import colorsys
+import io
+import struct
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from mmload.errors import one_line
+
+VOID = 255
+"""The value of masks where no class is known."""
+
+_GOLDEN = 0.61803398875  # turns of the color circle from class to class: neighbors differ, and no two of many are equal
+_OPACITY = 0.5
+_VOID_COLOR = (255, 255, 255)
+_LABEL = 11
+_FEW = 5
+
+Color = tuple[int, int, int]
+
+
+def color_of(index: int) -> Color:
+    """Returns the color of a class, by its index: the same in all pictures."""
+    hue = (0.02 + index * _GOLDEN) % 1
+    value = (1.0, 0.85, 0.7)[index % 3]
+    red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, value)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def ink_on(color: Color) -> Color:
+    """Returns black or white, whichever has the greater contrast (WCAG) with a color."""
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in (c / 255 for c in color)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return (0, 0, 0) if luminance > 0.179 else (255, 255, 255)
+
+
+def name_of(index: int, classes: Sequence[str]) -> str:
+    """Returns a class's name; its index where it has none."""
+    return classes[index] if 0 <= index < len(classes) else str(index)
+
+
+def draw_mask(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
+    """Lays a mask [H, W] over a picture: class 0, the background, stays; void is white."""
+    colors = np.array([color_of(index) for index in range(256)], np.float32)
+    colors[VOID] = _VOID_COLOR
+    over = Image.fromarray(colors.astype(np.uint8)[mask]).resize(image.size, Image.Resampling.NEAREST)
+    shown = Image.fromarray(((mask > 0) * np.uint8(255 * _OPACITY)).astype(np.uint8))
+    return Image.composite(over, image, shown.resize(image.size, Image.Resampling.NEAREST))
+
+
+def draw_boxes(
+    image: Image.Image,
+    boxes: npt.NDArray[np.float32],
+    labels: Sequence[int],
+    factor: float,
+    classes: Sequence[str],
+) -> None:
+    """Draws boxes into a picture with the names of their classes; of many boxes, on the largest of each class.
+
+    Args:
+        image: changed in place.
+        boxes: float32 [N, 4], xyxy in pixels of the image before it was scaled.
+        labels: the class of each.
+        factor: by which the image was scaled.
+        classes: names by index.
+    """
+    draw = ImageDraw.Draw(image)
+    letters = font(_LABEL)
+    named = set(range(len(labels))) if len(labels) <= _FEW else _largest(boxes, labels)
+    places = [[round(side * factor) for side in box] for box in boxes.tolist()]
+    for (left, top, right, bottom), label in zip(places, labels, strict=True):
+        rectangle = (left, top, max(right - 1, left), max(bottom - 1, top))
+        draw.rectangle(rectangle, outline=color_of(label), width=2)
+    for number in sorted(named):  # names are above all boxes
+        (left, top, _, _), label = places[number], labels[number]
+        color = color_of(label)
+        text = cut(name_of(label, classes), letters, max(image.width - 6, 20))
+        width, height = size_of(text, letters)
+        x = min(max(left, 0), max(image.width - width - 4, 0))
+        y = top - height - 2 if top >= height + 2 else top
+        draw.rectangle((x, y, x + width + 3, y + height + 1), fill=color)
+        draw.text((x + 2, y), text, font=letters, fill=ink_on(color))
+
+
+def _largest(boxes: npt.NDArray[np.float32], labels: Sequence[int]) -> set[int]:
+    """Returns the number of the largest box of each class."""
+    areas = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).tolist()
+    return set(
+        {label: number for _, number, label in sorted(zip(areas, range(len(labels)), labels, strict=True))}.values()
+    )
+
+
+Pixels = npt.NDArray[np.uint8]
+
+_SQUARE = 8  # pixels of a side of its squares
+_LIGHT, _DARK = 255, 204
+"""The two grays of the checkerboard behind transparent pixels."""
+
+
+def picture(image: Pixels) -> Image.Image:
+    """Converts an image to a color picture.
+
+    Args:
+        image: uint8 [C, H, W]. One channel is gray, two are gray and alpha, three are RGB, four are RGB and alpha; of
+            more, the first three are taken for RGB. Transparent pixels show a checkerboard.
+    """
+    channels = len(image)
+    gray = channels <= 2
+    rgb = np.repeat(image[:1], 3, axis=0) if gray else image[:3]
+    if channels in (2, 4):
+        _, height, width = image.shape
+        rows, columns = np.arange(height)[:, None] // _SQUARE, np.arange(width) // _SQUARE
+        board = np.where((rows + columns) % 2 == 0, _LIGHT, _DARK)
+        alpha = image[-1].astype(np.float32) / 255
+        rgb = np.round(rgb * alpha + board * (1 - alpha)).astype(np.uint8)
+    return Image.merge("RGB", [Image.fromarray(np.ascontiguousarray(levels)) for levels in rgb])
+
+
+def levels(images: npt.NDArray[np.generic], mean: tuple[float, ...] = (), std: tuple[float, ...] = ()) -> Pixels:
+    """Converts images to uint8 levels.
+
+    Args:
+        images: [B, C, H, W]; uint8 stay, floats are x * std + mean, from 0 (black) to 1 (white).
+        mean: per channel, as ``Normalize`` had it; empty: images are not normalized.
+        std: the same.
+
+    Raises:
+        ValueError: if floats leave [0, 1] by more than a level, as normalized images do if mean and std are not given.
+    """
+    if images.dtype == np.uint8:
+        return images.astype(np.uint8, copy=False)
+    floats = images.astype(np.float32)
+    if mean and std:
+        shape = (1, -1, 1, 1)
+        floats = floats * np.array(std, np.float32).reshape(shape) + np.array(mean, np.float32).reshape(shape)
+    elif floats.size and not (floats.min() >= -_LEVEL and floats.max() <= 1 + _LEVEL):
+        raise ValueError(
+            f"images are from {floats.min():.3g} to {floats.max():.3g}, which looks normalized: give the mean and std "
+            "of Normalize, to undo it"
+        )
+    return np.round(floats.clip(0, 1) * 255).astype(np.uint8)
+
+
+_LEVEL = 1 / 255
+
+
+def fitted(image: Image.Image, side: int) -> tuple[Image.Image, float]:
+    """Resizes a picture to fit into a square of ``side`` pixels, and returns the factor, too.
+
+    Small pictures grow by whole factors, so that each pixel is seen; large ones shrink.
+    """
+    factor = side / max(image.size)
+    if factor >= 1:
+        factor = float(int(factor))
+        return image.resize((image.width * int(factor), image.height * int(factor)), Image.Resampling.NEAREST), factor
+    size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
+    return image.resize(size, Image.Resampling.HAMMING), factor
+
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+_FILES = ("DejaVuSans.ttf", "Arial Unicode.ttf", "arial.ttf")
+"""Fonts of many scripts, where the system has one; Pillow's own has Latin letters only."""
+
+
+@cache
+def font(size: int) -> Font:
+    """Loads a font of so many pixels."""
+    for file in _FILES:
+        try:
+            return ImageFont.truetype(file, size)
+        except OSError:
+            continue
+    return ImageFont.load_default(size)
+
+
+def size_of(text: str, letters: Font) -> tuple[int, int]:
+    """Measures the width of a text and the height of its line, in pixels."""
+    line = letters.getbbox("Ag", anchor=None)
+    return round(letters.getlength(text)), round(line[3]) + 1
+
+
+@lru_cache(maxsize=4096)  # measuring takes longer than drawing, and a sheet repeats its classes
+def cut(text: str, letters: Font, width: int) -> str:
+    """Cuts a text to one line of at most ``width`` pixels; dots replace the end of a longer one."""
+    text = one_line(text)
+    whole = letters.getlength(text)
+    if whole <= width:
+        return text
+
+    def fits(count: int) -> bool:
+        return letters.getlength(f"{text[:count].rstrip()}...") <= width
+
+    count = min(int(len(text) * width / whole), len(text) - 1)  # near the most that fit: names may be very long
+    while count > 0 and not fits(count):
+        count -= 1
+    while count + 1 < len(text) and fits(count + 1):
+        count += 1
+    return f"{text[:count].rstrip()}..."
+
+
+try:
+    from isal.isal_zlib import compress, crc32
+except ImportError:  # no wheel for this platform: three times slower
+    from zlib import compress, crc32
+
+_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by channels: gray, gray and alpha, RGB, RGB and alpha
+_COMPRESSION_LEVEL = 1
+_SUB = 1  # the filter: each pixel less the one to its left
+
+
+def png(pixels: npt.NDArray[Any]) -> bytes:
+    """Encodes a PNG of uint8 pixels [H, W, C] with 1 to 4 channels: gray, gray and alpha, RGB, RGB and alpha.
+
+    See https://www.w3.org/TR/png-3/. All lines are filtered alike, in one operation: choosing a filter for each takes
+    Pillow most of its time.
+    """
+    height, width, channels = pixels.shape
+    lines = np.empty((height, 1 + width * channels), np.uint8)
+    lines[:, 0] = _SUB
+    body = lines[:, 1:].reshape(height, width, channels)
+    body[:, :1] = pixels[:, :1]
+    np.subtract(pixels[:, 1:], pixels[:, :-1], out=body[:, 1:])
+    head = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", compress(lines.data, _COMPRESSION_LEVEL)), (b"IEND", b""))
+    return b"".join([b"\x89PNG\r\n\x1a\n", *(part for name, data in chunks for part in _chunk(name, data))])
+
+
+def encoded(image: Image.Image, form: str) -> bytes:
+    """Encodes a picture as a file of a format that Pillow knows.
+
+    Raises:
+        ValueError: if the format has no room for so large a picture.
+    """
+    if form == "PNG":
+        return png(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
+    file = io.BytesIO()
+    image.save(file, form)
+    return file.getvalue()
+
+
+def _chunk(name: bytes, data: bytes) -> tuple[bytes, ...]:
+    return struct.pack(">I", len(data)), name, data, struct.pack(">I", crc32(data, crc32(name)))
+
+
+def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:
+    """Writes an ``img`` element with the picture in it.
+
+    Args:
+        image: the picture.
+        description: of it, for readers who do not see it.
+        jpeg: smaller and not exact, for pages with many photographs; else PNG.
+    """
+    file = io.BytesIO()
+    if jpeg:
+        image.save(file, "JPEG", quality=82)
+    else:
+        image.save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    kind = "jpeg" if jpeg else "png"
+    size = f'width="{image.width}" height="{image.height}"'
+    return f'<img {size} alt="{escape(description, quote=True)}" src="data:image/{kind};base64,{data}">'

@@ -1,0 +1,368 @@
+"""Copies a dataset to object storage (push) and back (pull): in parallel, checked, and only what is missing.
+
+A push writes the manifest last, so a dataset that was pushed in part is never read; meanwhile the object
+``dataset.pushing`` names the dataset. A pull works in ``.DIR.pulling`` beside the destination, and renames that when
+everything is complete and durable. A file arrives in parts; a table beside it records which, so an interrupted pull
+continues with the next part.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mmload.errors import DamagedError, MmloadError, StoreError, UsageError
+from mmload.remote.layout import (
+    SUFFIX,
+    block_lengths,
+    bytes_per_block,
+    checksums_of_file,
+    manifest_at,
+    manifest_text,
+    parse_checksums,
+)
+from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
+from mmload.remote.urls import PARALLEL, refuse_url
+from mmload.runtime.durable_files import (
+    begin_sync,
+    lock,
+    open_lock,
+    remove,
+    sync_everything,
+    sync_folder,
+    write_atomically,
+)
+from mmload.runtime.regular_files import open_regular, read_at, write_at
+from mmload.store.checksum import crc32, joined_crc32
+from mmload.store.dataset_folder import open_folder
+from mmload.store.manifest import FILE_NAME, DatasetFile, Manifest, dataset_files, loads, read
+
+MARK = "dataset.pushing"
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied:
+    """Result of a push or a pull.
+
+    Attributes:
+        files: number of files copied.
+        bytes: number of bytes copied.
+        present: number of files that existed already.
+    """
+
+    files: int
+    bytes: int
+    present: int
+
+
+def push(dataset: str | Path, url: str, *, parallel: int = PARALLEL, progress: Progress | None = None) -> Copied:
+    """Copies a dataset to object storage. Run again after an interruption, it copies only what is missing.
+
+    Args:
+        dataset: folder of the dataset.
+        url: destination, such as ``s3://bucket/photos-256``; nothing else may be there.
+        parallel: number of concurrent requests.
+        progress: called with (bytes done, bytes in all).
+
+    Raises:
+        UsageError: if something else is at the URL.
+        DamagedError: if a file of the dataset does not have its checksum; it is not copied.
+        RemoteError: if the store cannot be read or written.
+    """
+    refuse_url(dataset, "push copies a dataset from here")
+    check_parallel(parallel)
+    objects = Objects(url)
+    folder, manifest = open_folder(dataset)
+    root = folder.path
+    files = list(dataset_files(manifest))
+    listed = _listed(objects, manifest, files)
+    missing, done = [], sum(file.record.bytes for file in files)
+    total = done
+    for file, is_there in in_parallel(
+        lambda file: (file, _is_there(objects, folder.path, listed, file)), files, parallel
+    ):
+        if not is_there:
+            missing.append(file)
+            done -= file.record.bytes
+    complete = FILE_NAME in listed and not missing
+    if not complete:
+        objects.put(MARK, manifest.contents.encode())
+        for copied in in_parallel(lambda file: _push_file(objects, root, file), missing, parallel):
+            done += copied
+            if progress is not None:
+                progress(done, total)
+        folder.check()
+        objects.put(FILE_NAME, root / FILE_NAME)
+    if MARK in listed or not complete:
+        objects.delete(MARK)
+    return Copied(
+        files=len(missing), bytes=sum(file.record.bytes for file in missing), present=len(files) - len(missing)
+    )
+
+
+def _listed(objects: Objects, manifest: Manifest, files: list[DatasetFile]) -> dict[str, int]:
+    """Returns name -> size of the existing objects; raises UsageError if one does not belong to this dataset."""
+    own = {FILE_NAME, MARK, *(name for file in files for name in (file.name, file.name + SUFFIX))}
+    listed: dict[str, int] = {}
+    for found in objects.listed():
+        if found.name not in own:
+            raise UsageError(f"{objects.url} holds {found.name}, which is no file of this dataset; push to another URL")
+        listed[found.name] = found.size
+    if not listed:
+        return listed
+    if FILE_NAME in listed:
+        contents = manifest_at(objects).contents
+    elif MARK in listed:
+        contents = bytes(objects.get(MARK)).decode("ascii", "replace")
+    else:
+        raise UsageError(f"{objects.url} holds {next(iter(listed))}, which is not from a push; push to another URL")
+    if contents != manifest.contents:
+        raise UsageError(f"{objects.url} holds another dataset; push to another URL, or remove that one")
+    return listed
+
+
+def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
+    """Returns whether an object has the file's size, and the checksums that are written after it match."""
+    if listed.get(file.name) != file.record.bytes:
+        return False
+    if file.content is not None:
+        return True
+    if file.name + SUFFIX not in listed:
+        return False
+    with _reading(root):
+        lengths = block_lengths(root, file)
+    return parse_checksums(objects.get(file.name + SUFFIX), file.record, bytes_per_block(file), lengths) is not None
+
+
+def _push_file(objects: Objects, root: Path, file: DatasetFile) -> int:
+    """Copies one file and returns its bytes."""
+    if file.content is not None:
+        objects.put(file.name, file.content)
+        return file.record.bytes
+    with _reading(root):
+        sums = checksums_of_file(root, file)
+    objects.put(file.name, root / file.name)
+    objects.put(file.name + SUFFIX, sums.to_bytes())
+    return file.record.bytes
+
+
+@contextmanager
+def _reading(root: Path) -> Iterator[None]:
+    """Converts an error of the system to one that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot read {error.filename or root} ({error.strerror})") from error
+
+
+_LOCK, _CONTENTS, _DATASET = "lock", "contents", "dataset"
+_TRIES = 2  # for a file with a checksum mismatch: parts of an earlier pull may be the cause
+_THERE = 1 << 32
+
+
+def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progress | None = None) -> Copied:
+    """Copies a dataset from object storage. Run again after an interruption, it copies only what is missing.
+
+    Args:
+        url: URL of a dataset that was pushed.
+        out: folder to create; or a copy of this dataset with missing files.
+        parallel: number of concurrent requests.
+        progress: called with (bytes done, bytes in all).
+
+    Raises:
+        UsageError: if something else is at ``out``.
+        StoreError: if there is no dataset at the URL.
+        DamagedError: if an object does not have the checksum of the manifest.
+        RemoteError: if the store cannot be read.
+        MmloadError: if the folder cannot be written, or another pull is writing it.
+    """
+    refuse_url(out, "pull copies a dataset to here")
+    check_parallel(parallel)
+    objects, place = Objects(url), Path(out).absolute()
+    text = manifest_text(objects)
+    manifest = loads(text, objects.url_of(FILE_NAME))
+    files = list(dataset_files(manifest))
+    try:
+        if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
+            _check_same(place, manifest.contents)
+            return _Pull(objects, place, parallel, progress).run(files)
+        with _staging(place, manifest.contents) as work:
+            copied = _Pull(objects, work, parallel, progress).run(files)
+            write_atomically(work / FILE_NAME, text)
+            sync_everything()  # a rename may reach the disk before what was written earlier
+            if place.exists():
+                place.rmdir()  # it is empty
+            work.rename(place)
+            sync_folder(place.parent)
+        return copied
+    except OSError as error:
+        name = error.filename2 or error.filename or place
+        raise MmloadError(
+            f"cannot write {name} ({error.strerror or error}); what has arrived is kept: run the same again"
+        ) from error
+
+
+class _Pull:
+    """Copy of a dataset into a folder."""
+
+    def __init__(self, objects: Objects, folder: Path, parallel: int, progress: Progress | None) -> None:
+        self._objects, self._folder = objects, folder
+        self._parallel, self._progress = parallel, progress
+
+    def run(self, files: list[DatasetFile]) -> Copied:
+        """Copies the missing files."""
+        missing = [file for file in files if not self._is_there(file)]
+        total, wanted = (sum(file.record.bytes for file in some) for some in (files, missing))
+        done = total - wanted
+        for folder in {(self._folder / file.name).parent for file in missing}:
+            folder.mkdir(parents=True, exist_ok=True)
+        parts = (part for file in missing for part in self._parts(file))
+        for arrived in in_parallel(lambda part: part[0].fetch(part[1]), parts, self._parallel):
+            done += arrived
+            if self._progress is not None:
+                self._progress(done, total)
+        return Copied(files=len(missing), bytes=wanted, present=len(files) - len(missing))
+
+    def _is_there(self, file: DatasetFile) -> bool:
+        try:
+            return os.stat(self._folder / file.name).st_size == file.record.bytes
+        except FileNotFoundError:
+            return False
+
+    def _parts(self, file: DatasetFile) -> Iterator[tuple[_Arriving, int]]:
+        arriving = _Arriving(self._objects, self._folder, file)
+        return ((arriving, index) for index in range(arriving.count))
+
+
+class _Arriving:
+    """File that arrives in parts, with a table of a checksum and a flag per part.
+
+    The file is opened with its first part and closed with its last, so few are open at once.
+    """
+
+    def __init__(self, objects: Objects, folder: Path, file: DatasetFile) -> None:
+        self._objects, self._file, self._path = objects, file, folder / file.name
+        self._partial = self._path.with_name(f"{self._path.name}.partial")
+        self._table = self._path.with_name(f"{self._path.name}.parts")
+        self.count = max(1, -(-file.record.bytes // PART_BYTES))
+        self._lock = threading.Lock()
+        self._left = self.count
+        self._handles: tuple[int, int] | None = None
+        self._parts = np.zeros(self.count, np.uint64)
+        self._resumed = False
+
+    def fetch(self, index: int) -> int:
+        """Fetches one part and completes the file with the last one; returns the bytes of the part."""
+        if self._file.content is not None:
+            write_atomically(self._path, self._file.content)
+            return self._file.record.bytes
+        file, table = self._opened()
+        if not self._parts[index]:
+            self._read(index, file, table)
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            self._finish(file, table)
+        return self._length(index)
+
+    def _opened(self) -> tuple[int, int]:
+        """Returns the descriptors of the file and the table."""
+        with self._lock:
+            if self._handles is None:
+                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+                file, table = open_regular(self._partial, flags), open_regular(self._table, flags)
+                self._handles = file, table
+                if os.fstat(file).st_size == self._file.record.bytes:
+                    read_at(table, self._parts.view(np.uint8).data, 0)
+                    self._resumed = bool(self._parts.any())
+                os.ftruncate(file, self._file.record.bytes)
+            return self._handles
+
+    def _read(self, index: int, file: int, table: int) -> None:
+        start = index * PART_BYTES
+        data = self._objects.get_range(self._file.name, start, self._length(index))
+        write_at(file, data, start)
+        begin_sync(file, start, len(data))
+        self._parts[index] = _THERE | crc32(data)
+        write_at(table, self._parts[index : index + 1].view(np.uint8).data, index * 8)
+
+    def _finish(self, file: int, table: int) -> None:
+        """Checks the file and renames it; fetches it again if parts of an earlier pull spoil its checksum."""
+        for attempt in range(_TRIES):
+            got = self._checksum(file)
+            if got == self._file.record.crc32:
+                break
+            if not self._resumed or attempt + 1 == _TRIES:
+                remove(self._table)
+                raise DamagedError(
+                    f"{self._objects.url_of(self._file.name)} has the checksum {got}, the manifest says "
+                    f"{self._file.record.crc32}: its bytes have changed; remove that object, and push the dataset again"
+                )
+            for index in range(self.count):
+                self._read(index, file, table)
+            self._resumed = False
+        os.close(file)
+        os.close(table)
+        self._handles = None
+        self._table.unlink()
+        self._partial.replace(self._path)
+
+    def _checksum(self, file: int) -> str:
+        """Returns the checksum of the file; bytes of an earlier pull are read again for it."""
+        lengths = map(self._length, range(self.count))
+        if not self._resumed:
+            known = (int(part) & (_THERE - 1) for part in self._parts)
+        else:
+            known = (crc32(self._stored(file, index)) for index in range(self.count))
+        return f"{joined_crc32(zip(known, lengths, strict=True)):08x}"
+
+    def _stored(self, file: int, index: int) -> memoryview:
+        out = memoryview(bytearray(self._length(index)))
+        got = 0
+        while got < len(out) and (more := read_at(file, out[got:], index * PART_BYTES + got)):
+            got += more
+        return out[:got]
+
+    def _length(self, index: int) -> int:
+        return min(PART_BYTES, self._file.record.bytes - index * PART_BYTES)
+
+    def __del__(self) -> None:
+        for handle in self.__dict__.get("_handles") or ():
+            os.close(handle)
+
+
+def _check_same(place: Path, contents: str) -> None:
+    """Checks that a folder holds this dataset."""
+    if not (place / FILE_NAME).is_file() or read(place).contents != contents:
+        raise UsageError(f"{place} exists and is not this dataset; choose another place")
+
+
+@contextmanager
+def _staging(place: Path, contents: str) -> Iterator[Path]:
+    """Yields the locked folder to work in, without remains of another dataset; afterwards removes it."""
+    work = place.with_name(f".{place.name}.pulling")
+    work.mkdir(parents=True, exist_ok=True)
+    if work.is_symlink() or any(entry.name not in (_LOCK, _CONTENTS, _DATASET) for entry in work.iterdir()):
+        raise UsageError(f"{work} was not made by a pull; rename it, or remove it")
+    with open_lock(work / _LOCK) as held:
+        if not lock(held):
+            raise MmloadError(f"another pull is writing {place}; wait for it to end")
+        mark = work / _CONTENTS
+        if not mark.is_file() or mark.read_text(encoding="ascii") != contents:
+            remove(work / _DATASET)
+            write_atomically(mark, contents)
+        (work / _DATASET).mkdir(exist_ok=True)
+        yield work / _DATASET
+        remove(mark)
+        remove(work / _LOCK)
+        work.rmdir()

@@ -1,0 +1,322 @@
+"""Client of object storage: reads, writes and lists objects under a URL, retries, and names what failed.
+
+It uses obstore (Rust): one package without dependencies of its own, one call for each of S3, Google Cloud Storage,
+Azure, files and memory, and requests that run without the interpreter lock. Credentials are what obstore finds: the
+environment variables of the store, the metadata service of its machines, web identities. None is ever an argument here,
+so none can be written down or pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from datetime import timedelta
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mmload.errors import RemoteError, RemoteMissingError, UsageError
+from mmload.remote.urls import location
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+EXTRA = "object storage needs obstore; install it with: pip install 'mmload[cloud]'"
+
+MOST_PARALLEL = 512
+"""Upper bound that catches typing errors."""
+
+PART_BYTES = 8 * 2**20
+"""Bytes of a large object that one request reads or writes."""
+
+
+class Retries(NamedTuple):
+    """Limits for trying a failed request again.
+
+    The waits double. Each is multiplied by a random share, so that clients do not all come back at the same moment.
+
+    Attributes:
+        most: number of retries.
+        first_s: first wait in seconds.
+        longest_s: longest wait in seconds.
+        within_s: seconds after which no retry begins.
+    """
+
+    most: int = 8
+    first_s: float = 0.1
+    longest_s: float = 10.0
+    within_s: float = 120.0
+
+
+RETRIES = Retries()
+"""Default retries of a client."""
+
+
+class Found(NamedTuple):
+    """Object in a listing.
+
+    Attributes:
+        name: name relative to the URL.
+        size: bytes.
+        revision: text that changes when its content does: size, and entity tag or time of its last change.
+    """
+
+    name: str
+    size: int
+    revision: str
+
+
+class Objects:
+    """Objects under a URL. Thread-safe; picklable: a copy connects again.
+
+    Args:
+        url: URL of object storage, see :mod:`mmload.remote.urls`.
+        retries: retries of all requests; None: :data:`RETRIES`.
+
+    Raises:
+        UsageError: if the URL is wrong, or obstore is not installed.
+    """
+
+    def __init__(self, url: str, retries: Retries | None = None) -> None:
+        self.location = location(url)
+        self._retries = RETRIES if retries is None else retries
+        self._check_process()
+        _obstore()
+
+    @property
+    def url(self) -> str:
+        """URL of the prefix that contains all objects."""
+        return self.location.url
+
+    def url_of(self, name: str) -> str:
+        """Returns the URL of an object."""
+        return f"{self.url.rstrip('/')}/{name}" if name else self.url
+
+    def get(self, name: str) -> memoryview:
+        """Reads a complete object.
+
+        Raises:
+            RemoteMissingError: if there is none; RemoteError: if it cannot be read.
+        """
+        return self._tried(name, "read", lambda store, key: memoryview(_obstore().get(store, key).bytes()))
+
+    def get_range(self, name: str, start: int, length: int) -> memoryview:
+        """Reads `length` bytes of an object from `start` on.
+
+        Raises:
+            RemoteMissingError: if there is no such object; RemoteError: if it cannot be read, or ends before.
+        """
+        if length == 0:
+            return memoryview(b"")
+
+        def read(store: ObjectStore, key: str) -> memoryview:
+            return memoryview(_obstore().get_range(store, key, start=start, length=length))
+
+        got = self._tried(name, "read", read)
+        if len(got) != length:
+            raise RemoteError(
+                f"{self.url_of(name)} ends at byte {start + len(got):,}, {start + length:,} were expected: "
+                "it was replaced or truncated"
+            )
+        return got
+
+    def size(self, name: str) -> int:
+        """Returns the size of an object in bytes.
+
+        Raises:
+            RemoteMissingError: if there is none; RemoteError: if the store fails.
+        """
+        return int(self._tried(name, "read", lambda store, key: _obstore().head(store, key)["size"]))
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Writes an object, a large file in parts; the object appears complete or not at all.
+
+        Raises:
+            RemoteError: if it cannot be written.
+        """
+
+        def write(store: ObjectStore, key: str) -> None:
+            _obstore().put(store, key, content, chunk_size=PART_BYTES, max_concurrency=4)
+
+        self._tried(name, "write", write)
+
+    def delete(self, name: str) -> None:
+        """Removes an object if it exists.
+
+        Raises:
+            RemoteError: if it cannot be removed.
+        """
+        try:
+            self._tried(name, "remove", lambda store, key: _obstore().delete(store, key))
+        except RemoteMissingError:
+            return
+
+    def listed(self, most: int | None = None) -> list[Found]:
+        """Lists the objects in the store's order, at most `most` of them.
+
+        Raises:
+            RemoteError: if the store cannot be listed.
+        """
+        prefix = self.location.prefix
+
+        def read(store: ObjectStore, key: str) -> list[Found]:
+            """Reads the complete list, as a list that broke off cannot be continued."""
+            found: list[Found] = []
+            for page in _obstore().list(store, prefix=prefix or None):
+                each = (_found(meta, len(prefix) + 1 if prefix else 0) for meta in page)
+                found += (one for one in each if one.name)
+                if most is not None and len(found) >= most:
+                    return found[:most]
+            return found
+
+        try:
+            return self._tried("", "list", read)
+        except RemoteMissingError:
+            if self.location.scheme == "file":
+                return []  # a folder that is not there
+            raise
+
+    def _tried(self, name: str, verb: str, do: Callable[[Any, str], T]) -> T:
+        """Calls ``do``. obstore retries refused, failed and interrupted requests."""
+        self._check_process()
+        try:
+            return do(_store(self.location.scheme, self.location.bucket, self._retries), self.location.key(name))
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
+                raise self._missing(name, str(error)) from error
+            raise self._failed(name, verb, error) from error
+
+    def _missing(self, name: str, reason: str) -> RemoteMissingError:
+        if "NoSuchBucket" in reason:
+            return RemoteMissingError(f"there is no bucket {self.location.bucket!r}: {self.url_of(name)}")
+        return RemoteMissingError(f"{self.url_of(name)} does not exist")
+
+    def _failed(self, name: str, verb: str, error: Exception) -> RemoteError:
+        reason = _reason(error)
+        return RemoteError(f"cannot {verb} {self.url_of(name)} ({reason}){_advice(reason, error)}")
+
+    @staticmethod
+    def _check_process() -> None:
+        """Raises UsageError in a forked process: it has no threads of obstore, and a request would wait forever."""
+        if os.getpid() != _process():
+            raise UsageError(
+                "object storage was used before this process was forked; start processes by spawn or forkserver "
+                "(multiprocessing_context='spawn' of a DataLoader)"
+            )
+
+
+def _found(meta: Any, skip: int) -> Found:
+    size = meta["size"]
+    return Found(meta["path"][skip:], size, f"{size} {meta['e_tag'] or meta['last_modified'].isoformat()}")
+
+
+@cache
+def _process() -> int:
+    """Returns the process that first used object storage, of this one and those it was forked from."""
+    return os.getpid()
+
+
+@cache
+def _obstore() -> Any:
+    try:
+        import obstore
+    except ImportError as error:
+        raise UsageError(EXTRA) from error
+    return obstore
+
+
+@cache
+def _store(scheme: str, bucket: str, retries: Retries) -> Any:
+    """Returns the store of a bucket, with its connections."""
+    from obstore import store
+
+    if scheme == "memory":
+        return _memory(bucket)
+    if scheme == "file":
+        return store.LocalStore()
+    waits = {
+        "init_backoff": timedelta(seconds=retries.first_s),
+        "max_backoff": timedelta(seconds=retries.longest_s),
+        "base": 2,
+    }
+    config: Any = {
+        "max_retries": retries.most,
+        "retry_timeout": timedelta(seconds=retries.within_s),
+        "backoff": waits,
+    }
+    try:
+        return store.from_url(f"{scheme}://{bucket}/", retry_config=config)
+    except Exception as error:
+        raise RemoteError(f"cannot use {scheme}://{bucket} ({_reason(error)}); set the store's variables") from error
+
+
+@cache
+def _memory(bucket: str) -> Any:
+    """Returns the in-memory store of this name in this process, for tests."""
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
+
+
+def _reason(error: Exception) -> str:
+    """Returns the cause in one short line without query strings, which may contain signatures."""
+    text = str(error)
+    code, message = re.search(r"<Code>(.*?)</Code>", text), re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+    if code is not None:
+        return f"{code[1]}: {message[1].strip()}" if message else code[1]
+    first = re.sub(r"\?\S+", "", text.split("\n", 1)[0])
+    if "retries" in first and "HTTP error" in first:
+        tries = re.search(r"after (\d+) retries", first)
+        return f"the store does not answer, after {tries[1] if tries else 'several'} tries"
+    return first or type(error).__name__
+
+
+def _advice(reason: str, error: Exception) -> str:
+    kind = type(error).__name__
+    if "TimeTooSkewed" in reason:
+        return "; the clock of this machine is wrong: set it"
+    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        return "; check the credentials in the store's environment variables, and their rights"
+    if "does not answer" in reason or "SlowDown" in reason:
+        return "; check the connection and the store's address, then run the same again"
+    return ""
+
+
+def check_parallel(parallel: int) -> None:
+    """Checks the number of parallel requests.
+
+    Raises:
+        UsageError: if it is not from 1 to :data:`MOST_PARALLEL`.
+    """
+    if type(parallel) is not int or not 1 <= parallel <= MOST_PARALLEL:
+        raise UsageError(f"parallel is {parallel!r}; use 1 to {MOST_PARALLEL}")
+
+
+def in_parallel(do: Callable[[T], R], tasks: Iterable[T], parallel: int) -> Iterator[R]:
+    """Yields what ``do`` returns for each task, in the order in which they end.
+
+    The first error is raised once the running tasks have ended; waiting tasks are dropped.
+
+    Args:
+        do: thread-safe.
+        tasks: read in the caller's thread, when a thread becomes free.
+        parallel: number of threads.
+    """
+    remaining = iter(tasks)
+    with ThreadPoolExecutor(parallel, thread_name_prefix="mmload-cloud") as pool:
+        running: set[Future[R]] = {pool.submit(do, task) for task in islice(remaining, 2 * parallel)}
+        try:
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+                running |= {pool.submit(do, task) for task in islice(remaining, len(done))}
+        finally:
+            for future in running:
+                future.cancel()

@@ -1,0 +1,232 @@
+"""Arguments of the compiled kernels: structured arrays, named tuples of arrays, and their types in signatures.
+
+A kernel checks nothing; whoever calls it does. Shapes: B samples of N images with C channels, H rows and W columns;
+outputs have h rows and w columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numba import boolean, float32, from_dtype, int16, int64, types, uint8, uint16, uint32, uintp
+
+from mmload.render.image_lines import PLACE, Places
+from mmload.runtime.numba_internals import tuple_type
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint32]
+Pixels = npt.NDArray[Any]
+Records = npt.NDArray[np.void]
+Addresses = npt.NDArray[np.uintp]
+
+FLIPPED_X, FLIPPED_Y = 1, 2
+"""Bits of a sample's flips: left to right, upside down."""
+
+IN_PLACE, INSIDE, ANYWHERE = range(3)
+"""Origins of levels that operations change: the images themselves; windows inside of the images; windows anywhere."""
+
+WINDOW = np.dtype([("index", np.int64), ("top", np.int64), ("left", np.int64), ("flips", np.uint8)], align=True)
+"""Window of a sample that keeps its size.
+
+``index`` is the number of its image; ``top`` and ``left`` are its first row and column, inside or outside of the image.
+"""
+
+RESIZED = np.dtype(
+    [(name, np.int64) for name in ("top", "left", "rows", "columns", "high", "wide", "down", "right")], align=True
+)
+"""Window of a sample that is resized and placed on a canvas.
+
+``top``, ``left``, ``rows`` and ``columns`` are the window, inside or outside of the image; ``high`` and ``wide`` its
+size after the resize; ``down`` and ``right`` the line and column of the canvas where it begins, which may be negative.
+"""
+
+HOLE = np.dtype([(name, np.int64) for name in ("top", "left", "height", "width", "noise")], align=True)
+"""Rectangle of a sample that is overwritten; ``noise`` is the key of its noise. A height of 0: there is none."""
+
+
+class Crops(NamedTuple):
+    """Windows of images.
+
+    Attributes:
+        images: uint8 [N, C, H, W].
+        windows: :data:`WINDOW` [B].
+        fill: uint8 [C], the constant outside of the image.
+        mode: padding outside of the image, an index of :data:`~mmload.render.plan_parts.PADDING_MODES`.
+    """
+
+    images: Bytes
+    windows: Records
+    fill: Bytes
+    mode: int
+
+
+class Holes(NamedTuple):
+    """Rectangles that are overwritten.
+
+    Attributes:
+        sides: :data:`HOLE` [B, n].
+        values: float32 [n, C], what they are overwritten with; NaN: noise.
+        noise: float32 [w + 1], working memory.
+    """
+
+    sides: Records
+    values: Floats
+    noise: Floats
+
+
+class Paint(NamedTuple):
+    """Color map of pixels, and what is overwritten after it.
+
+    Attributes:
+        shift: float32 [C]; a value becomes (x - shift) * scale. Where samples are mixed, repeated for every value of
+            some lines: [P, l * V].
+        scale: float32, as shift.
+        holes: of the samples.
+        streamed: whether lines bypass the caches, as :data:`~mmload.runtime.numba_internals.stream` writes them.
+    """
+
+    shift: Floats
+    scale: Floats
+    holes: Holes
+    streamed: bool
+
+
+class Operations(NamedTuple):
+    """Operations on levels, K per sample, as :class:`~mmload.render.level_program.Program` describes them.
+
+    Attributes:
+        codes: int64 [B, K].
+        numbers: float32 [B, K, 8].
+        fills: int64 [K, C], outside of a warped image; -1: none.
+    """
+
+    codes: Numbers
+    numbers: Floats
+    fills: Numbers
+
+
+class Scratch(NamedTuple):
+    """Working memory of operations on levels: ``spare`` and ``floats`` [C * h * w], ``packed`` [(h + 2) * (w + 2)]."""
+
+    spare: Bytes
+    floats: Floats
+    packed: Words
+
+
+class Changes(NamedTuple):
+    """Operations on levels, with all that their kernel needs.
+
+    Attributes:
+        operations: of the samples.
+        scratch: working memory.
+        levels: uint8 [n, C, h, w], memory for the levels of one sample after the other.
+        still: :data:`WINDOW` [1] of zeros, working memory: the window that shows levels as they are.
+        plain: changes no color and overwrites nothing.
+        origin: where levels come from: :data:`IN_PLACE`, :data:`INSIDE` or :data:`ANYWHERE`.
+        addresses: uintp, the kernels that :func:`~mmload.render.sample_kernels.render_changed` calls.
+    """
+
+    operations: Operations
+    scratch: Scratch
+    levels: Bytes
+    still: Records
+    plain: Paint
+    origin: int
+    addresses: Addresses
+
+
+class Resizes(NamedTuple):
+    """Windows of images in another size.
+
+    Attributes:
+        memory: uint8 [n], where the images are.
+        places: :data:`~mmload.render.image_lines.PLACE` [B]. All lines that a window needs are there. In an image
+            smaller than the original the window is inside, and shrinks as much at least.
+        windows: :data:`RESIZED` [B].
+        fill: uint8 [C], the constant outside of the image.
+        mode: padding outside of the image, an index of :data:`~mmload.render.plan_parts.PADDING_MODES`.
+        ground: uint8 [C], the canvas beside the resized window.
+        reach: one of :data:`~mmload.render.antialiased_resize.REACHES`.
+    """
+
+    memory: Bytes
+    places: Places
+    windows: Records
+    fill: Bytes
+    mode: int
+    ground: Bytes
+    reach: int
+
+
+class Mixtures(NamedTuple):
+    """How samples are mixed, and what is kept of a batch from call to call.
+
+    Attributes:
+        shares: float32 [B], the share that a sample keeps of itself where it is blended; 1: it is not.
+        boxes: int64 [B, 4], x1 y1 x2 y2 of the rectangle that is pasted; empty: none.
+        levels: uint8 [SLOTS * C * h * w], samples before they are colored.
+        first: number of the first sample of a call in the batch.
+        last: whether all levels are there, and only the batch's first sample is to be mixed, with the last one.
+    """
+
+    shares: Floats
+    boxes: Numbers
+    levels: Bytes
+    first: int
+    last: bool
+
+
+BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
+"""Dtype as which kernels write half precision: see :data:`~mmload.runtime.numba_internals.rounded`."""
+
+BYTES, FLOATS = uint8[:, :, :, ::1], float32[:, :, :, ::1]
+"""Types of contiguous outputs."""
+
+OUTPUTS = {
+    (np.dtype(str(kind)), ndim): kind[(slice(None),) * (ndim - 1) + (slice(None, None, 1),)]
+    for kind in (float32, uint8, int16, uint16)
+    for ndim in (3, 4)
+}
+"""Types of the outputs that crops write by dtype and dimensions: [B, C, h, w], or [B, h, w * C] of channels_last."""
+
+_ADDRESSES, _WINDOWS = uintp[::1], from_dtype(WINDOW)[::1]
+_HOLES = tuple_type(Holes, from_dtype(HOLE)[:, ::1], float32[:, ::1], float32[::1])
+_CROPS = tuple_type(Crops, BYTES, _WINDOWS, uint8[::1], int64)
+_PAINT = tuple_type(Paint, float32[::1], float32[::1], _HOLES, boolean)
+_LINE_PAINT = tuple_type(Paint, float32[:, ::1], float32[:, ::1], _HOLES, boolean)
+_OPERATIONS = tuple_type(Operations, int64[:, ::1], float32[:, :, ::1], int64[:, ::1])
+_SCRATCH = tuple_type(Scratch, uint8[::1], float32[::1], uint32[::1])
+_CHANGES = tuple_type(Changes, _OPERATIONS, _SCRATCH, BYTES, _WINDOWS, _PAINT, int64, _ADDRESSES)
+_RESIZES = tuple_type(
+    Resizes, uint8[::1], from_dtype(PLACE)[::1], from_dtype(RESIZED)[::1], uint8[::1], int64, uint8[::1], int64
+)
+_MIXTURES = tuple_type(Mixtures, float32[::1], int64[:, ::1], uint8[::1], int64, boolean)
+
+COPY_WINDOWS = types.void(BYTES, _WINDOWS, BYTES)
+RUN = types.void(BYTES, _WINDOWS, _OPERATIONS, _SCRATCH)
+RESIZE = types.void(_RESIZES, BYTES)
+
+
+def crop_signature(output: Any) -> Any:
+    """Returns the signature of a crop to an output of this type."""
+    return types.void(_CROPS, _PAINT, output)
+
+
+def changed_signature(output: Any) -> Any:
+    """Returns the signature of a crop whose levels change, to an output of this type."""
+    return types.void(_CROPS, _PAINT, _CHANGES, output)
+
+
+def resized_signature(output: Any) -> Any:
+    """Returns the signature of a resized crop to an output of this type."""
+    return types.void(_RESIZES, _CROPS, _PAINT, _CHANGES, _ADDRESSES, output)
+
+
+def mix_signature(output: Any) -> Any:
+    """Returns the signature of a mixing to an output of this type."""
+    return types.void(_CROPS, _LINE_PAINT, _MIXTURES, output)

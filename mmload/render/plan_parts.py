@@ -1,0 +1,148 @@
+"""Parts of a plan: padding, placement on a canvas, resize, rectangles that are overwritten, mixing of samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+"""Names of the ways in which padding is filled."""
+
+LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue, as ``torchvision.transforms.v2.functional.rgb_to_grayscale`` has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padding:
+    """Padding outside of the image; boxes are never repeated or mirrored.
+
+    Attributes:
+        mode: one of :data:`PADDING_MODES`.
+        fill: value of the constant per channel, or one for all.
+        mask_fill: value of the constant in masks; 255 is void.
+        margin: rows and columns by which windows may reach outside.
+    """
+
+    mode: str = "constant"
+    fill: tuple[float, ...] = (0.0,)
+    mask_fill: int = 255
+    margin: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Sizes to which windows are resized, and their places on a canvas that has one size for all samples.
+
+    Attributes:
+        rows: int64 [B], height of the resized window.
+        cols: int64 [B], width of it.
+        top: int64 [B], row of the canvas where it begins; if negative, rows are cut off.
+        left: int64 [B], column of the canvas where it begins.
+        fill: value of the rest of the canvas per channel, or one for all.
+        mask_fill: value of the rest of a mask's canvas.
+    """
+
+    rows: Tensor
+    cols: Tensor
+    top: Tensor
+    left: Tensor
+    fill: tuple[float, ...]
+    mask_fill: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampling:
+    """Resize of a window to (height, width), of which a part may be cropped.
+
+    Attributes:
+        height: rows after the resize, before the crop; with a placement, of the canvas; 0 while the canvas is not
+            known, since a crop must follow.
+        width: columns, as height.
+        mode: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``.
+        antialias: whether shrinking averages over all source pixels.
+        top: int64 [B], first row of the crop; None: there is no crop.
+        left: int64 [B], first column of the crop; None: there is no crop.
+        exact_masks: whether masks take ``nearest-exact``; else ``nearest``.
+        mirror_x: bool [B], whether the window is mirrored left to right before the resize, which ``flip_x`` of the plan
+            does after it: nearest pixels of masks are counted from one side, so they depend on the order.
+        mirror_y: bool [B], the same upside down.
+        placement: size to which each window is resized and its place on the canvas; None: to height x width.
+    """
+
+    height: int
+    width: int
+    mode: str
+    antialias: bool
+    top: Tensor | None = None
+    left: Tensor | None = None
+    exact_masks: bool = False
+    mirror_x: Tensor | None = None
+    mirror_y: Tensor | None = None
+    placement: Placement | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether windows are variable-size after the resize, too, so that a crop must follow."""
+        return self.height == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hole:
+    """Rectangle that is overwritten after everything else.
+
+    Attributes:
+        top: int64 [B], first row in output pixels.
+        left: int64 [B], first column.
+        height: int64 [B]; 0 if the sample has no hole.
+        width: int64 [B].
+        value: one number, or one per channel; None: ``noise``.
+        noise: int64 [B], keys of standard normal noise per pixel.
+    """
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+    value: tuple[float, ...] | None
+    noise: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """Mixing of every sample with the one before it in the batch, the first with the last: a blend, then a paste.
+
+    Attributes:
+        share: float32 [B], weight of the sample in share * own + (1 - share) * other; 1: it is not blended. None: no
+            sample is blended.
+        boxes: int64 [B, 4], x1 y1 x2 y2 of the rectangle that is pasted from the other; empty: none is. None: nothing
+            is pasted in any sample.
+    """
+
+    share: Tensor | None = None
+    boxes: Tensor | None = None
+
+    def target_share(self, height: int, width: int) -> Tensor:
+        """Returns the weight of every sample's own target: float32 [B]."""
+        if self.boxes is None:
+            if self.share is None:
+                raise RuntimeError("a mixing has shares, boxes or both")
+            return self.share
+        x1, y1, x2, y2 = self.boxes.unbind(1)
+        uncovered = 1.0 - ((x2 - x1) * (y2 - y1)).to(torch.float32) / (width * height)
+        return uncovered if self.share is None else self.share * uncovered
+
+
+def check_levels(name: str, values: tuple[float, ...] | None) -> None:
+    """Checks that values can be written into uint8 images; None stands for noise, which cannot.
+
+    Raises:
+        ValueError: if they are not integers from 0 to 255.
+    """
+    if values is None or any(not (0 <= one <= 255 and one == int(one)) for one in values):
+        got = "'random'" if values is None else ", ".join(f"{one:g}" for one in values)
+        raise ValueError(
+            f"{name} is {got}, and the images are uint8 there: give integers from 0 to 255, or put the step after "
+            "Normalize"
+        )

@@ -1,0 +1,256 @@
+"""Describes a dataset as plain data for JSON, and finds the sources of rows. Reads no pixels, imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mmload.errors import DamagedError, SampleError, UsageError, choices, counted
+from mmload.records import VARIABLE, FieldSpec
+from mmload.store.dataset_folder import Folder
+from mmload.store.manifest import SKIPPED_NAME, Manifest, SplitRecord
+from mmload.store.row_sources import Samples
+from mmload.store.shard_table import BYTES
+
+CHECKS = ("verify", "parity", "bench")
+"""Keys of what ``--record`` keeps in the card of a dataset."""
+
+
+def facts(path: str | Path, manifest: Manifest) -> dict[str, Any]:
+    """Describes a dataset.
+
+    Args:
+        path: its folder or URL.
+        manifest: its manifest.
+
+    Returns:
+        ``path``, ``rows``, ``bytes`` of all shards, ``recipe``, ``fingerprint`` of the source, ``splits`` (by name, see
+        docs/inspection.md), and ``checks``: what verify, parity and bench recorded, None where they did not.
+    """
+    splits = {name: _split(str(path), name, record, manifest) for name, record in manifest.splits.items()}
+    return {
+        "path": str(path),
+        "rows": sum(split["rows"] for split in splits.values()),
+        "bytes": sum(split["bytes"] for split in splits.values()),
+        "recipe": manifest.recipe,
+        "fingerprint": manifest.fingerprint,
+        "splits": splits,
+        "checks": {name: manifest.card.get(name) for name in CHECKS},
+    }
+
+
+def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dict[str, Any]:
+    own = [spec for spec in record.fields.values() if spec.variable_size]
+    counts: tuple[int | None, ...] = record.class_counts or (None,) * len(record.classes)
+    return {
+        "rows": record.rows,
+        "bytes": record.bytes,
+        "shards": len(record.shards),
+        "layout": "whole photographs" if own else "rows of one size",
+        "encoding": own[0].encoding if own else "raw",
+        "fields": {field: _field(field, spec, record) for field, spec in record.fields.items()},
+        "classes": [{"name": each, "rows": count} for each, count in zip(record.classes, counts, strict=True)],
+        "mean": list(record.mean),
+        "std": list(record.std),
+        "skipped": {
+            "count": record.skipped_count,
+            "first": [{"id": sample, "reason": reason} for sample, reason in record.skipped],
+            "file": os.path.join(path, name, SKIPPED_NAME) if record.skipped_count else None,
+        },
+        "excluded": len(manifest.excluded(name)),
+        "notes": _notes(manifest.card, name),
+    }
+
+
+def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
+    if not spec.variable_size:
+        return {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
+    total = int(record.shards.bytes[f"{name}.{BYTES}"].sum())
+    shape = [None if size == VARIABLE else size for size in spec.shape]
+    return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // max(1, record.rows), "encoding": spec.encoding}
+
+
+def field_text(spec: Mapping[str, Any]) -> str:
+    """Writes a field of the facts in words: its dtype and the shape of a row, with * for sizes that differ by row."""
+    return f"{spec['dtype']} [{', '.join('*' if size is None else str(size) for size in spec['shape'])}]"
+
+
+def _notes(card: Mapping[str, Any], split: str) -> list[str]:
+    """Returns the notes of a build on a split; a card is for people and may contain anything."""
+    notes = card.get("notes")
+    of_split = notes.get(split) if isinstance(notes, dict) else None
+    return [str(note) for note in of_split] if isinstance(of_split, list) else []
+
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+DEVKIT = "VOCdevkit"
+
+
+class Origin(NamedTuple):
+    """A row and the sample that it was made of: its id in the source, and (height, width) before any transform."""
+
+    split: str
+    row: int
+    id: str
+    size: tuple[int, int] | None
+
+
+def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequence[int]) -> list[Origin]:
+    """Finds the samples that rows were made of.
+
+    Args:
+        folder: the dataset's.
+        manifest: the dataset's.
+        split: which split; may be None if there is one only.
+        rows: their numbers, from 0.
+
+    Raises:
+        UsageError: if there is no such split or row, or several splits and none is named.
+        DamagedError, StoreError: if the list of samples is damaged or cannot be read.
+    """
+    names = _splits(manifest, split)
+    if len(names) > 1:
+        raise UsageError(f"{folder.path} has the splits {choices(names)}; say which with --split")
+    name = names[0]
+    record = manifest.splits[name]
+    for row in rows:
+        if not 0 <= row < record.rows:
+            raise UsageError(
+                f"row {row} is not in split {name} of {folder.path}, which has {counted(record.rows, 'row')}"
+            )
+    samples = Samples(folder, name, record)
+    return [Origin(name, row, *samples.source(row)) for row in rows]
+
+
+def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) -> list[Origin]:
+    """Finds the rows that a file became.
+
+    Args:
+        folder: the dataset's.
+        manifest: the dataset's.
+        split: only this split; None: all.
+        file: a sample's id, or a path that ends with one, such as the file's whole path.
+
+    Raises:
+        UsageError: if no row was made of it; the message says so if it was left out, and why.
+        DamagedError, StoreError: if the lists of samples are damaged or cannot be read.
+    """
+    names = _splits(manifest, split)
+    lists = {name: Samples(folder, name, manifest.splits[name]) for name in names}
+    for candidate in _endings(file):
+        found = [
+            Origin(name, row, candidate, samples.source(row).size)
+            for name, samples in lists.items()
+            for row in samples.rows_of(candidate)
+        ]
+        if found:
+            return found
+    for name in names:
+        for candidate in _endings(file):
+            if candidate in manifest.excluded(name):
+                raise UsageError(f"{candidate} was left out of split {name}: the build was told to, by --exclude")
+            reason = _left_out(folder, manifest, name, candidate)
+            if reason is not None:
+                raise UsageError(f"{candidate} was left out of split {name}: {reason}")
+    where = f"split {names[0]} of {folder.path}" if split else f"{folder.path}"
+    example = next((lists[name].source(0).id for name in names if manifest.splits[name].rows), "none")
+    raise UsageError(f"no row of {where} was made of {file!r}; its files are named as in {example!r}")
+
+
+def _splits(manifest: Manifest, split: str | None) -> list[str]:
+    if split is None:
+        return list(manifest.splits)
+    if split not in manifest.splits:
+        raise UsageError(f"there is no split {split!r}; there are {choices(manifest.splits)}")
+    return [split]
+
+
+def _endings(file: str) -> Iterator[str]:
+    """Yields the path itself, then without its first part, and so on; ``/data/photos/a/b.jpg`` has ``a/b.jpg``."""
+    yield file
+    parts = PurePosixPath(Path(file).as_posix()).parts
+    for start in range(len(parts)):
+        ending = "/".join(parts[start:])
+        if ending != file:
+            yield ending
+
+
+def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> str | None:
+    """Returns why a sample was left out; None if it was not."""
+    if not manifest.splits[split].skipped_count:
+        return None
+    path = Path(folder.name(f"{split}/{SKIPPED_NAME}"))
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                body = json.loads(line)
+                if body["id"] == sample:
+                    return str(body["reason"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DamagedError(f"{path} cannot be read ({error}); run: mmload verify {folder.path}") from error
+    return None
+
+
+class Originals:
+    """Files of a source: the photographs that rows were made of, below its folder only.
+
+    Args:
+        root: the source's folder, or for a list the list itself; None: it was not given.
+        recipe: the dataset's, which says how files are decoded and which subfolder they are in.
+    """
+
+    def __init__(self, root: Path | None, recipe: Mapping[str, Any]) -> None:
+        source, decode = recipe.get("source"), recipe.get("decode")
+        self._folder = source.get("folder") if isinstance(source, dict) else None
+        self._oriented = isinstance(decode, dict) and decode.get("exif_orient") is True
+        self._root = None if root is None else root.resolve() if root.is_dir() else root.resolve().parent
+
+    def picture(self, sample: str) -> Image.Image:
+        """Reads the photograph of a sample, in RGB.
+
+        Raises:
+            UsageError: if the source was not given, or has no such file.
+            SampleError: if the file cannot be read or is no image.
+        """
+        from PIL import Image
+
+        from mmload.sources.decode import Decoder  # torch
+        from mmload.sources.files import read_image
+
+        root, name = self._place(sample)
+        pixels = read_image(root, name, Decoder(exif_orient=self._oriented), sample)
+        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
+    def missing(self, sample: str) -> str:
+        """Returns why there is no photograph of a sample; empty if there is a file."""
+        try:
+            self._place(sample)
+        except (UsageError, SampleError) as error:
+            return str(error)
+        return ""
+
+    def _place(self, sample: str) -> tuple[Path, str]:
+        """Returns the folder and the name of a sample's file, below the source's folder, with its links followed."""
+        if self._root is None:
+            raise UsageError("start mmload browse with --source ROOT to see the photograph that it was made of")
+        folders = ["", DEVKIT, *([self._folder] if isinstance(self._folder, str) else [])]
+        for folder in folders:
+            name = _inner(os.path.join(folder, sample))
+            if name is None:
+                continue
+            real = os.path.realpath(self._root / name)
+            if real.startswith(os.path.join(self._root, "")) and os.path.isfile(real):
+                return self._root, os.path.relpath(real, self._root)
+        raise UsageError(f"there is no file {sample} in {self._root}")
+
+
+def _inner(name: str) -> str | None:
+    """Normalizes a name that stays below its folder; None for any other."""
+    plain = os.path.normpath(name)
+    outside = os.path.isabs(plain) or plain.split(os.sep)[0] in ("..", ".", "") or os.path.splitdrive(plain)[0]
+    return None if outside or "\0" in name else plain

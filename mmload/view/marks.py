@@ -1,0 +1,179 @@
+"""Keeps marks of samples that are wrong: a list for ``mmload build --exclude``, written to its file at every change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from mmload.errors import MmloadError, one_line
+from mmload.runtime.durable_files import file_lock, write_atomically
+from mmload.runtime.regular_files import read_regular
+from mmload.sources.exclusion_list import MOST_BYTES, Entry, entries_in, line_of, listed
+
+REASONS = ("wrong label", "broken", "duplicate", "other")
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A mark that waits to be saved; a reason of None takes it away."""
+
+    sample: str
+    split: str
+    reason: str | None
+    alone: bool
+    saved: Future[None] = field(default_factory=Future)
+
+
+class Marks:
+    """Marked samples. Thread-safe; other processes may change the same file.
+
+    The file is replaced as a whole and made durable before a change returns, so a crash loses nothing that was shown as
+    saved. It is read, changed and written under the lock file ``.NAME.lock`` beside it, and changes that wait for each
+    other are written together. Comments and lines of other hands stay. If the path is a link, its target is replaced.
+
+    Args:
+        path: the file; it may not exist yet.
+        dataset: whose samples are marked, for the file's first line.
+
+    Raises:
+        MmloadError: if the file cannot be read.
+        RecipeError: if it is no such list.
+    """
+
+    def __init__(self, path: Path, dataset: Path) -> None:
+        self.path, self._dataset = path, dataset
+        self._reading, self._queueing, self._writing = Lock(), Lock(), Lock()
+        self._seen: tuple[int, ...] | None = None
+        self._list = _List("", path)
+        self._waiting: list[_Change] = []
+        self._current()
+
+    def reason(self, sample: str, split: str) -> str | None:
+        """Returns why a sample is marked; None if it is not."""
+        found = self._current().found(sample, split)
+        return found[-1].reason or "marked" if found else None
+
+    def of_split(self, split: str, others: Sequence[str]) -> list[str]:
+        """Returns the names, as in the list, of what is marked in a split, or in none of the others."""
+        return [name for name, own in self._current().entries if own == split or own not in others]
+
+    def __len__(self) -> int:
+        return len(self._current().entries)
+
+    def set(self, sample: str, split: str, reason: str | None, *, alone: bool) -> None:
+        """Marks a sample, or takes its mark away, and writes the file.
+
+        Args:
+            sample: its id.
+            split: where it is.
+            reason: None: it is not marked any longer.
+            alone: whether the name is in no other split, so that the list need not name the split.
+
+        Raises:
+            MmloadError: if the file cannot be read or written; nothing has changed in this case.
+        """
+        change = _Change(sample, split, reason, alone)
+        with self._queueing:
+            self._waiting.append(change)
+        with self._writing:
+            if not change.saved.done():  # else a thread that held the lock before has saved it
+                self._save_waiting()
+        change.saved.result()
+
+    def _save_waiting(self) -> None:
+        """Saves all changes that wait now by one write, which takes milliseconds however many they are."""
+        with self._queueing:
+            changes, self._waiting = self._waiting, []
+        try:
+            self._save(changes)
+        except BaseException as error:
+            for change in changes:
+                change.saved.set_exception(error)
+        else:
+            for change in changes:
+                change.saved.set_result(None)
+
+    def _save(self, changes: Sequence[_Change]) -> None:
+        file = Path(os.path.realpath(self.path))
+        try:
+            with file_lock(file.with_name(f".{file.name}.lock")):
+                marks = _List(self._read() or self._heading(), self.path)
+                for change in changes:
+                    marks.apply(change)
+                write_atomically(file, marks.text())
+        except OSError as error:
+            raise MmloadError(f"cannot write {self.path} ({error.strerror}); nothing was saved") from error
+        with self._reading:
+            self._seen = None
+
+    def _heading(self) -> str:
+        """Writes the first line of a new list."""
+        dataset, path = one_line(str(self._dataset)), one_line(str(self.path))
+        return f"# Marked in {dataset}; mmload build ... --exclude {path} leaves these out\n"
+
+    def _current(self) -> _List:
+        """Returns the list as it is now; it is read if the file is another than the one that was read last."""
+        with self._reading:
+            try:
+                status = os.stat(self.path)
+                seen = status.st_ino, status.st_size, status.st_mtime_ns
+            except FileNotFoundError:
+                seen = None
+            except OSError as error:
+                raise self._unreadable(error) from error
+            if seen is None or seen != self._seen:
+                self._list = _List(self._read(), self.path)
+                self._seen = seen
+            return self._list
+
+    def _read(self) -> str:
+        """Reads the file; "" if there is none. Any other failure is an error: there may be marks all the same."""
+        try:
+            return read_regular(self.path, most=MOST_BYTES).decode("utf-8-sig", "surrogateescape")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> MmloadError:
+        return MmloadError(
+            f"cannot read {self.path} ({error.strerror}); nothing can be marked until it can be read or is removed"
+        )
+
+
+class _List:
+    """The lines of a list and what they say; not changed any longer once other threads see it."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._lines: list[str | None] = []
+        if text:
+            self._lines += [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+        self.entries: dict[tuple[str, str], list[Entry]] = {}  # by name in the list and split
+        for entry in entries_in(text, path):
+            self.entries.setdefault((entry.name, entry.split), []).append(entry)
+
+    def found(self, sample: str, split: str) -> list[Entry]:
+        """Returns the lines about a sample, in order."""
+        name = listed(sample)
+        return [entry for own in (split, "") for entry in self.entries.get((name, own), ())]
+
+    def apply(self, change: _Change) -> None:
+        """Puts a mark in place of the first line about its sample, and removes the others."""
+        name, split = listed(change.sample), "" if change.alone else change.split
+        gone = [entry.line - 1 for entry in self.found(change.sample, change.split)]
+        for place in gone:
+            self._lines[place] = None
+        for own in (change.split, ""):
+            self.entries.pop((name, own), None)
+        if change.reason is not None:
+            place = min(gone, default=len(self._lines))
+            self._lines[place : place + 1] = [line_of(change.sample, change.reason, split)]
+            self.entries[name, split] = [Entry(place + 1, name, change.reason, split)]
+
+    def text(self) -> str:
+        """Returns the text of the file."""
+        return "".join(f"{line}\n" for line in self._lines if line is not None)

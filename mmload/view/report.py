@@ -1,0 +1,335 @@
+"""Looks at every row of a dataset once: brightness, outliers, copies, and how often classes occur.
+
+Brightness, outliers and copies are computed from thumbnails of 16 x 16 grays and a few sums: 1 KiB per row, made in one
+pass over its pixels. :mod:`mmload.view.report_page` writes the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.runtime.thread_pools import in_threads
+from mmload.store.checksum import crc32
+from mmload.store.dataset import Dataset, Split
+from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, count_values, groups, reduce
+
+DARK, LIGHT = 12.0, 243.0
+"""Mean grays below and above which a row is called nearly black and nearly white."""
+
+ONE_COLOR = 4.0
+"""Standard deviation of grays below which a row is called one color."""
+
+NARROW = 3.0
+"""The longer side of an original over the shorter one from which on its aspect is called extreme."""
+
+BINS = 16
+
+MOST_PICTURES, MOST_ROWS = 48, 8
+"""Pictures that are named, of those in several rows, and rows of each."""
+
+_AT_ONCE = 65536  # samples' names
+_OWN_AT_ONCE = 16  # rows of their own sizes, one after the other
+_IMAGE_BYTES = 4 * 2**20  # of images that are read at a time
+_LABEL_BYTES = 16 * 2**20  # of labels or masks that are read at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlier:
+    """A row that stands out.
+
+    Attributes:
+        split: the split's name.
+        row: its number.
+        reason: what stands out.
+        strength: how much; the greatest first.
+    """
+
+    split: str
+    row: int
+    reason: str
+    strength: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopiedPicture:
+    """A picture that several rows show.
+
+    Attributes:
+        rows: (split, row) of two of them, in two splits if there are such; then those of a few more.
+        count: how many show it.
+        correlation: of the first two.
+        equal: whether every pixel of the first two is the same.
+    """
+
+    rows: list[tuple[str, int]]
+    count: int
+    correlation: float
+    equal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopiedPictures:
+    """All pictures that several rows show.
+
+    Attributes:
+        first: the most conspicuous: those in two splits, then equal rows, then the most alike ones.
+        count: how many pictures.
+        across: how many of them are in two splits.
+        rows: how many rows show them.
+        complete: whether these are all.
+    """
+
+    first: list[CopiedPicture]
+    count: int
+    across: int
+    rows: int
+    complete: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetReport:
+    """Findings in all rows of a dataset.
+
+    Attributes:
+        brightness: split -> rows in each of 16 bins of their mean gray.
+        sizes: split -> (height, width) of the originals, int64 [N, 2]; 0 where it is not known.
+        outliers: the most conspicuous first.
+        copied: pictures that several rows show.
+        classes: split -> its classes, where rows have several.
+    """
+
+    brightness: dict[str, npt.NDArray[np.int64]]
+    sizes: dict[str, npt.NDArray[np.int64]]
+    outliers: list[Outlier]
+    copied: CopiedPictures
+    classes: dict[str, ClassRows]
+
+
+def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = None) -> DatasetReport:
+    """Looks at every row of every split that has uint8 images.
+
+    Args:
+        dataset: an open dataset.
+        progress: called with (rows done, all rows).
+    """
+    splits = {name: split for name, split in dataset.items() if _has_images(split) and len(split)}
+    starts = np.cumsum([0, *(len(split) for split in splits.values())]).tolist()
+    grays = np.empty((starts[-1], SIDE, SIDE), np.float32)
+    small: dict[str, Thumbnails] = {}
+    for (name, split), start, stop in zip(splits.items(), starts, starts[1:], strict=False):
+
+        def step(rows: int, _: int, before: int = start) -> None:
+            if progress is not None:
+                progress(before + rows, len(grays))
+
+        small[name] = thumbnails(split, grays=grays[start:stop], progress=step)
+    sizes = {name: _sizes(split) for name, split in splits.items()}
+    found = [one for name in splits for one in _outliers(name, small[name], sizes[name])]
+    checksums = np.concatenate([np.empty(0, np.uint32), *(each.checksums for each in small.values())])
+    pairs = copies(grays, checksums, starts=starts[:-1])
+    return DatasetReport(
+        brightness={
+            name: np.histogram(each.mean, bins=BINS, range=(0, 256))[0].astype(np.int64) for name, each in small.items()
+        },
+        sizes=sizes,
+        outliers=sorted(found, key=lambda one: -one.strength),
+        copied=_copied(pairs, list(splits), np.array(starts)),
+        classes={name: counts for name, split in dataset.items() if (counts := class_rows(split)) is not None},
+    )
+
+
+def _has_images(split: Split) -> bool:
+    spec = split.fields.get("images")
+    return spec is not None and spec.dtype == "uint8"
+
+
+def _sizes(split: Split) -> npt.NDArray[np.int64]:
+    sizes = np.zeros((len(split), 2), np.int64)
+    for start in range(0, len(split), _AT_ONCE):
+        sources = split.source(slice(start, start + _AT_ONCE))
+        sizes[start : start + _AT_ONCE] = [source.size or (0, 0) for source in sources]
+    return sizes
+
+
+def _outliers(name: str, small: Thumbnails, sizes: npt.NDArray[np.int64]) -> list[Outlier]:
+    longer, shorter = sizes.max(1), np.maximum(sizes.min(1), 1)
+    aspects = np.where(longer > 0, longer / shorter, 1)
+    reasons: tuple[tuple[str, Any], ...] = (
+        ("nearly black", (DARK - small.mean) / DARK),
+        ("nearly white", (small.mean - LIGHT) / (255 - LIGHT)),
+        ("one color", (ONE_COLOR - small.std) / ONE_COLOR),
+        ("extreme aspect", (aspects - NARROW) / NARROW),
+    )
+    return [
+        Outlier(split=name, row=int(row), reason=reason, strength=float(strength[row]))
+        for reason, strength in reasons
+        for row in np.flatnonzero(strength > 0)
+    ]
+
+
+def _copied(found: Copies, names: list[str], starts: Numbers) -> CopiedPictures:
+    """Groups pairs of rows by the picture that they show, by the splits that begin at these rows."""
+    group = groups(found.pairs, int(starts[-1]))
+    split = np.searchsorted(starts, np.arange(starts[-1]), "right") - 1
+    across = split[found.pairs[:, 0]] != split[found.pairs[:, 1]]
+    order = np.lexsort((-found.correlation, ~found.equal, ~across))  # the first pair of a picture is the one to show
+    of_pair = group[found.pairs[order, 0]]
+    pictures, first = np.unique(of_pair, return_index=True)
+    shown = np.sort(first)
+    in_group = np.flatnonzero(np.isin(group, pictures))
+    by_group = in_group[np.argsort(group[in_group], kind="stable")]
+    ends = np.searchsorted(group[by_group], pictures, "right")
+    listed = []
+    for place in shown[:MOST_PICTURES].tolist():
+        pair, number = order[place], int(np.searchsorted(pictures, of_pair[place]))
+        members = by_group[ends[number - 1] if number else 0 : ends[number]]
+        rows = [*found.pairs[pair].tolist(), *np.setdiff1d(members, found.pairs[pair])[: MOST_ROWS - 2].tolist()]
+        listed.append(
+            CopiedPicture(
+                rows=[(names[split[row]], int(row - starts[split[row]])) for row in rows],
+                count=len(members),
+                correlation=float(found.correlation[pair]),
+                equal=bool(found.equal[pair]),
+            )
+        )
+    return CopiedPictures(
+        first=listed,
+        count=len(pictures),
+        across=int(across[order][first].sum()),
+        rows=len(in_group),
+        complete=found.complete,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thumbnails:
+    """Thumbnails of all rows of a split.
+
+    Attributes:
+        grays: float32 [N, 16, 16], mean grays of blocks, 0 to 255.
+        mean: float64 [N], mean gray of the row.
+        std: float64 [N], standard deviation of its grays.
+        checksums: uint32 [N], of its pixels and shape: CRC-32.
+    """
+
+    grays: Floats
+    mean: npt.NDArray[np.float64]
+    std: npt.NDArray[np.float64]
+    checksums: npt.NDArray[np.uint32]
+
+
+def thumbnails(
+    split: Split, *, grays: Floats | None = None, progress: Callable[[int, int], None] | None = None
+) -> Thumbnails:
+    """Makes the thumbnails of all rows, in their order; reads every image once.
+
+    Args:
+        split: with uint8 images.
+        grays: float32 [N, 16, 16], where they are written to; None: memory of their own.
+        progress: called with (rows done, all rows).
+    """
+    spec, rows = split.fields["images"], len(split)
+    grays = np.empty((rows, SIDE, SIDE), np.float32) if grays is None else grays
+    sums, checksums, counts = np.zeros((rows, 2), np.int64), np.empty(rows, np.uint32), np.ones(rows, np.int64)
+    at_once = _OWN_AT_ONCE if spec.variable_size else max(1, _IMAGE_BYTES // spec.row_bytes)
+
+    def reduced(start: int) -> int:
+        stop = min(start + at_once, rows)
+        for first, images in _images(split, start, stop):
+            part = slice(first, first + len(images))
+            reduce(images, grays[part], sums[part])
+            of_shape = crc32(repr(images.shape[1:]).encode())
+            checksums[part] = [crc32(image, of_shape) for image in images]
+            counts[part] = images.shape[2] * images.shape[3]
+        return stop
+
+    for stop in in_threads(range(0, rows, at_once), reduced):
+        if progress is not None:
+            progress(stop, rows)
+    mean = sums[:, 0] / counts
+    variance = np.maximum(sums[:, 1] / counts - mean**2, 0)
+    return Thumbnails(grays=grays, mean=mean, std=np.sqrt(variance), checksums=checksums)
+
+
+def _images(split: Split, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Yields rows as contiguous images [n, C, H, W] of one size, and the number of the first."""
+    if split.fields["images"].variable_size:
+        for row, image in enumerate(split.reader.rows("images", np.arange(start, stop)), start):
+            yield row, image[None]
+    else:
+        yield start, split.reader.array("images", np.arange(start, stop))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRows:
+    """Rows, and boxes or pixels, per class.
+
+    Attributes:
+        rows: int64 [K], rows in which each class is.
+        amounts: int64 [K], its boxes or pixels; None of vectors of classes.
+        unit: of the amounts: boxes or pixels.
+    """
+
+    rows: Numbers
+    amounts: Numbers | None = None
+    unit: str = ""
+
+
+def class_rows(split: Split) -> ClassRows | None:
+    """Counts the rows per class, from labels alone; None if the rows of a split have one class each, or none."""
+    fields = split.fields
+    if "labels" in fields and fields["labels"].dtype == "int64" and len(fields["labels"].shape) == 1:
+        return _of_boxes(split)
+    if "masks" in fields and fields["masks"].dtype == "uint8" and len(fields["masks"].shape) == 2:
+        return _of_masks(split)
+    targets = fields.get("targets")
+    if targets is not None and targets.shape == (len(split.classes),) and split.classes:
+        parts = (split.reader.array("targets", rows) > 0 for rows in _parts(split, "targets"))
+        return ClassRows(rows=sum((part.sum(0, dtype=np.int64) for part in parts), np.zeros(targets.shape, np.int64)))
+    return None
+
+
+def _of_boxes(split: Split) -> ClassRows:
+    rows, boxes = np.zeros(len(split.classes), np.int64), np.zeros(len(split.classes), np.int64)
+    for part in _parts(split, "labels"):
+        labels = split.reader.array("labels", part)
+        real = (labels >= 0) & (labels < len(rows))
+        if "counts" in split.fields:
+            real &= np.arange(labels.shape[1]) < split.reader.array("counts", part)[:, None]
+        boxes += np.bincount(labels[real], minlength=len(rows))
+        row, _ = np.nonzero(real)
+        rows += np.bincount(np.unique(row * len(rows) + labels[real]) % max(1, len(rows)), minlength=len(rows))
+    return ClassRows(rows=rows, amounts=boxes, unit="boxes")
+
+
+def _of_masks(split: Split) -> ClassRows:
+    rows, pixels = np.zeros(256, np.int64), np.zeros(256, np.int64)
+    for masks in _masks(split):
+        counted = np.zeros((len(masks), 256), np.int64)
+        count_values(masks, counted)
+        rows += (counted > 0).sum(0)
+        pixels += counted.sum(0)
+    known = min(256, len(split.classes)) or int(np.flatnonzero(pixels).max(initial=-1)) + 1
+    return ClassRows(rows=rows[:known], amounts=pixels[:known], unit="pixels")
+
+
+def _masks(split: Split) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yields all masks in order, some of one size at a time: [n, H, W]."""
+    if split.fields["masks"].variable_size:
+        for row in range(len(split)):
+            yield split.reader.rows("masks", np.array([row]))[0][None]
+    else:
+        for part in _parts(split, "masks"):
+            yield split.reader.array("masks", part)
+
+
+def _parts(split: Split, field: str) -> Iterator[Numbers]:
+    """Yields row numbers in order, as many at a time as make up a few megabytes of a field."""
+    at_once = max(1, _LABEL_BYTES // split.fields[field].row_bytes)
+    for start in range(0, len(split), at_once):
+        yield np.arange(start, min(start + at_once, len(split)))

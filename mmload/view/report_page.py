@@ -1,0 +1,391 @@
+"""Writes a report as one self-contained HTML page: pictures are embedded, names escaped, no other file is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import MmloadError, UsageError, counted, one_line
+from mmload.pictures.contact_sheet import Cell, contact_sheet
+from mmload.pictures.drawing import figure
+from mmload.runtime.byte_sizes import bytes_text
+from mmload.store.dataset import Dataset, Split
+from mmload.store.row_cells import cells_of_rows, first_rows
+from mmload.view.facts import field_text
+from mmload.view.report import BINS, ClassRows, CopiedPicture, CopiedPictures, DatasetReport, Outlier
+from mmload.view.training import Training, augmented_sheet
+
+_MOST_BARS = 60
+_COLUMNS, _SIDE = 8, 120
+"""Columns and cell size of a sheet, which is as wide as the page, so that its text is legible."""
+
+_MOST_SHOWN, _MOST_DRAWN = 144, 18
+"""Rows on all sheets together, so that a page of many splits stays below 5 MB; a third of these of a split at most."""
+
+_MOST_OUTLIERS, _MOST_LEFT_OUT, _MOST_LINES = 48, 20, 200  # the last: of a recorded check
+_PAIR_SIDE = 96
+_STEP = 256 // BINS
+# Contrast with the page, light / dark (WCAG): text 15.9 / 13.1, quiet 5.7 / 7.9, bars 4.6 / 5.3.
+_STYLE = """
+:root { color-scheme: light dark; --text: #222; --page: #fff; --line: #ddd; --quiet: #666; --bar: #2a72cc;
+--code: #f4f4f4 }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --page: #15181c; --line: #3a3f45; --quiet: #a8adb3;
+--bar: #5a9be8; --code: #22262b } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: var(--text);
+background: var(--page); overflow-wrap: anywhere }
+h1, h2, h3 { line-height: 1.25 }
+nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0 }
+a { color: var(--bar) } a:focus-visible, [tabindex]:focus-visible { outline: 2px solid var(--bar) }
+table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem .15rem 0; vertical-align: top }
+th { font-weight: 600; overflow-wrap: normal } .wide table:not(.bars) td { overflow-wrap: break-word }
+td.number { text-align: right; white-space: nowrap } img { max-width: 100%; height: auto }
+figure { margin: 1rem 0 }
+figcaption, .quiet { color: var(--quiet) } .bar { display: inline-block; height: .8em; background: var(--bar) }
+.wide { overflow-x: auto } pre { background: var(--code); padding: .8rem; overflow-x: auto }
+.bars td:last-child { width: 60% }
+ul.grid { display: flex; flex-wrap: wrap; gap: .8rem; list-style: none; padding: 0 } ul.grid li { max-width: 13rem }
+.sheet { overflow-x: auto } .sheet img { max-width: none }
+@media (max-width: 40rem) { body { margin: 1rem auto } .bars td:last-child { width: 40% } }
+"""
+
+
+def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, training: Training) -> str:
+    """Writes the page.
+
+    Args:
+        dataset: whose rows are shown.
+        facts: as :func:`mmload.view.facts.facts` gives them.
+        report: as :func:`mmload.view.report.report` gives it.
+        training: what augmented rows are drawn by.
+
+    Raises:
+        UsageError: if rows cannot be drawn by steps or a recipe that were asked for.
+    """
+    sections = [
+        ("Findings", _findings(facts, report)),
+        ("Copies", _copies(dataset, report.copied)),
+        ("Outliers", _outliers(dataset, report.outliers)),
+        ("Left out", _left_out(facts)),
+    ]
+    for name, split in dataset.items():
+        sections.append((f"Split {name}", _split(split, facts["splits"][name], report, training, len(dataset))))
+    sections += [
+        ("How to load it", _code(dataset, training)),
+        ("Checks", _checks(facts)),
+        ("What it was built from", _about(facts)),
+    ]
+    links = "".join(f'<li><a href="#s{number}">{escape(name)}</a></li>' for number, (name, _) in enumerate(sections))
+    body = "".join(
+        f'<section aria-labelledby="s{number}"><h2 id="s{number}">{escape(name)}</h2>{text}</section>'
+        for number, (name, text) in enumerate(sections)
+    )
+    title = escape(f"Report on {_shown(dataset.path.name)}")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{title}</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>'
+        f"<body><main><h1>{title}</h1>"
+        f'<nav aria-label="Sections"><ul>{links}</ul></nav>{body}</main></body></html>\n'
+    )
+
+
+def _plain(body: object) -> str:
+    """Writes a part of a recipe as words: ``step Resize, size 256``."""
+    return ", ".join(f"{key} {value}" for key, value in body.items()) if isinstance(body, dict) else str(body)
+
+
+def _findings(facts: Mapping[str, Any], report: DatasetReport) -> str:
+    """Says in a few lines what is worth a look: copies across splits, outliers, samples left out."""
+    left_out = sum(split["skipped"]["count"] + split["excluded"] for split in facts["splits"].values())
+    copied = report.copied
+    rows: list[tuple[str, object]] = [
+        ("rows", f"{facts['rows']:,} in {counted(len(facts['splits']), 'split')}, {bytes_text(facts['bytes'])}"),
+        ("in two splits", counted(copied.across, "picture") if copied.across else "no picture"),
+        ("in several rows", counted(copied.count, "picture") if copied.count else "no picture"),
+        ("outliers", counted(len(report.outliers), "finding") if report.outliers else "none"),
+        ("left out", counted(left_out, "sample") if left_out else "no sample"),
+    ]
+    return _table(rows)
+
+
+def _about(facts: Mapping[str, Any]) -> str:
+    recipe = facts["recipe"]
+    steps = recipe.get("transforms")
+    return _table(
+        [
+            ("folder", facts["path"]),
+            ("rows", f"{facts['rows']:,} in {counted(len(facts['splits']), 'split')}"),
+            ("size", bytes_text(facts["bytes"])),
+            ("source", _plain(recipe.get("source"))),
+            ("decoded", _plain(recipe.get("decode"))),
+            ("transforms", "; ".join(map(_plain, steps)) if isinstance(steps, list) and steps else "none"),
+            ("fingerprint of the source", facts["fingerprint"]),
+        ]
+    )
+
+
+def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, training: Training, splits: int) -> str:
+    fields = ", ".join(f"{name} {field_text(spec)}" for name, spec in facts["fields"].items())
+    rows: list[tuple[str, object]] = [
+        ("rows", f"{facts['rows']:,} in {counted(facts['shards'], 'shard')}"),
+        ("fields", fields),
+        ("stored", f"{facts['layout']}, {facts['encoding']}"),
+    ]
+    if facts["mean"]:
+        rows += [("mean", _decimals(facts["mean"])), ("std", _decimals(facts["std"]))]
+    rows += [("note", note) for note in facts["notes"]]
+    parts = [_table(rows), _sheets(split, training, *_shares(splits))]
+    parts.append(_classes(facts["classes"], report.classes.get(split.name)))
+    if split.name in report.brightness:
+        counts = report.brightness[split.name].tolist()
+        names = [f"{bin_ * _STEP} to {bin_ * _STEP + _STEP - 1}" for bin_ in range(BINS)]
+        parts.append("<h3>Brightness</h3><p class=quiet>Rows by their mean gray, 0 black to 255 white.</p>")
+        filled = np.flatnonzero(counts)
+        listed = [(names[bin_], [counts[bin_]]) for bin_ in range(filled[0], filled[-1] + 1)]
+        parts.append(_bars(("mean gray", "rows"), listed))
+        parts.append(_sizes(report.sizes[split.name]))
+    return "".join(parts)
+
+
+def _shares(splits: int) -> tuple[int, int]:
+    """Returns how many rows of each of so many splits are shown, and drawn."""
+    return tuple(max(1, most // max(3, splits)) for most in (_MOST_SHOWN, _MOST_DRAWN))  # type: ignore[return-value]
+
+
+def _sheets(split: Split, training: Training, shown_rows: int, drawn_rows: int) -> str:
+    """Shows rows as they are stored, and as training sees them."""
+    try:
+        cells = cells_of_rows(split, first_rows(split, shown_rows))
+    except MmloadError:  # no images, or no rows
+        return '<p class="quiet">There are no images to show.</p>'
+    sheet = contact_sheet(cells, _COLUMNS, classes=split.classes, side=_SIDE)
+    picture = figure(sheet, f"{len(cells)} stored rows of split {split.name}, of all classes", jpeg=True)
+    return (
+        f'<h3>Stored rows</h3><figure class="sheet" tabindex="0">{picture}</figure>'
+        f"<h3>As training sees them</h3>{_drawn(split, training, drawn_rows)}"
+    )
+
+
+def _drawn(split: Split, training: Training, count: int) -> str:
+    steps = f"<code>{escape(_shown(training.text(split)))}</code>"
+    try:
+        collate = training.collate(split)
+        draws = max(1, (_COLUMNS - 1) // len(getattr(collate, "collates", [collate])))
+        rows = first_rows(split, count)
+        sheet = augmented_sheet(split, collate, rows, draws=draws, side=_SIDE)
+    except UsageError:
+        if training.made is not None:
+            raise
+        return f"<p class=quiet>These rows cannot be drawn by the usual steps, {steps}; give others with --augment.</p>"
+    text = f"{len(rows)} rows of split {split.name}, each as it is stored and as it is drawn in {draws} epochs"
+    picture = f'<div class="sheet" tabindex="0">{figure(sheet, text, jpeg=True)}</div>'
+    return f"<figure>{picture}<figcaption>{steps}</figcaption></figure>"
+
+
+def _classes(classes: Sequence[Mapping[str, Any]], found: ClassRows | None) -> str:
+    names = [one["name"] for one in classes]
+    heads = ["class", "rows"]
+    if found is not None:
+        names += [str(index) for index in range(len(names), len(found.rows))]
+        counts = [[count] for count in found.rows.tolist()]
+        if found.amounts is not None:
+            heads.append(found.unit)
+            counts = [[*count, amount] for count, amount in zip(counts, found.amounts.tolist(), strict=True)]
+    else:
+        counts = [[int(one["rows"] or 0)] for one in classes]
+    if not any(count[0] for count in counts):
+        return ""
+    ordered = sorted(zip(names, counts, strict=True), key=lambda one: -one[1][0])
+    listed, text = ordered, ""
+    if len(ordered) > _MOST_BARS:
+        half = _MOST_BARS // 2
+        listed = ordered[:half] + ordered[-half:]
+        text = f"<p class=quiet>The {half} largest and the {half} smallest of {len(ordered):,} classes.</p>"
+    return f"<h3>Classes</h3>{text}{_bars(heads, listed)}"
+
+
+def _sizes(sizes: npt.NDArray[np.int64]) -> str:
+    known = sizes[(sizes > 0).all(1)]
+    if not len(known):
+        return ""
+    shorter = known.min(1)
+    edges = np.unique(np.round(np.geomspace(max(1, shorter.min()), shorter.max() + 1, 13)).astype(np.int64))
+    if len(edges) < 2:
+        edges = np.array([edges[0], edges[0] + 1])
+    counts = np.histogram(shorter, bins=edges)[0].tolist()
+    names = [f"{first:,} to {last - 1:,}" for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+    median = np.median(known, axis=0)
+    lead = f"Of the originals; the median image has {median[1]:,.0f} x {median[0]:,.0f} pixels."
+    chart = _bars(("pixels", "rows"), [(name, [count]) for name, count in zip(names, counts, strict=True)])
+    return f"<h3>Shorter side</h3><p class=quiet>{lead}</p>{chart}"
+
+
+def _code(dataset: Dataset, training: Training) -> str:
+    split = next((split for split in dataset.values() if len(split)), None)
+    return _program(training.code(split)) if split is not None else "<p>It has no rows to load.</p>"
+
+
+def _decimals(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.4f}" for value in values)
+
+
+def _copies(dataset: Dataset, copied: CopiedPictures) -> str:
+    """Shows pictures that several rows show, two of these side by side."""
+    if not copied.count:
+        return "<p>No row shows the picture of another, as far as thumbnails of 16 x 16 grays tell.</p>"
+    more = "" if copied.complete else " There are more, which were not listed: too many rows are alike."
+    lead = (
+        f"<p>{counted(copied.count, 'picture')} in several rows, {copied.rows:,} in all; {copied.across:,} of the "
+        f"pictures are in two splits: what a model has learned by heart from one is no test in the other.{more}</p>"
+    )
+    left = copied.count - len(copied.first)
+    rest = f"<p class=quiet>{counted(left, 'more picture')}.</p>" if left else ""
+    return f'{lead}<ul class="grid">{"".join(_pair(dataset, one) for one in copied.first)}</ul>{rest}'
+
+
+def _pair(dataset: Dataset, one: CopiedPicture) -> str:
+    cells = [cell for split, row in one.rows[:2] for cell in cells_of_rows(dataset[split], [row])]
+    names = [f"{split} {row}, {dataset[split].source(row).id}" for split, row in one.rows]
+    alike = "equal" if one.equal else f"alike, {one.correlation:.3f}"
+    sheet = contact_sheet(
+        [Cell(image=cell.image, name=cell.name, detail=cell.detail) for cell in cells], 2, side=_PAIR_SIDE
+    )
+    text = f"{alike}: {names[0]} and {names[1]}"
+    others = [*names[2:], *([f"{one.count - len(names):,} more"] if one.count > len(names) else [])]
+    also = f"; also {'; '.join(others)}" if others else ""
+    return (
+        f"<li>{figure(sheet, _shown(text), jpeg=True)}<br><span class=quiet>{escape(_shown(text + also))}</span></li>"
+    )
+
+
+def _outliers(dataset: Dataset, found: Sequence[Outlier]) -> str:
+    """Shows rows that stand out, with what they were made of."""
+    if not found:
+        return (
+            "<p>No row is nearly black, nearly white or of one color; no original is three times as long as wide.</p>"
+        )
+    items = []
+    for one in found[:_MOST_OUTLIERS]:
+        cells = cells_of_rows(dataset[one.split], [one.row])
+        text = _shown(f"{one.reason}: {one.split} {one.row}, {dataset[one.split].source(one.row).id}")
+        picture = figure(contact_sheet(cells, 1, side=_PAIR_SIDE), text, jpeg=True)
+        items.append(f"<li>{picture}<br><span class=quiet>{escape(text)}</span></li>")
+    lead = f"<p>{counted(len(found), 'finding')}, the most conspicuous first.</p>"
+    return f'{lead}<ul class="grid">{"".join(items)}</ul>'
+
+
+def _left_out(facts: Mapping[str, Any]) -> str:
+    """Lists samples that have no row, and why."""
+    parts = []
+    for name, split in facts["splits"].items():
+        if split["excluded"]:
+            parts.append(f"<p>{counted(split['excluded'], 'sample')} of split {escape(name)}, by --exclude.</p>")
+        skipped = split["skipped"]
+        if skipped["count"]:
+            first = _table([(one["id"], one["reason"]) for one in skipped["first"][:_MOST_LEFT_OUT]])
+            listed = escape(_shown(skipped["file"]))
+            parts.append(f"<p>{skipped['count']:,} of split {escape(name)}, all listed in {listed}:</p>{first}")
+    return "".join(parts) or "<p>Every sample of the source has its row.</p>"
+
+
+def _checks(facts: Mapping[str, Any]) -> str:
+    """Writes what verify, parity and bench found, as far as it was recorded. A card may contain anything."""
+    parts = []
+    for name, result in facts["checks"].items():
+        found = _FOUND[name](result) if isinstance(result, dict) else ""
+        date = f" of {escape(_shown(result.get('date'))[:10])}" if isinstance(result, dict) else ""
+        missing = f"<p class=quiet>Not recorded: <code>mmload {name} --record</code> does.</p>"
+        parts.append(f"<h3>{name.capitalize()}{date}</h3>{found or missing}")
+    return "".join(parts)
+
+
+def _verify(result: Mapping[str, Any]) -> str:
+    faults = result.get("faults")
+    if type(faults) is not int:
+        return ""
+    compared = ", and equals its source" if result.get("compared") else ""
+    return f"<p>{counted(faults, 'fault') if faults else f'The dataset is whole{compared}'}.</p>"
+
+
+def _parity(result: Mapping[str, Any]) -> str:
+    verdicts = _objects(result.get("verdicts"))
+    if not verdicts:
+        return ""
+    states = [one.get("state") for one in verdicts]
+    failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
+    lead = f"{failed:,} of {counted(judged, 'check')} fail." if failed else f"{counted(judged, 'check')}, none fails."
+    rows = [[one.get(key, "") for key in ("part", "name", "state", "text")] for one in verdicts]
+    return f"<p>{lead}</p>{_columns(('part', 'check', 'result', 'measured'), rows)}"
+
+
+def _bench(result: Mapping[str, Any]) -> str:
+    rows = []
+    for one in _objects(result.get("results")):
+        rate, share = one.get("images_per_second"), one.get("of_ceiling")
+        known = f"{rate:,.0f}" if isinstance(rate, int | float) else one.get("failure") or "not measured"
+        part = "" if not isinstance(share, int | float) else f"{share:.0%}" if share <= 1.005 else "disturbed"
+        rows.append([one.get("name", ""), known, part, one.get("ceiling", ""), one.get("differs", "")])
+    verdict = result.get("verdict")
+    lead = f"<p>{escape(_shown(verdict))}</p>" if verdict else ""
+    heads = ("loader", "images/s", "of its ceiling", "ceiling", "differs")
+    return lead + (_columns(heads, rows) if rows else "")
+
+
+_FOUND = {"verify": _verify, "parity": _parity, "bench": _bench}
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)][:_MOST_LINES] if isinstance(value, list) else []
+
+
+def _shown(text: object) -> str:
+    """Writes a value in one line, control characters escaped; not HTML yet."""
+    return one_line(str(text))
+
+
+def _table(rows: Iterable[tuple[str, object]]) -> str:
+    """Writes a table of names and values."""
+    cells = "".join(
+        f"<tr><th scope=row>{escape(_shown(name))}</th><td>{escape(_shown(value))}</td></tr>" for name, value in rows
+    )
+    return f"<table>{cells}</table>"
+
+
+def _columns(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Writes a table with a head for each column; numbers are set to the right."""
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<div class="wide" tabindex="0"><table><tr>{_heads(heads)}</tr>{body}</table></div>'
+
+
+def _bars(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> str:
+    """Draws a bar chart that is a table, so that everybody can read it: a bar for the first number of each row."""
+    most = max((counts[0] for _, counts in rows), default=0) or 1
+    body = "".join(
+        f"<tr><th scope=row>{escape(_shown(name))}</th>{''.join(map(_cell, counts))}"
+        f'<td><span class="bar" style="width:{100 * counts[0] / most:.2f}%"></span></td></tr>'
+        for name, counts in rows
+    )
+    return f'<div class="wide" tabindex="0"><table class="bars"><tr>{_heads(heads)}<td></td></tr>{body}</table></div>'
+
+
+def _program(text: str) -> str:
+    """Shows a program, to be copied."""
+    return f'<pre tabindex="0"><code>{escape(_lines(text))}</code></pre>'
+
+
+def _heads(names: Sequence[str]) -> str:
+    return "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int):
+        return f"<td class=number>{value:,}</td>"
+    return f"<td>{escape(_shown(value))}</td>"
+
+
+def _lines(text: str) -> str:
+    return "\n".join(_shown(line) for line in text.split("\n"))

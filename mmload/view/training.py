@@ -1,0 +1,256 @@
+"""Shows what training sees: the steps of a split, as text and as code, and several draws of each of some rows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from torch import nn
+
+import mmload.augment
+from mmload.augment import Normalize, Views
+from mmload.augment.collate import Collate
+from mmload.augment.draws import sample_seeds
+from mmload.augment.step import AfterStep, Step
+from mmload.batch import Batch
+from mmload.errors import UsageError
+from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, contact_sheet
+from mmload.records import FIELD_NAMES, FieldSpec
+from mmload.store.row_cells import cells_of_rows
+from mmload.store.row_numbers import row_numbers
+
+if TYPE_CHECKING:
+    from mmload.store.dataset import Rows, Split
+
+
+_SMALL = 64
+"""Images up to this side are padded and cropped, as CIFAR's are; of larger ones a part is cut out and resized."""
+
+_SIDE = 224
+
+_CANVAS = 640
+"""Pixels of a side of whole photographs with boxes or masks, as detection models take them."""
+
+_LIKE = 'write steps of mmload.augment, as in "RandomCrop(24), ColorJitter(0.4, 0.4)"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The steps or the preset that a page shows rows with; by default, the usual steps for the fields of each split.
+
+    Attributes:
+        steps: as ``--augment`` takes them; empty: the usual ones.
+        recipe: a call of :mod:`mmload.presets`, such as ``simclr()``; empty: steps are shown.
+        made: the collate of either; None: it is made for each split.
+    """
+
+    steps: str = ""
+    recipe: str = ""
+    made: Collate | Views | None = None
+
+    def collate(self, split: Split) -> Collate | Views:
+        """Returns what renders the rows of a split."""
+        if self.made is not None:
+            return self.made
+        return Collate(*steps_of(self.text(split)))
+
+    def text(self, split: Split) -> str:
+        """Returns the steps or the preset, in Python."""
+        return self.recipe or self.steps or usual_steps(split.fields)
+
+    def code(self, split: Split) -> str:
+        """Writes a program that loads a split, as it is shown; it ends after one epoch."""
+        named = f"{split.name.replace('-', '_')}" if split.name.replace("-", "_").isidentifier() else "split"
+        opened = f"{named} = mmload.open({str(split.path)!r})[{split.name!r}]"
+        if "images" not in split.fields:
+            imports, collate, argument = "", "", ""
+        elif self.recipe:
+            imports, collate = "from mmload import presets\n", f"collate = presets.{self.recipe}\n"
+            argument = ", collate=collate"
+        else:
+            steps, names = self.text(split), _called(self.text(split))
+            if split.mean and "Normalize" not in names:
+                steps, names = f"{steps}, Normalize.of({named})", names | {"Normalize"}
+            imports = f"from mmload.augment import {', '.join(sorted(names))}\n"
+            collate, argument = f"collate = mmload.Collate({steps})\n", ", collate=collate"
+        return f"import mmload\n{imports}\n{opened}\n{collate}\n{self._loop(split, named, argument)}"
+
+    def _loop(self, split: Split, named: str, argument: str) -> str:
+        loader = f"mmload.Loader({named}, batch_size=64, shuffle=True{argument})"
+        if hasattr(self.made, "collates"):
+            return f"for views in {loader}:\n    images = [view.images for view in views]\n"
+        used = [name for name in split.fields if name in FIELD_NAMES]
+        body = f"{', '.join(used)} = {', '.join(f'batch.{name}' for name in used)}" if used else "fields = batch.extra"
+        return f"for batch in {loader}:\n    {body}\n"
+
+
+def usual_steps(fields: Mapping[str, FieldSpec]) -> str:
+    """Returns the steps that most trainings on such rows have in common; none without images."""
+    if "images" not in fields:
+        return ""
+    channels, *sides = fields["images"].shape
+    if "boxes" in fields or "masks" in fields:
+        first = f"Letterbox({_CANVAS}), " if fields["images"].variable_size else ""
+        return f"{first}RandomHorizontalFlip()" + (", ColorJitter(0.4, 0.4, 0.4)" if channels == 3 else "")
+    if fields["images"].variable_size:
+        return f"RandomResizedCrop({_SIDE}), RandomHorizontalFlip()"
+    if max(sides) <= _SMALL:
+        size = str(sides[0]) if sides[0] == sides[1] else str(tuple(sides))
+        return f"RandomCrop({size}, padding={max(1, min(sides) // 8)}), RandomHorizontalFlip()"
+    return f"RandomResizedCrop({min(_SIDE, *sides)}), RandomHorizontalFlip()"
+
+
+def _called(steps: str) -> set[str]:
+    """Returns the names of the steps in a text."""
+    return {node.id for node in ast.walk(ast.parse(f"({steps},)", mode="eval")) if isinstance(node, ast.Name)}
+
+
+def augmented_sheet(
+    split: Split, collate: Collate | Views, rows: Rows, *, draws: int = 7, seed: int = 0, side: int | None = None
+) -> Image.Image:
+    """Draws a contact sheet with a line for each row: as it is stored, then as it is drawn.
+
+    Args:
+        split: where the rows are.
+        collate: what training renders them with; of views each line has all, one after the other.
+        rows: which rows.
+        draws: how many draws of each row, as many as epochs would give.
+        side: pixels of the square that each picture is fitted into; None: as suits the largest.
+        seed: the loader's; draw ``k`` is that of epoch ``k``.
+
+    Raises:
+        UsageError: if the collate cannot render these rows.
+    """
+    stored = cells_of_rows(split, rows)
+    drawn = drawn_cells(split, collate, rows, draws=draws, seed=seed)
+    lines = [[cell, *line] for cell, line in zip(stored, drawn, strict=True)]
+    title = f"{split.path.name}, {split.name}: as stored, and as drawn"
+    return contact_sheet(
+        [cell for line in lines for cell in line], len(lines[0]), title=title, classes=split.classes, side=side
+    )
+
+
+def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: int, seed: int = 0) -> list[list[Cell]]:
+    """Draws some rows as training sees them: for each row, its draws in the order of the epochs.
+
+    Args:
+        split: where the rows are.
+        collate: see :func:`augmented_sheet`.
+        rows: which rows, as one batch; steps that mix samples mix these.
+        draws: how many epochs; of views each gives all.
+        seed: the loader's.
+
+    Raises:
+        UsageError: if the collate cannot render these rows.
+    """
+    collates = collate.collates if isinstance(collate, Views) else (collate,)
+    ids = row_numbers(rows, len(split), f"split {split.name!r}")
+    batch = split.rows(ids)
+    variable_size = any(spec.variable_size for spec in split.fields.values())
+    lines: list[list[Cell]] = [[] for _ in range(len(ids))]
+    for epoch in range(draws):
+        seeds = sample_seeds(seed, epoch, ids)
+        collate.set_epoch(epoch)
+        try:
+            if variable_size:
+                made = collate([batch[number].replace(seeds=seeds[number]) for number in range(len(ids))])
+            else:
+                made = collate(batch.replace(seeds=seeds))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"these steps cannot render split {split.name!r} of {split.path}: {error}") from error
+        views = made if isinstance(made, tuple) else (made,)
+        for number, (view, one) in enumerate(zip(views, collates, strict=True)):
+            name = f"draw {epoch + 1}" + (f", view {number + 1}" if len(views) > 1 else "")
+            for line, cell in zip(lines, _cells(view, one, split.classes), strict=True):
+                line.append(
+                    Cell(
+                        image=cell.image,
+                        name=cell.name,
+                        detail=name,
+                        boxes=cell.boxes,
+                        labels=cell.labels,
+                        mask=cell.mask,
+                    )
+                )
+    return lines
+
+
+def _cells(batch: Batch, collate: Collate, classes: Sequence[str]) -> list[Cell]:
+    """Makes the cells of a rendered batch, with Normalize undone."""
+    mean, std = _normalization(collate)
+    fields = {name: getattr(batch, name) for name in SHOWN}
+    arrays = {}
+    for name, value in fields.items():
+        if value is not None:
+            arrays[name] = (value.float() if value.is_floating_point() else value).cpu().numpy()
+    return cells_of(arrays, classes, mean=mean, std=std)
+
+
+def _normalization(collate: Collate) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the mean and std per channel of all Normalize steps together; empty without one."""
+    normalizations = [step for step in collate.steps if isinstance(step, Normalize)]
+    if not normalizations:
+        return (), ()
+    mean, std = torch.zeros(1), torch.ones(1)
+    for step in normalizations:  # each takes what the one before it gives
+        mean, std = mean + std * step.mean.cpu(), std * step.std.cpu()
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def steps_of(text: str) -> list[nn.Module]:
+    """Parses the steps that a text names, in order. It calls the classes of steps only.
+
+    Args:
+        text: calls of steps of :mod:`mmload.augment` with numbers, strings, lists, tuples and other steps as arguments.
+
+    Raises:
+        UsageError: if it is something else, or a step refuses its arguments.
+    """
+    try:
+        body = ast.parse(f"({text},)", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"--augment is {text!r}, which is not Python; {_LIKE}") from error
+    parts = body.elts if isinstance(body, ast.Tuple) else [body]
+    if not parts:
+        raise UsageError(f"--augment is {text!r}, which names no step; {_LIKE}")
+    steps = []
+    for part in parts:
+        step = _value(part, text)
+        if not isinstance(step, nn.Module):
+            raise UsageError(f"--augment is {text!r}, and {ast.unparse(part)} is no step; {_LIKE}")
+        steps.append(step)
+    return steps
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    """Evaluates a step, a list or tuple of values, or a constant."""
+    if isinstance(node, ast.List | ast.Tuple):
+        values = [_value(each, text) for each in node.elts]
+        return values if isinstance(node, ast.List) else tuple(values)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return _step(node, node.func.id, text)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(
+            f"--augment is {text!r}, and {ast.unparse(node)} is no step and no constant; {_LIKE}"
+        ) from error
+
+
+def _step(node: ast.Call, name: str, text: str) -> nn.Module:
+    kind = getattr(mmload.augment, name, None) if name in mmload.augment.__all__ else None
+    if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep) or kind in (Step, AfterStep):
+        raise UsageError(f"--augment is {text!r}, and there is no step {name}; see docs/augment.md for all")
+    arguments = [_value(each, text) for each in node.args]
+    named = {each.arg: _value(each.value, text) for each in node.keywords if each.arg is not None}
+    if len(named) < len(node.keywords):
+        raise UsageError(f"--augment is {text!r}: write the arguments out, without **")
+    try:
+        step: nn.Module = kind(*arguments, **named)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--augment is {text!r}: {name}: {error}") from error
+    return step

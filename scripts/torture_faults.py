@@ -1,0 +1,196 @@
+"""Do files that change under running loaders ever give a wrong pixel, or end the process?
+
+Each round opens a copy of a dataset, harms one of its files at a random moment of three epochs, and compares all
+batches with those of the original: they are right, or an exception names the folder or the URL. Rounds go over all
+tiers and layouts, each pair in a process of its own, so that a signal which ends it is seen. The signals that the
+package has survived are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+
+import torch
+from torture_builds import DifferenceError
+
+import mmload
+from mmload.augment import RandomCrop, RandomResizedCrop
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, WholeLayout, square
+from mmload.errors import MmloadError
+from mmload.remote import dataset_cache
+from mmload.remote.copies import push
+from mmload.runtime.bus_errors import Guard
+
+IMAGES, SIZE, EPOCHS = 48, 160, 3
+LAYOUTS = ("squares", "raw", "jpeg")
+TIERS = ("disk", "memory", "decoded", "cache")
+HARMS = ("truncate", "shorten", "rewrite", "replace", "unlink", "unreadable", "folder")
+PATIENCE_S = 3600.0
+
+
+def torture(folder: Path, rounds: int, seed: int) -> str:
+    """Harms datasets under their readers; returns what was done, in words.
+
+    Raises:
+        DifferenceError: if a reader saw a wrong pixel, an error that names no file, or a signal.
+    """
+    make_datasets(folder)
+    pairs = [pair for pair in product(LAYOUTS, TIERS) if "decoded" not in pair or "jpeg" in pair]
+    told: Counter[str] = Counter()
+    for number, (layout, tier) in enumerate(pairs):
+        some = rounds * (number + 1) // len(pairs) - rounds * number // len(pairs)
+        command = [sys.executable, __file__, str(folder), layout, tier, str(some), str(seed + number)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        if done.returncode < 0:
+            raise DifferenceError(f"{layout} in tier {tier}: ended by signal {-done.returncode}: {done.stderr[-2000:]}")
+        if done.returncode:
+            raise DifferenceError(f"{layout} in tier {tier}: {done.stdout}{done.stderr[-2000:]}")
+        found = json.loads(done.stdout)
+        print(f"{layout} in tier {tier}: {some} rounds, {found}", flush=True)
+        told.update(found)
+    return (
+        f"{rounds} rounds over {len(pairs)} pairs of layout and tier: {told['batches']} right batches, "
+        f"{told['errors']} errors that name the file, {told['faults']} signals survived, none ended a process; "
+        + ", ".join(f"{told[harm]} x {harm}" for harm in HARMS)
+    )
+
+
+def make_datasets(folder: Path) -> None:
+    """Builds a dataset of each layout from the same images of noise, and copies it to a folder as object storage."""
+    import numpy as np
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for number in range(IMAGES):
+        place = folder / "source" / "train" / f"class{number % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 256, (SIZE, int(draw.integers(SIZE, 2 * SIZE)), 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number:04d}.png")
+    options = {"kind": "imagefolder", "root": folder / "source", "shard_bytes": 12 * SIZE * SIZE * 3}
+    for layout in LAYOUTS:
+        out = folder / layout
+        if layout == "squares":
+            build(BuildRecipe(**options, out=out, transforms=square(SIZE)), threads=1)
+        else:
+            build(BuildRecipe(**options, out=out, transforms=(), whole=WholeLayout(encode=layout)), threads=1)
+        push(out, f"file://{folder}/pushed-{layout}")
+
+
+class Rounds:
+    """The rounds of one layout and tier.
+
+    Args:
+        folder: where the datasets are.
+        layout: one of :data:`LAYOUTS`.
+        tier: one of :data:`TIERS`.
+
+    Attributes:
+        told: counts what was seen.
+    """
+
+    def __init__(self, folder: Path, layout: str, tier: str) -> None:
+        self.folder, self.layout, self.tier = folder, layout, tier
+        self.original = folder / layout
+        self.url = f"file://{folder}/pushed-{layout}"
+        self.collate = mmload.Collate(RandomCrop(96) if layout == "squares" else RandomResizedCrop(96))
+        self.told: Counter[str] = Counter()
+        began = time.monotonic()
+        self.expected = list(self._batches(mmload.open(self.original)["train"]))
+        self.seconds = time.monotonic() - began
+
+    def one(self, number: int, harm: str, moment: float, draw: random.Random) -> None:
+        """Opens a copy, harms it so many seconds later (negative: before its first batch), and compares.
+
+        Raises:
+            DifferenceError: if a batch is wrong, or an exception names no file of the copy.
+        """
+        copy = self.folder / f"copy-{self.layout}-{self.tier}-{number}"
+        if self.tier == "cache":
+            limit = draw.choice((None, IMAGES * SIZE * SIZE * 2))
+            split = mmload.open(self.url, cache=copy, cache_limit=limit)["train"]
+        else:
+            split = mmload.open(shutil.copytree(self.original, copy))["train"]
+        timer = threading.Timer(max(0.0, moment), _harm, (copy, harm, draw, self.tier == "cache"))
+        timer.start()
+        if moment < 0:
+            timer.join()
+        try:
+            for found, wanted in zip(self._batches(split), self.expected, strict=True):
+                if not torch.equal(found, wanted):
+                    raise DifferenceError(f"round {number}: a wrong batch after {harm} of a file at {moment:.4f} s")
+                self.told["batches"] += 1
+        except MmloadError as error:
+            if str(copy) not in str(error) and self.url not in str(error):
+                raise DifferenceError(f"round {number}: an error that names no file after {harm}: {error}") from error
+            self.told["errors"] += 1
+        timer.join()
+        self.told[harm] += 1
+        if self.tier == "cache":
+            for cache in dataset_cache._OPENED.values():
+                cache.close()
+            dataset_cache._OPENED.clear()
+        shutil.rmtree(copy, ignore_errors=True)
+
+    def _batches(self, split: object) -> Iterator[torch.Tensor]:
+        """Yields the images of the batches of some epochs, which are the same for all copies."""
+        tier = {"decoded": "memory", "cache": "disk"}.get(self.tier, self.tier)
+        options = {"batch_size": 8, "shuffle": True, "seed": 1, "threads": 2, "tier": tier, "collate": self.collate}
+        with mmload.Loader(split, **options, cache_pixels=self.tier == "decoded") as loader:
+            for _ in range(EPOCHS):
+                for batch in loader:
+                    yield batch.images
+
+
+def _harm(folder: Path, harm: str, draw: random.Random, is_cache: bool) -> None:
+    """Harms a random file below a folder, as users and disks do; what has gone meanwhile is left alone.
+
+    A cache notices files of other lengths, and not other bytes in a file of the same length.
+    """
+    with suppress(OSError):
+        file = draw.choice(sorted(folder.rglob("*.block" if is_cache else "*.memmap")) or [folder / "none"])
+        size = file.stat().st_size + is_cache * draw.randrange(1, 9)
+        match harm:
+            case "truncate":
+                os.truncate(file, 0)
+            case "shorten":
+                os.truncate(file, draw.randrange(max(1, file.stat().st_size)))
+            case "rewrite":
+                file.write_bytes(draw.randbytes(size))
+            case "replace":
+                file.with_suffix(".new").write_bytes(draw.randbytes(size))
+                file.with_suffix(".new").rename(file)
+            case "unlink":
+                file.unlink()
+            case "unreadable":
+                file.chmod(0)
+            case "folder":
+                shutil.rmtree(file.parent)
+
+
+def main(folder: Path, layout: str, tier: str, count: int, seed: int) -> dict[str, int]:
+    """Runs the rounds of one layout and tier; returns the counts of what was seen."""
+    draw, rounds = random.Random(seed), Rounds(folder, layout, tier)
+    for number in range(count):
+        moment = draw.choice((-1.0, *[draw.random() * rounds.seconds] * 3))
+        rounds.one(number, draw.choice(HARMS), moment, draw)
+    return {**rounds.told, "faults": Guard.all_faults}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))
+    except DifferenceError as error:
+        sys.exit(str(error))

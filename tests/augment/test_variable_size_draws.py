@@ -1,0 +1,90 @@
+"""Windows of variable-size images against torchvision's own draws for the same sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from mmload.augment import RandomCrop, RandomResizedCrop
+from mmload.augment.draws import Draws, sample_seeds
+from mmload.augment.step import Step
+from mmload.render.plan import Plan
+from tests.helpers.distributions import ks
+
+SIZES = torch.tensor([(256, 341), (341, 256), (256, 256), (256, 900), (700, 60), (20, 31)]).repeat(500, 1)
+
+
+def windows(step: Step, sizes: Tensor) -> Tensor:
+    """Top, left, rows, cols: int64 [B, 4]."""
+    seeds = sample_seeds(5, 0, torch.arange(len(sizes)))
+    plan = step.describe(Plan.unchanged_sizes(sizes, 3), Draws(seeds, 0))
+    assert plan.top is not None
+    assert plan.left is not None
+    return torch.stack([plan.top, plan.left, plan.per_sample(plan.rows), plan.per_sample(plan.cols)], 1)
+
+
+def features(window: Tensor, sizes: Tensor) -> dict[str, Tensor]:
+    top, left, rows, cols = window.double().unbind(1)
+    high, wide = sizes.double().unbind(1)
+    return {
+        "area": rows * cols / (high * wide),
+        "ratio": (cols / rows).log(),
+        "top": (top + 0.5) / (high - rows + 1),
+        "left": (left + 0.5) / (wide - cols + 1),
+    }
+
+
+@pytest.mark.parametrize("shape", ["all", 0, 3, 4, 5])
+def test_resized_crops_are_drawn_as_torchvision_draws_them(shape: int | str) -> None:
+    sizes = SIZES if shape == "all" else SIZES[[shape]].repeat(2500, 1)
+    torch.manual_seed(3)
+    theirs = v2.RandomResizedCrop(224)
+    images = [torch.empty(1, 1, 1).expand(3, int(h), int(w)) for h, w in sizes]
+    drawn = [theirs.make_params([image]) for image in images]
+    expected = torch.tensor([[one["top"], one["left"], one["height"], one["width"]] for one in drawn])
+    found, wanted = (features(each, sizes) for each in (windows(RandomResizedCrop(224), sizes), expected))
+    for name in found:
+        assert ks(found[name], wanted[name]) < 1.95, name  # 1 in 1,000 by chance
+
+
+def shares(window: Tensor, sizes: Tensor) -> dict[str, Tensor]:
+    """Returns what windows cover of their images, as shares of their sides."""
+    top, left, rows, cols = (window.double() / sizes.double().repeat(1, 2)).unbind(1)
+    return {"area": rows * cols, "ratio": (cols / rows).log(), "across": left + cols / 2, "down": top + rows / 2}
+
+
+def test_crops_of_shrunk_rows_are_those_of_their_photographs() -> None:
+    """Within 2 pixels of a row's shorter side, for rounding; windows in squares of the middle are farther off."""
+    side, sizes = 128, SIZES[(SIZES.amin(1) >= 200).nonzero()[:, 0]]
+    short = sizes.amin(1, keepdim=True)
+    stored = (sizes * side / short).long()
+    torch.manual_seed(3)
+    theirs = v2.RandomResizedCrop(16)
+    drawn = [theirs.make_params([torch.empty(1, int(h), int(w), device="meta")]) for h, w in sizes]
+    photographs = torch.tensor([[one["top"], one["left"], one["height"], one["width"]] for one in drawn])
+    expected, found = shares(photographs, sizes), shares(windows(RandomResizedCrop(16), stored), stored)
+    limit = 1.95 + 2 / side * (len(sizes) / 2) ** 0.5
+    assert all(ks(found[name], expected[name]) < limit for name in expected)
+    squares = windows(RandomResizedCrop(16), torch.full_like(stored, side))
+    squares[:, :2] += (stored - side) // 2
+    assert ks(shares(squares, stored)["area"], expected["area"]) > limit
+
+
+def test_draws_for_one_square_differ_from_those_for_photographs() -> None:
+    """What the test above would see: windows of the middle square have other areas."""
+    squares = windows(RandomResizedCrop(224), SIZES.amin(1, keepdim=True).expand(-1, 2).contiguous())
+    assert ks(features(squares, SIZES)["area"], features(windows(RandomResizedCrop(224), SIZES), SIZES)["area"]) > 5
+
+
+def test_crops_are_anywhere_in_each_image() -> None:
+    found = windows(RandomCrop(20), SIZES)
+    assert (found[:, 2:] == 20).all()
+    for axis in range(2):
+        spare = SIZES[:, axis] - 20
+        assert (found[:, axis] >= 0).all()
+        assert (found[:, axis] <= spare).all()
+        wide = spare > 100
+        uniform = torch.rand(int(wide.sum()), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        assert ks((found[wide, axis] + 0.5) / (spare[wide] + 1), uniform) < 1.95

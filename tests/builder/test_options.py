@@ -1,0 +1,91 @@
+"""Options of a build are declared once: the command, recipe files, the functions and the page agree."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import FrozenInstanceError, fields
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from mmload.builder.options import BuildOptions, declarations, recipe_keys
+from mmload.builder.parts import build_part
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import from_mapping
+from mmload.cli import build as command
+from mmload.errors import UsageError
+
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+
+
+def table() -> str:
+    """Returns the table of the page: each option, its key in a recipe file, its help."""
+    rows = ["| option | key in a recipe | |", "|---|---|---|"]
+    for its in declarations().values():
+        flag = its.flag or ("" if its.table else its.metavar)
+        shown = f"`{flag} {its.metavar}`" if its.flag and its.metavar else f"`{flag}`" if flag else ""
+        key = f"`[{its.table}] {its.key}`" if its.table else ""
+        rows.append(f"| {shown} | {key} | {its.help} |")
+    return "\n".join(rows)
+
+
+def test_the_page_has_the_options_as_they_are_declared() -> None:
+    assert table() in PAGE.read_text(encoding="utf-8"), "run: python tests/builder/test_options.py"
+
+
+def test_the_recipe_on_the_page_has_every_key() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    indented = page[page.index('    out = "DATASET"') : page.index("## Transforms")]
+    text = indented.replace("# raw_share", "raw_share").replace('encode = "jpeg"', 'encode = "mixed"')
+    body = tomllib.loads(text)
+    assert body["decode"].keys() == recipe_keys("decode")
+    assert body["store"].keys() == recipe_keys("store")
+    assert from_mapping(body).whole is not None
+
+
+def test_the_command_has_every_option_with_its_default() -> None:
+    on_the_page = {name for name, its in declarations().items() if its.flag or not its.table}
+    taken = signature(command.build).parameters
+    assert taken.keys() == on_the_page
+    assert BuildOptions(**{name: parameter.default for name, parameter in taken.items()}) == BuildOptions()
+
+
+@pytest.mark.parametrize("function", [build, build_part])
+def test_arguments_of_functions_have_the_defaults_of_the_options(function: object) -> None:
+    defaults = {option.name: option.default for option in fields(BuildOptions)}
+    arguments = signature(function).parameters  # type: ignore[arg-type]
+    shared = defaults.keys() & arguments.keys() - {"part", "engine"}
+    assert shared >= {"on_error", "max_errors", "exclude", "threads", "processes"}
+    assert {name: arguments[name].default for name in shared} == {name: defaults[name] for name in shared}
+
+
+def test_options_that_are_given_are_the_keys_of_their_tables() -> None:
+    options = BuildOptions(seed=0, task="detection", exif_orient=True, decode="cpu", shard_size="1MiB")
+    assert options.table("source") == {"seed": 0, "task": "detection"}
+    assert options.table("decode") == {"exif_orient": True, "device": "cpu"}
+    assert options.table("store") == {"shard_size": "1MiB"}
+    with pytest.raises(FrozenInstanceError):
+        options.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"config": Path("a.toml"), "raw_share": 0.5}, "--raw-share and --config are both given; a.toml says"),
+        ({"advise": True, "encode": "jpeg"}, "--advise compares all layouts, and --encode is given"),
+        ({"part": "1/2", "commit": True}, "--part builds and --commit does not"),
+        ({"commit": True, "overwrite": True}, "--overwrite with --part or --commit"),
+        ({"engine": "dask"}, "--engine is 'dask'; use local or ray"),
+        ({"address": "a:1"}, "--address is of a Ray cluster"),
+        ({"engine": "ray", "commit": True}, "--part and --commit build without a cluster"),
+        ({"engine": "ray", "processes": 2}, "--processes builds without a cluster"),
+    ],
+)
+def test_options_options_that_exclude_each_other_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        BuildOptions(**given)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,53 @@
+"""Commands that take the URL of a dataset, and those that say how to copy it to a disk first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import complaint, mmload
+from object_storage import Bucket
+from PIL import Image
+
+from mmload.remote.copies import push
+from mmload.store.dataset import Dataset
+
+
+@pytest.fixture
+def url(bucket: Bucket, dataset: Dataset, fresh_caches: None) -> str:
+    push(dataset.path, f"{bucket.url}/photos")
+    return f"{bucket.url}/photos"
+
+
+def test_info_at_a_url_shows_what_it_shows_on_a_disk(url: str, dataset: Dataset) -> None:
+    local, remote = mmload("info", dataset.path), mmload("info", url)
+    assert remote.returncode == 0, remote.stderr
+    assert remote.stdout.startswith(f"{url}: ")
+    assert remote.stdout.split("\n")[1:] == local.stdout.split("\n")[1:]
+
+
+def test_where_and_preview_at_a_url_read_rows(url: str, dataset: Dataset, tmp_path: Path) -> None:
+    split = next(iter(dataset))
+    assert mmload("where", url, 0, "--split", split).stdout == mmload("where", dataset.path, 0, "--split", split).stdout
+    done = mmload("preview", url, "-o", tmp_path / "a.png", "--grid", "1x2")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.width > 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", ...),
+        ("repair", ..., "--source", "x"),
+        ("report", ...),
+        ("bench", ...),
+        ("parity", ..., "--source", "x"),
+        ("export", ..., "x"),
+        ("browse", ...),
+    ],
+)
+def test_commands_that_read_all_rows_say_how_to_copy_a_url(words: tuple[object, ...]) -> None:
+    done = mmload(*("s3://bucket/photos" if word is ... else word for word in words))
+    assert "s3://bucket/photos is a URL" in (line := complaint(done, 2))
+    assert "mmload pull URL FOLDER" in line

@@ -1,0 +1,81 @@
+"""Quiet blocks of several threads leave the filters as they were."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from mmload.sources.warning_filters import Shared, warnings_suppressed
+
+
+def test_warnings_inside_are_ignored_and_those_after_are_not() -> None:
+    with warnings_suppressed:
+        warnings.warn("inside", stacklevel=1)
+    with pytest.warns(UserWarning, match="after"):
+        warnings.warn("after", stacklevel=1)
+
+
+def test_blocks_that_overlap_put_back_what_was_there() -> None:
+    before = list(warnings.filters)
+    first, second = threading.Event(), threading.Event()
+
+    def enters_first() -> None:
+        with warnings_suppressed:
+            first.set()
+            second.wait(10)
+
+    def leaves_last() -> None:
+        first.wait(10)
+        with warnings_suppressed:
+            second.set()
+            thread.join(10)
+            warnings.warn("the other has left", stacklevel=1)
+
+    thread = threading.Thread(target=enters_first)
+    thread.start()
+    leaves_last()
+    assert warnings.filters == before
+
+
+def test_many_threads_leave_nothing_behind() -> None:
+    before = list(warnings.filters)
+
+    def work(number: int) -> None:
+        with warnings_suppressed:
+            warnings.warn(f"{number}", stacklevel=1)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(500)))
+    assert warnings.filters == before
+
+
+def test_an_exception_leaves_too() -> None:
+    before = list(warnings.filters)
+    with pytest.raises(ValueError, match="inside"), warnings_suppressed:
+        raise ValueError("inside")
+    assert warnings.filters == before
+
+
+def test_a_context_that_cannot_be_entered_is_tried_again_by_the_next() -> None:
+    held: list[str] = []
+    tries = iter(["no", "yes"])
+
+    @contextmanager
+    def picky() -> Iterator[None]:
+        if next(tries) == "no":
+            raise OSError("not now")
+        held.append("in")
+        yield
+        held.append("out")
+
+    shared = Shared(picky)
+    with pytest.raises(OSError, match="not now"), shared:
+        pass
+    with shared:
+        assert held == ["in"]
+    assert held == ["in", "out"]

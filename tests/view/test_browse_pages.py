@@ -1,0 +1,282 @@
+"""What the page of ``mmload browse`` gets: rows by pages and classes, pictures, boxes, masks, photographs, draws."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browsing import browsed
+from building import recipe
+from conftest import make_folder
+from devkit import Devkit, thing
+from PIL import Image
+from python_datasets import MADE
+
+from mmload.augment import RandomCrop, RandomHorizontalFlip
+from mmload.augment.collate import Collate
+from mmload.augment.draws import sample_seeds
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.cli.options import collate_of
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+from mmload.view.browse_pages import DRAWS, Pages
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def pages(dataset: Path, tmp_path: Path, **options: object) -> Pages:
+    return Pages(dataset, tmp_path / "marks.txt", **options)  # type: ignore[arg-type]  # the options of a test
+
+
+def got(page: Pages, place: str, **query: object):
+    return page.get(place, {name.removesuffix("_"): str(value) for name, value in query.items()})
+
+
+def data(page: Pages, place: str, **query: object):
+    reply = got(page, place, **query)
+    assert reply.status == 200, reply.body
+    return json.loads(reply.body)
+
+
+def pixels(page: Pages, place: str, **query: object) -> np.ndarray:
+    reply = got(page, place, **query)
+    assert reply.status == 200, reply.body
+    assert reply.kind == "image/png"
+    return np.asarray(Image.open(io.BytesIO(reply.body)).convert("RGB"))
+
+
+def complaint_of(page: Pages, place: str, **query: object) -> str:
+    reply = got(page, place, **query)
+    assert reply.status == 400
+    return str(json.loads(reply.body)["error"])
+
+
+def made(out: Path, samples: list[object], **more: object) -> Path:
+    """A dataset of Python values."""
+    MADE["browsed"] = samples
+    options = {"dataset": "python_datasets:made", "arguments": {"name": "browsed"}, **more}
+    helper = Path(__file__).parents[1] / "helpers"
+    build(BuildRecipe(kind="python", root=helper, out=out, options=options), processes=1)
+    return out
+
+
+def test_pages_and_classes_are_those_of_the_dataset(dataset: Dataset, tmp_path: Path) -> None:
+    page, train = pages(dataset.path, tmp_path), dataset["train"]
+    about = data(page, "api/about")
+    assert about["splits"] == [
+        {
+            "name": "train",
+            "rows": 18,
+            "classes": [{"name": name, "rows": 6} for name in ("ant", "bee", "cat")],
+            "filter": True,
+            "images": True,
+        }
+    ]
+    ids = [source.id for source in train.source(slice(None))]
+    for offset in range(0, 20, 5):
+        body = data(page, "api/rows", split="train", offset=offset, count=5)
+        assert body["total"] == 18
+        assert [row["row"] for row in body["rows"]] == list(range(offset, min(offset + 5, 18)))
+        assert [row["id"] for row in body["rows"]] == ids[offset : offset + 5]
+    targets = train.rows(range(18)).targets
+    for index, name in enumerate(train.classes):
+        body = data(page, "api/rows", split="train", class_=index, offset=1, count=3)
+        assert body["total"] == 6
+        assert [row["row"] for row in body["rows"]] == (targets == index).nonzero().flatten().tolist()[1:4]
+        assert {row["name"] for row in body["rows"]} == {name}
+
+
+def test_a_stored_picture_is_the_row_in_every_shard(dataset: Dataset, tmp_path: Path) -> None:
+    page, train = pages(dataset.path, tmp_path), dataset["train"]
+    for row in (0, 4, 5, 17):
+        shown = pixels(page, "image/stored", split="train", row=row)
+        assert shown.shape == (512, 512, 3)  # grown by a whole factor
+        stored = train.rows([row]).images[0].permute(1, 2, 0).numpy()
+        assert np.array_equal(shown[::16, ::16], stored)
+        assert pixels(page, "image/thumbnail", split="train", row=row).shape == (160, 160, 3)
+        body = data(page, "api/row", split="train", row=row)
+        assert body["id"] == train.source(row).id
+        assert tuple(body["size"]) == train.source(row).size
+        assert body["shape"] == [3, 32, 32]
+        assert body["boxes"] is None
+        assert not body["mask"]
+
+
+def test_what_is_not_there_is_said(dataset: Dataset, tmp_path: Path) -> None:
+    page = pages(dataset.path, tmp_path)
+    assert "there is no split 'x'" in complaint_of(page, "api/rows", split="x")
+    assert "row 18 is not in split train" in complaint_of(page, "api/row", split="train", row=18)
+    assert "row 18 is not in split train" in complaint_of(page, "image/stored", split="train", row=18)
+    assert "row is '-1'" in complaint_of(page, "api/row", split="train", row=-1)
+    assert "row is None" in complaint_of(page, "api/row", split="train")
+    assert "class is '٣'" in complaint_of(page, "api/rows", split="train", class_="٣")
+    assert "has no class 3" in complaint_of(page, "api/rows", split="train", class_=3)
+    assert "--recipe NAME or --augment" in complaint_of(page, "api/draws", split="train", row=0)
+    assert "--source ROOT" in complaint_of(page, "image/source", split="train", row=0)
+    assert data(page, "api/rows", split="train", offset=10**17)["rows"] == []
+
+
+def test_boxes_of_a_class_are_found_and_drawn(devkit: Devkit, tmp_path: Path) -> None:
+    devkit.add("a", thing("dog", (2, 2, 7, 5)), thing("cat", (1, 1, 3, 3)))
+    devkit.add("b", thing("dog"))
+    devkit.add("c")
+    devkit.list("train", "a", "b", "c")
+    devkit.list("val", "b")
+    build(recipe(devkit.root, tmp_path / "out", kind="voc", options={"classes": ["bird", "cat", "dog"]}))
+    page = pages(tmp_path / "out", tmp_path, source=devkit.root)
+    rows = [[row["row"] for row in data(page, "api/rows", split="train", class_=each)["rows"]] for each in range(3)]
+    assert rows == [[], [0], [0, 1]]  # bird, cat, dog
+    assert [row["name"] for row in data(page, "api/rows", split="train")["rows"]] == ["cat, dog", "dog", ""]
+    body = data(page, "api/row", split="train", row=0)
+    assert body["boxes"] == 2
+    assert [each["name"] for each in body["legend"]] == ["cat", "dog"]
+    plain = pixels(page, "image/stored", split="train", row=0, plain="")
+    assert (plain != pixels(page, "image/stored", split="train", row=0)).any()
+    assert body["source"] == ""
+    assert pixels(page, "image/source", split="train", row=0).shape == (6, 8, 3)
+
+
+def test_masks_have_a_legend_and_no_filter(devkit: Devkit, tmp_path: Path) -> None:
+    mask = np.zeros((6, 8), np.uint8)
+    mask[:3, :4], mask[5] = 2, 255
+    devkit.add("a", mask=mask)
+    devkit.list("train", "a", kind="Segmentation")
+    options = {"task": "segmentation", "classes": ["cat", "dog"]}
+    build(recipe(devkit.root, tmp_path / "out", kind="voc", options=options))
+    page = pages(tmp_path / "out", tmp_path)
+    assert not data(page, "api/about")["splits"][0]["filter"]
+    body = data(page, "api/row", split="train", row=0)
+    assert [each["name"] for each in body["legend"]] == ["dog", "void"]
+    assert body["mask"]
+    plain = pixels(page, "image/stored", split="train", row=0, plain="")
+    assert (plain != pixels(page, "image/stored", split="train", row=0)).any()
+
+
+def test_gray_four_channels_several_labels_and_no_images(tmp_path: Path) -> None:
+    random = torch.Generator().manual_seed(0)
+    for channels in (1, 4):
+        image = torch.randint(0, 256, (channels, 9, 7), generator=random, dtype=torch.uint8)
+        vector = torch.tensor([0.0, 1.0, 1.0])
+        out = made(tmp_path / str(channels), [(image, vector), (image, torch.tensor([1.0, 0.0, 0.0]))])
+        page = pages(out, tmp_path)
+        assert pixels(page, "image/stored", split="train", row=1).shape == (504, 392, 3)
+        assert data(page, "api/row", split="train", row=0)["shape"] == [channels, 9, 7]
+        assert data(page, "api/rows", split="train")["rows"][0]["name"] == "1, 2"
+    plain = pages(made(tmp_path / "features", [(torch.ones(5), 1), (torch.zeros(5), 0)]), tmp_path)
+    assert not data(plain, "api/about")["splits"][0]["images"]
+    assert data(plain, "api/row", split="train", row=0)["shape"] is None
+    assert "has no uint8 images to show" in complaint_of(plain, "image/stored", split="train", row=0)
+
+
+def test_several_labels_filter_by_each(tmp_path: Path) -> None:
+    class Labeled(list):  # type: ignore[type-arg]
+        classes = ("a", "b", "c")
+
+    image = np.zeros((4, 4, 3), np.uint8)
+    vectors = [torch.tensor(each) for each in ([1.0, 0.0, 0.25], [0.0, 0.0, 0.75], [0.0, 0.0, 0.0])]
+    page = pages(made(tmp_path / "out", Labeled((image, each) for each in vectors)), tmp_path)
+    rows = [[row["row"] for row in data(page, "api/rows", split="train", class_=each)["rows"]] for each in range(3)]
+    assert rows == [[0], [], [0, 1]]
+
+
+def test_draws_are_those_of_the_epochs(dataset: Dataset, tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    class Recorded(Collate):
+        def forward(self, batch: Any) -> Any:
+            seen.append(batch.ids.tolist())
+            return super().forward(batch)
+
+    def collate_for(classes: int) -> Collate:
+        assert classes == 3
+        return Recorded(RandomCrop(24), RandomHorizontalFlip())
+
+    page = pages(dataset.path, tmp_path, augmentation="crop", collate_for=collate_for)
+    names = data(page, "api/draws", split="train", row=16)["names"]
+    assert names == [f"draw {number}" for number in range(1, DRAWS + 1)]
+    drawn = [pixels(page, "image/draw", split="train", row=16, number=number) for number in range(DRAWS)]
+    assert len({each.tobytes() for each in drawn}) > DRAWS // 2
+    assert seen == [[16, 17, 15, 14, 13, 12, 11, 10]] * DRAWS  # made once, with others to mix with
+    assert "draw 20 is not there" in complaint_of(page, "image/draw", split="train", row=16, number=DRAWS)
+    split = dataset["train"]
+    for epoch in (0, 7):
+        batch = split.rows(seen[0])
+        made = Collate(RandomCrop(24), RandomHorizontalFlip())(
+            batch.replace(seeds=sample_seeds(0, epoch, torch.tensor(seen[0])))
+        )
+        assert np.array_equal(drawn[epoch][::9, ::9], (made.images[0] * 255).round().permute(1, 2, 0).numpy())
+
+
+def test_draws_that_cannot_be_made_are_said(dataset: Dataset, tmp_path: Path) -> None:
+    page = pages(dataset.path, tmp_path, augmentation="x", collate_for=lambda n: collate_of("RandomCrop(99)", None, n))
+    assert "these steps cannot render split 'train'" in complaint_of(page, "api/draws", split="train", row=0)
+
+
+def test_photographs_come_from_below_the_source_only(tmp_path: Path) -> None:
+    photos = make_folder(tmp_path / "photos", 2, ("a",))
+    (tmp_path / "photos" / HOSTILE.replace("/", "_")).mkdir()
+    (photos / HOSTILE / "x.png").write_bytes((photos / "a" / "00.png").read_bytes())
+    build(recipe(photos, tmp_path / "out"))
+    (tmp_path / "secret.png").write_bytes((photos / "a" / "00.png").read_bytes())
+    page = pages(tmp_path / "out", tmp_path, source=photos)
+    for row in range(3):
+        name = open_dataset(tmp_path / "out")["train"].source(row).id
+        assert np.array_equal(
+            pixels(page, "image/source", split="train", row=row), np.asarray(Image.open(photos / name))
+        )
+    (photos / "a" / "00.png").unlink()
+    (photos / "a" / "00.png").symlink_to(tmp_path / "secret.png")
+    (photos / "a" / "01.png").write_bytes(b"nothing")
+    rows = {row["id"]: row["row"] for row in data(page, "api/rows", split="train")["rows"]}
+    assert "there is no file a/00.png" in data(page, "api/row", split="train", row=rows["a/00.png"])["source"]
+    assert "there is no file a/00.png" in complaint_of(page, "image/source", split="train", row=rows["a/00.png"])
+    assert got(page, "image/source", split="train", row=rows["a/01.png"]).status == 500
+    for name in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "", ".", "a", "x\0"):
+        with pytest.raises(Exception, match="there is no file"):
+            page._originals.picture(name)
+
+
+def test_the_page_needs_no_torch(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from mmload.cli.app import app
+from mmload.cli.view import browse
+from mmload.cli.terminal import check_target
+from mmload.view.browse_pages import Pages
+from mmload.view.browse_server import Server
+check_target("--marks", Path({str(tmp_path / "m.txt")!r}), Path({str(dataset.path)!r}), None)
+pages = Pages(Path({str(dataset.path)!r}), Path({str(tmp_path / "m.txt")!r}), source=Path({str(folder)!r}))
+Server(pages).server_close()
+for place in ("", "api/about", "api/rows", "api/row", "image/stored", "image/thumbnail"):
+    reply = pages.get(place, {{"split": "train", "row": "1", "class": "1"}})
+    assert reply.status == 200, reply
+assert pages.post("api/marks", b'{{"split": "train", "row": 1, "reason": "broken"}}').status == 200
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_dataset_that_is_replaced_meanwhile_is_an_error(copy: Path, tmp_path: Path) -> None:
+    page = pages(copy, tmp_path)
+    file = copy / "train" / "000000" / "images.memmap"
+    file.write_bytes(bytes(len(file.read_bytes())))
+    reply = got(page, "image/stored", split="train", row=0)
+    assert reply.status == 500
+    assert b"was written to or replaced" in reply.body
+    assert got(page, "image/stored", split="train", row=6).status == 200
+
+
+def test_answers_come_over_http_in_parts(dataset: Dataset, tmp_path: Path) -> None:
+    with browsed(dataset.path, tmp_path / "marks.txt") as page:
+        assert page.get("api/rows?split=train&offset=16&count=5").json["total"] == 18
+        assert page.get("").body.startswith(b"<!doctype html>")
+        assert page.get("style.css").headers["content-type"] == "text/css; charset=utf-8"

@@ -1,0 +1,142 @@
+"""``mmload info``: the page, the JSON, what checks recorded, a million rows, damaged and unfinished datasets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from building import base64_of, resealed
+from conftest import complaint, mmload
+
+from mmload.parity import ParityReport, Verdict, record
+from mmload.store.dataset import Dataset
+from mmload.store.manifest import read, write_card
+from mmload.view.facts import facts
+
+
+def rewritten(folder: Path, change: Any) -> None:
+    """Changes a manifest's JSON, with a new checksum."""
+    body = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    change(body)
+    (folder / "dataset.json").write_text(resealed(body), encoding="utf-8")
+
+
+def test_the_facts_are_those_of_the_manifest(dataset: Dataset) -> None:
+    body = facts(dataset.path, dataset.manifest)
+    train = body["splits"]["train"]
+    assert (body["rows"], train["rows"], train["shards"]) == (18, 18, 4)
+    assert body["bytes"] == train["bytes"] == 18 * (3 * 32 * 32 + 8)
+    assert train["fields"]["images"] == {"dtype": "uint8", "shape": [3, 32, 32], "row_bytes": 3072}
+    assert train["classes"] == [{"name": name, "rows": 6} for name in ("ant", "bee", "cat")]
+    assert train["skipped"] == {"count": 0, "first": [], "file": None}
+    assert body["recipe"]["source"] == {"kind": "imagefolder"}
+    assert body["checks"] == {"verify": None, "parity": None, "bench": None}
+
+
+def test_json_is_the_facts(dataset: Dataset) -> None:
+    done = mmload("info", dataset.path, "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == json.loads(json.dumps(facts(dataset.path, dataset.manifest)))
+
+
+def test_the_page_has_80_columns_and_says_it_all(copy: Path) -> None:
+    names = [f"class {number} with a long name, &c. " + "x" * number for number in range(60)]
+
+    def change(body: Any) -> None:
+        split = body["splits"]["train"]
+        split["classes"], split["class_counts"] = names, [18, *[0] * 59]
+
+    rewritten(copy, change)
+    done = mmload("info", copy)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0].endswith("copy: 18 rows in 1 split, 0.1 MiB")
+    assert max(len(line) for line in lines[1:]) <= 80
+    said = " ".join(done.stdout.split())
+    assert "source imagefolder; fingerprint" in said
+    assert "transforms Resize(size=32), CenterCrop(size=32)" in said
+    assert "0 to 18 rows a class: class 0 with a long name, &c. 18," in said
+    assert "... (54 more; all with --json)" in said
+    assert "verify not recorded" in said
+
+
+def test_what_checks_recorded_is_shown(copy: Path) -> None:
+    contents = read(copy).contents
+    assert mmload("verify", copy, "--record").stdout.splitlines()[0] == f"recorded in the card of {copy}"
+    verdicts = [Verdict(part="train", name=name, state="pass", text="") for name in "abc"]
+    record(copy, ParityReport(settings={}, verdicts=tuple(verdicts), contents=contents))
+    write_card(copy, "bench", {"date": "2026-01-02T03:04", "verdict": "mmload is limited by memory."}, contents)
+    said = mmload("info", copy).stdout
+    assert ": whole\n" in said
+    assert ": all 3 checks hold\n" in said
+    assert "  bench      2026-01-02: mmload is limited by memory.\n" in said
+    failing = Verdict(part="train", name="d", state="fail", text="")
+    record(copy, ParityReport(settings={}, verdicts=(*verdicts, failing), contents=contents))
+    assert ": 1 of 4 checks fail\n" in mmload("info", copy).stdout
+
+
+def test_verify_records_faults_and_that_the_source_was_compared(folder: Path, copy: Path) -> None:
+    assert mmload("verify", copy, "--source", folder, "--record").returncode == 0
+    assert ": whole, and equal to its source\n" in mmload("info", copy).stdout
+    damaged = copy / "train" / "000000" / "images.memmap"
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert mmload("verify", copy, "--record").returncode == 1
+    assert read(copy).card["verify"]["faults"] == 1
+    assert ": 1 faults\n" not in mmload("info", copy).stdout
+    assert ": 1 fault\n" in mmload("info", copy).stdout
+
+
+@pytest.mark.parametrize("card", [{"verify": 3, "parity": {"verdicts": 7}, "bench": {}}, {"parity": {"verdicts": [1]}}])
+def test_a_card_may_hold_anything(copy: Path, card: Any) -> None:
+    rewritten(copy, lambda body: body.update(card=card))
+    done = mmload("info", copy)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_million_rows_of_a_thousand_classes_and_shards(copy: Path) -> None:
+    """Only the manifest is read and files are looked at, so a sparse file for each shard stands for its rows."""
+
+    def change(body: Any) -> None:
+        split = body["splits"]["train"]
+        split["classes"], split["class_counts"] = [f"n{number:08d}" for number in range(1000)], [1000] * 1000
+        column = {"crc32": base64_of([0] * 1000, "<u4")}
+        split["rows"] = 1_000_000
+        split["shards"] = {"rows": base64_of([1000] * 1000), "files": {"images": column, "targets": column}}
+
+    rewritten(copy, change)
+    for number in range(1000):
+        shard = copy / "train" / f"{number:06d}"
+        shard.mkdir(exist_ok=True)
+        for name, size in (("images", 3072), ("targets", 8)):
+            with (shard / f"{name}.memmap").open("wb") as file:
+                file.truncate(1000 * size)
+    done = mmload("info", copy)
+    assert "1,000,000 rows in 1 split, 2.9 GiB" in done.stdout
+    assert "1,000 to 1,000 rows a class: n00000000 1,000," in done.stdout
+
+
+def test_info_and_the_preview_of_stored_rows_import_no_torch(copy: Path) -> None:
+    """Torch alone takes two seconds."""
+    program = f"""
+import sys
+from mmload.cli.app import main
+for words in (["info", {str(copy)!r}], ["preview", {str(copy)!r}, "-o", {str(copy.parent / "a.png")!r}]):
+    sys.argv = ["mmload", *words]
+    try:
+        main()
+    except SystemExit as done:
+        print(done.code, "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [line for line in done.stdout.splitlines() if line.endswith("False")] == ["0 False", "0 False"]
+    assert (copy.parent / "a.png").exists()
+
+
+def test_what_is_no_dataset_is_one_line(tmp_path: Path, copy: Path) -> None:
+    assert "no such dataset" in complaint(mmload("info", tmp_path / "nowhere"), 1)
+    (copy / "train" / "000001" / "images.memmap").unlink()
+    assert "is missing; run: mmload repair" in complaint(mmload("info", copy, "--json"), 1)

@@ -1,0 +1,279 @@
+"""Marks of ``mmload browse``: saved before they are shown, kept beside what others wrote, taken by ``build``."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import browsed
+from building import recipe
+from conftest import make_folder
+
+from mmload.builder.pipeline import build
+from mmload.errors import MmloadError
+from mmload.runtime import durable_files
+from mmload.sources.exclusion_list import read_entries
+from mmload.store.dataset import open as open_dataset
+from mmload.view import marks as marks_module
+from mmload.view.browse_pages import Pages
+from mmload.view.browse_server import ADDRESS, Server
+from mmload.view.marks import Marks
+
+ODD = ("line\nend.png", "tab\there.png", "# comment.png", "<b onclick=x>&amp;.png", "\udcff.png")
+ROWS = 200
+
+
+@pytest.fixture(scope="module")
+def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 200 rows."""
+    place = tmp_path_factory.mktemp("hundreds")
+    make_folder(place / "photos" / "train", ROWS // 2, ("a", "b"))
+    build(recipe(place / "photos", place / "out"))
+    return place / "out"
+
+
+def test_marks_are_lines_of_a_list_that_stay_where_they_are(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "m.txt", Path("photos"))
+    assert len(marks) == 0
+    assert not (tmp_path / "m.txt").exists()
+    marks.set("a/1.png", "train", "broken", alone=True)
+    marks.set("a/2.png", "train", "wrong label", alone=False)
+    marks.set("a/3.png", "val", "other", alone=True)
+    marks.set("a/1.png", "train", "duplicate", alone=True)
+    lines = (tmp_path / "m.txt").read_text().splitlines()
+    assert lines[0].startswith("# Marked in photos; mmload build ... --exclude")
+    assert lines[1:] == ["a/1.png\tduplicate", "a/2.png\twrong label\ttrain", "a/3.png\tother"]
+    assert [marks.reason("a/2.png", split) for split in ("train", "val")] == ["wrong label", None]
+    marks.set("a/1.png", "train", None, alone=True)
+    assert (tmp_path / "m.txt").read_text().splitlines()[1:] == lines[2:]
+    again = Marks(tmp_path / "m.txt", Path("photos"))
+    assert len(again) == 2
+    assert again.reason("a/3.png", "val") == "other"
+
+
+def test_comments_and_lines_of_others_stay_and_changes_are_seen(tmp_path: Path) -> None:
+    file = tmp_path / "m.txt"
+    file.write_bytes("\ufeff# mine\r\n\r\na/1.png\r\na/1.png\tagain\r\n".encode() + b"b/\xff.png\tbytes")
+    marks = Marks(file, Path("photos"))
+    assert marks.reason("a/1.png", "train") == "again"
+    assert marks.reason("b/\udcff.png", "train") == "bytes"
+    marks.set("a/1.png", "train", None, alone=True)
+    assert [line.rstrip() for line in file.read_text().splitlines()] == ["# mine", "", "b/\\udcff.png\tbytes"]
+    file.write_text("c/1.png\tby hand\n")
+    assert marks.reason("c/1.png", "train") == "by hand"
+    marks.set("c/2.png", "train", "other", alone=True)
+    assert file.read_text() == "c/1.png\tby hand\nc/2.png\tother\n"
+    file.unlink()
+    assert len(marks) == 0
+    assert marks.reason("c/1.png", "train") is None
+
+
+def test_a_mark_that_cannot_be_saved_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = Marks(tmp_path / "m.txt", Path("photos"))
+    marks.set("a/1.png", "train", "broken", alone=True)
+
+    def full(file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable_files, "sync", full)
+    with pytest.raises(MmloadError, match=r"\(No space left on device\); nothing was saved"):
+        marks.set("a/2.png", "train", "broken", alone=True)
+    assert marks.reason("a/2.png", "train") is None
+    assert [entry.name for entry in read_entries(tmp_path / "m.txt")] == ["a/1.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".m.txt.lock", "m.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_list_that_cannot_be_looked_at_is_an_error_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    file = tmp_path / "m.txt"
+    file.write_text("".join(f"a/{number}.png\n" for number in range(1000)))
+    marks, content = Marks(file, Path("photos")), file.read_bytes()
+    look = os.stat
+
+    def failing(path: object, *args: object, **options: object) -> os.stat_result:
+        if path == file:
+            raise OSError(number, os.strerror(number))
+        return look(path, *args, **options)
+
+    reads = marks_module.read_regular
+
+    def unread(path: object, **options: object) -> bytes:
+        failing(path)
+        return reads(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing)
+        patch.setattr(marks_module, "read_regular", unread)
+        with pytest.raises(MmloadError, match=rf"cannot read {file} \({os.strerror(number)}\)"):
+            len(marks)
+        with pytest.raises(MmloadError, match=rf"cannot read {file} \({os.strerror(number)}\)"):
+            marks.set("a/new.png", "train", "broken", alone=True)
+    assert file.read_bytes() == content
+    marks.set("a/new.png", "train", "broken", alone=True)
+    assert len(marks) == 1001
+
+
+def test_changes_that_wait_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks, writes = Marks(tmp_path / "m.txt", Path("photos")), []
+    write = durable_files.write_atomically
+
+    def waiting(path: Path, content: str) -> None:
+        while not writes and len(marks._waiting) < 99:
+            time.sleep(0.001)
+        writes.append(content)
+        write(path, content)
+
+    monkeypatch.setattr(marks_module, "write_atomically", waiting)
+    with ThreadPoolExecutor(100) as pool:
+        list(pool.map(lambda number: marks.set(f"{number}.png", "train", "broken", alone=True), range(100)))
+    assert len(writes) == 2
+    assert len(read_entries(tmp_path / "m.txt")) == 100
+
+
+def test_changes_that_wait_together_fail_together(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "none" / "m.txt", Path("photos"))
+
+    def problem(number: int) -> str:
+        with pytest.raises(MmloadError) as caught:
+            marks.set(f"{number}.png", "train", "broken", alone=True)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(20) as pool:
+        texts = set(pool.map(problem, range(20)))
+    assert texts == {f"cannot write {marks.path} (No such file or directory); nothing was saved"}
+
+
+def test_a_file_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = Marks(tmp_path / "m.txt", Path("photos"))
+    monkeypatch.setattr(durable_files, "LOCK_WAIT_S", 0.0)
+    with (
+        durable_files.file_lock(tmp_path / ".m.txt.lock"),
+        pytest.raises(MmloadError, match=r"another process holds .*\.m\.txt\.lock, .*; nothing was saved"),
+    ):
+        marks.set("a/1.png", "train", "broken", alone=True)
+    assert not (tmp_path / "m.txt").exists()
+    marks.set("a/1.png", "train", "broken", alone=True)
+    assert len(marks) == 1
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "real").mkdir()
+    target, link = tmp_path / "real" / "target.txt", tmp_path / "m.txt"
+    if there:
+        target.write_text("a/1.png\n")
+    link.symlink_to("real/target.txt")
+    marks = Marks(link, Path("photos"))
+    marks.set("a/2.png", "train", "broken", alone=True)
+    assert link.is_symlink()
+    assert [entry.name for entry in read_entries(target)] == ["a/1.png"] * there + ["a/2.png"]
+    Marks(target, Path("photos")).set("a/3.png", "train", "broken", alone=True)
+    assert len(marks) == 2 + there
+
+
+def test_two_servers_of_a_dataset_lose_no_mark(hundreds: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mmload", "browse", str(hundreds), "--no-open", "--marks", str(tmp_path / "m.txt")]
+    with ExitStack() as stack:
+        servers = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(2)]
+        stack.callback(lambda: [server.kill() for server in servers])
+        addresses = [server.stdout.readline().split()[-1] for server in servers]
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda row: marked(addresses[row % 2], row), range(ROWS)))
+    assert [answer["mark"] for answer in answers] == ["broken"] * ROWS
+    assert len({entry.name for entry in read_entries(tmp_path / "m.txt")}) == ROWS
+
+
+def test_a_hundred_marks_at_once_are_all_answered(hundreds: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(Pages(hundreds, tmp_path / "m.txt")))
+        # Nobody accepts connections yet: all have to fit into the queue of the socket.
+        sockets = [
+            stack.enter_context(socket.create_connection((ADDRESS, server.server_port), timeout=30)) for _ in range(100)
+        ]
+        for row, connection in enumerate(sockets):
+            body = json.dumps({"split": "train", "row": row, "reason": "other"})
+            head = f"POST /{server.token}/api/marks HTTP/1.1\r\nHost: {ADDRESS}:{server.server_port}\r\n"
+            length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(f"{head}{length}{body}".encode())
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        replies = []
+        for connection in sockets:
+            reply = http.client.HTTPResponse(connection)
+            reply.begin()
+            replies.append((reply.status, json.loads(reply.read())["mark"]))
+    assert replies == [(200, "other")] * 100
+    assert len(read_entries(tmp_path / "m.txt")) == 100
+
+
+def marked(address: str, row: int) -> Any:
+    body = json.dumps({"split": "train", "row": row, "reason": "broken"}).encode()
+    asked = urllib.request.Request(f"{address}api/marks", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        return json.load(reply)
+
+
+def test_a_kill_loses_nothing_that_was_answered(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from pathlib import Path
+from mmload.view import marks as marks_module
+from mmload.view.marks import Marks
+from mmload.view.browse_pages import Pages
+from mmload.view.browse_server import ADDRESS, Server
+marks = Marks(Path({str(tmp_path / "m.txt")!r}), Path("photos"))
+for number in range(50):
+    marks.set(f"a/{{number}}.png", "train", "broken", alone=True)
+    print(number, flush=True)
+    if number == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    saved = [entry.name for entry in read_entries(tmp_path / "m.txt")]
+    assert saved == [f"a/{number}.png" for number in range(21)]
+
+
+def test_what_is_marked_in_the_page_is_left_out_by_a_build(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    for split in ("train", "val"):
+        make_folder(photos / split, 3, ("a", "# b"))
+        for name in ODD:
+            (photos / split / "# b" / name).write_bytes((photos / split / "a" / "00.png").read_bytes())
+    build(recipe(photos, tmp_path / "out"))
+    marks = tmp_path / "out.excluded.txt"
+    with browsed(tmp_path / "out", marks) as page:
+        rows = page.get("api/rows?split=train&count=50").json["rows"]
+        chosen = [row for row in rows if Path(row["id"]).name in ODD or row["id"] == "train/a/01.png"]
+        assert len(chosen) == 6
+        for number, row in enumerate(chosen, 1):
+            assert page.mark(row["row"], "broken").json == {"mark": "broken", "marked": number}
+        assert page.mark(chosen[0]["row"], None).json == {"mark": None, "marked": 5}
+        shown = page.get("api/rows?split=train&marked").json
+        assert page.get(f"api/row?split=train&row={chosen[1]['row']}").json["mark"] == "broken"
+        assert page.get("api/rows?split=val&marked").json["total"] == 0
+        for wrong in ({"split": "none"}, {"reason": "<b>"}):
+            assert page.mark(0, **{"reason": "broken", **wrong}).status == 400
+        assert page.mark(10**6, "broken").status == 400
+    assert [row["id"] for row in shown["rows"]] == [row["id"] for row in chosen[1:]]
+    build(recipe(photos, tmp_path / "new"), exclude=marks)
+    kept = [source.id for source in open_dataset(tmp_path / "new")["train"].source(slice(None))]
+    gone = {row["id"] for row in chosen[1:]}
+    assert kept == [row["id"] for row in rows if row["id"] not in gone]
+    assert len(open_dataset(tmp_path / "new")["val"]) == len(open_dataset(tmp_path / "out")["val"])

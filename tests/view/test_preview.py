@@ -1,0 +1,156 @@
+"""``mmload preview``, ``split.preview()`` and ``batch.preview()``: what they show, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import complaint, mmload
+from PIL import Image
+
+from mmload import presets
+from mmload.augment import CenterCrop, MixUp, Normalize, RandomHorizontalFlip, TwoViews
+from mmload.augment.collate import Collate
+from mmload.errors import UsageError
+from mmload.store.dataset import Dataset
+from mmload.view.training import augmented_sheet, steps_of
+
+
+def contains(sheet: Image.Image, image: torch.Tensor, factor: int) -> bool:
+    """Whether an image [3, H, W], grown by a factor, is somewhere in a sheet, exactly."""
+    grown = image.repeat_interleave(factor, 1).repeat_interleave(factor, 2).permute(1, 2, 0).numpy()
+    shown = np.asarray(sheet)
+    height, width = grown.shape[:2]
+    places = np.argwhere((shown[: -height + 1, : -width + 1] == grown[0, 0]).all(2))
+    return any((shown[y : y + height, x : x + width] == grown).all() for y, x in places)
+
+
+def test_a_preview_shows_the_stored_pixels(dataset: Dataset, tmp_path: Path) -> None:
+    split, out = dataset["train"], tmp_path / "sheet.png"
+    done = mmload("preview", dataset.path, "-o", out, "--rows", "3,17", "--grid", "1x2")
+    assert done.returncode == 0, done.stderr
+    sheet = Image.open(out).convert("RGB")
+    assert done.stdout == f"{out}: {sheet.width} x {sheet.height} pixels\n"
+    assert contains(sheet, split[3].images, 4)
+    assert contains(sheet, split[17].images, 4)
+    assert not contains(sheet, split[4].images, 4)
+    assert np.array_equal(np.asarray(sheet), np.asarray(split.preview([3, 17], columns=2)))
+    assert contains(split[[4, 5]].preview(split.classes), split[5].images, 4)
+
+
+def test_only_a_class(dataset: Dataset, tmp_path: Path) -> None:
+    split, out = dataset["train"], tmp_path / "sheet.png"
+    assert mmload("preview", dataset.path, "-o", out, "--class", "bee").returncode == 0
+    sheet = Image.open(out).convert("RGB")
+    shown = [contains(sheet, split[row].images, 4) for row in range(18)]
+    assert shown == [split.classes[int(split[row].targets)] == "bee" for row in range(18)]
+
+
+def test_what_training_sees_is_what_the_collate_draws_without_its_normalization(dataset: Dataset) -> None:
+    split = dataset["train"]
+    steps = (RandomHorizontalFlip(), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), Normalize((0.1,) * 3, (2.0,) * 3))
+    sheet = augmented_sheet(split, Collate(*steps), [2, 9], draws=5)
+    for row in (2, 9):
+        image = split[row].images
+        assert contains(sheet, image, 4)
+        assert contains(sheet, image.flip(2), 4)
+    mixed = augmented_sheet(split, Collate(MixUp(num_classes=3)), [2, 9], draws=1)
+    assert not contains(mixed, split[9].images.flip(2), 4)
+
+
+def test_views_are_shown_beside_each_other(dataset: Dataset) -> None:
+    split = dataset["train"]
+    sheet = augmented_sheet(split, TwoViews(Collate(CenterCrop(16)), Collate(CenterCrop(24))), [0], draws=1)
+    assert contains(sheet, split[0].images[:, 8:24, 8:24], 8)
+    assert contains(sheet, split[0].images[:, 4:28, 4:28], 5)
+
+
+def test_steps_are_written_as_in_python(dataset: Dataset, tmp_path: Path) -> None:
+    text = "RandomCrop(24, padding=4), RandomApply([ColorJitter(0.4, hue=(-0.1, 0.1))], p=0.5)"
+    assert [type(step).__name__ for step in steps_of(text)] == ["RandomCrop", "RandomApply"]
+    out = tmp_path / "a.png"
+    assert mmload("preview", dataset.path, "-o", out, "--augment", text, "--grid", "2x3").returncode == 0
+    assert out.exists()
+    assert mmload("preview", dataset.path, "-o", out, "--recipe", "mae", "--grid", "2x3").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "(",
+        "RandomCrop",
+        "3",
+        "open('x')",
+        "__import__('os')",
+        "RandomCrop(__import__('os'))",
+        "RandomCrop(size=x)",
+        "Step()",
+        "AfterStep()",
+        "RandomCrop(-1)",
+        "RandomCrop(24, nothing=1)",
+        "RandomCrop(**{'size': 3})",
+        "TwoViews(3)",
+        "sample_seeds(1, 2)",
+        "torch.nn.Flatten()",
+        "(RandomCrop(4))()",
+        "lambda: 3",
+        "[RandomCrop(4)]",
+        "(" * 500,
+    ],
+)
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--augment is "):
+        steps_of(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--grid", "0x4"], "--grid is '0x4'; give lines x columns, as in 6x8, of at most 1,024"),
+        (["--grid", "6"], "--grid is '6'"),
+        (["--rows", "1,x"], "--rows is '1,x'; give numbers from 0"),
+        (["--rows", "18"], "--rows: row 18 of split 'train', which has 18 rows"),
+        (["--class", "wasp"], "has no class 'wasp'; it has ant, bee, cat"),
+        (["--class", "bee", "--rows", "1"], "--rows and --class are both given"),
+        (["--augment", "MixUp()", "--recipe", "mae"], "--augment and --recipe are both given"),
+        (["--augment", "RandomCrop(64)"], "these steps cannot render split 'train'"),
+        (["--augment", "MixUp()"], "these steps cannot render split 'train'"),
+        (["--recipe", "nothing"], "--recipe is 'nothing'; use one of "),
+        (["--split", "test"], "has no split 'test'; it has train"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["-o", "sheet.txt"], "--out is sheet.txt; give a name that ends in .png"),
+        (["-o", "no/such/a.png"], "there is no folder no/such"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_shown_is_one_line(
+    words: list[str], expected: str, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in complaint(mmload("preview", dataset.path, *words), 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_notebook_shows_names_escaped_and_rows(dataset: Dataset) -> None:
+    html = dataset._repr_html_()
+    assert html.count("<img") == 1
+    assert "data:image/png;base64," in html
+    assert "&#x27;train&#x27;" in html
+
+
+@pytest.mark.parametrize("name", presets.__all__)
+def test_every_training_recipe_can_be_seen(name: str, dataset: Dataset, tmp_path: Path) -> None:
+    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--recipe", name, "--grid", "2x2")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "a.png") as sheet:
+        assert sheet.width > 128
+
+
+def test_views_share_the_columns_of_the_grid(dataset: Dataset, tmp_path: Path) -> None:
+    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--recipe", "simclr", "--grid", "1x5")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "a.png") as sheet:
+        assert sheet.width == 2 * 12 + 5 * (192 + 8) - 8  # as it is stored, and two draws of two views

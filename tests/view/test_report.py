@@ -1,0 +1,276 @@
+"""``mmload report``: what it finds, and a page that is whole, small, escaped and readable in a browser."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import complaint, mmload
+from PIL import Image
+from written_datasets import of_tensors
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.cli.options import training_of
+from mmload.runtime import durable_files
+from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+from mmload.store.manifest import read, write_card
+from mmload.view.duplicates import Copies
+from mmload.view.report import _copied, class_rows, report
+
+ODD_CLASS = "<img src=x onerror=alert(1)> & 'co'"
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Two splits with one picture in both, twice in train, and outliers of each kind; a class name full of HTML."""
+    place = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+
+    def save(name: str, pixels: np.ndarray, size: tuple[int, int] = (64, 64)) -> None:
+        path = place / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(path)
+
+    def picture() -> np.ndarray:
+        return rng.integers(30, 220, (6, 6, 3), dtype=np.uint8)
+
+    for number in range(6):
+        save(f"train/{ODD_CLASS}/{number}.png", picture())
+        save(f"val/{ODD_CLASS}/{number}.png", picture())
+    leak = picture()
+    save(f"train/{ODD_CLASS}/leak.png", leak)
+    save(f"train/{ODD_CLASS}/again.png", leak)
+    save(f"val/{ODD_CLASS}/leak.png", leak, (96, 96))
+    save("train/dark/black.png", np.zeros((4, 4, 3), np.uint8))
+    save("train/dark/white.png", np.full((4, 4, 3), 254, np.uint8))
+    save("train/dark/gray.png", np.full((4, 4, 3), 130, np.uint8))
+    save("val/dark/long.png", picture(), (300, 60))
+    build(BuildRecipe(kind="imagefolder", root=place / "photos", out=place / "out", transforms=square(48)), threads=2)
+    return open_dataset(place / "out")
+
+
+def name_of(dataset: Dataset, split: str, row: int) -> str:
+    return Path(dataset[split].source(row).id).name
+
+
+def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
+    found = report(odd)
+    (copied,) = found.copied.first
+    assert [(split, name_of(odd, split, row)) for split, row in copied.rows] == [
+        ("train", "again.png"),
+        ("val", "leak.png"),
+        ("train", "leak.png"),
+    ]
+    assert copied.count == found.copied.rows == 3
+    assert found.copied.count == found.copied.across == 1
+    assert not copied.equal
+    assert report({"train": odd["train"]}).copied.first[0].equal
+    outliers = {(name_of(odd, one.split, one.row), one.reason) for one in found.outliers}
+    assert outliers == {
+        ("black.png", "nearly black"),
+        ("black.png", "one color"),
+        ("white.png", "nearly white"),
+        ("white.png", "one color"),
+        ("gray.png", "one color"),
+        ("long.png", "extreme aspect"),
+    }
+    assert found.brightness["train"].sum() == len(odd["train"])
+    assert found.copied.complete
+
+
+def test_the_page_is_whole_and_nothing_in_it_is_markup_by_accident(odd: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = mmload("report", odd.path, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{out}: 1 picture in several rows, 1 of them in two splits; 6 outliers\n"
+    text = out.read_text(encoding="utf-8")
+    assert len(text) < 5_000_000
+    seen: list[tuple[str, dict[str, str | None]]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            seen.append((tag, dict(attrs)))
+
+    Reader().feed(text)
+    images = [attributes for tag, attributes in seen if tag == "img"]
+    assert len(images) == 4 + 1 + 6  # sheets of stored and drawn rows, a pair, outliers
+    assert all(str(one["src"]).startswith("data:image/") and one["alt"] for one in images)
+    assert not [tag for tag, attributes in seen if tag == "script" or any(name.startswith("on") for name in attributes)]
+    assert not re.search(r'(?:src|href)="(?!data:|#)', text)
+    assert "&lt;img src=x onerror=alert(1)&gt; &amp; &#x27;co&#x27;" in text
+
+
+def test_a_browser_shows_it(odd: Dataset, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no Chromium here")
+    out = tmp_path / "page.html"
+    assert mmload("report", odd.path, "-o", out).returncode == 0
+    words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    words += ["--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=2000"]
+    for width in (1200, 390):
+        picture = tmp_path / f"{width}.png"
+        shot = [*words, f"--window-size={width},2400", f"--screenshot={picture}", out.as_uri()]
+        done = subprocess.run(shot, capture_output=True, text=True, timeout=120, check=True)
+        assert "CONSOLE" not in done.stderr, done.stderr
+        assert len(np.unique(np.asarray(Image.open(picture).convert("L")))) > 50
+
+
+def test_datasets_without_images_or_rows_have_a_page(odd: Dataset, dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert mmload("report", dataset.path, "-o", out).returncode == 0
+    text = out.read_text(encoding="utf-8")
+    assert "No row shows the picture of another" in text
+    assert "Every sample of the source has its row." in text
+
+
+def test_what_cannot_be_written_is_one_line(dataset: Dataset, tmp_path: Path) -> None:
+    assert "give a name that ends in .html" in complaint(mmload("report", dataset.path, "-o", tmp_path / "a.txt"), 2)
+    assert "there is no folder" in complaint(mmload("report", dataset.path, "-o", tmp_path / "no" / "a.html"), 2)
+    assert "which lies in" in complaint(mmload("report", dataset.path, "-o", dataset.path / "a.html"), 2)
+    assert "no such dataset" in complaint(mmload("report", tmp_path / "nothing", "-o", tmp_path / "a.html"), 1)
+
+
+def kinds() -> dict[str, dict[str, torch.Tensor]]:
+    """Fields of rows of every kind."""
+    draw = torch.Generator().manual_seed(0)
+    noise = {size: torch.randint(0, 256, (6, *size), dtype=torch.uint8, generator=draw) for size in
+             ((3, 24, 24), (1, 24, 24), (4, 80, 70))}  # fmt: skip
+    boxes = torch.tensor([[2.0, 3.0, 20.0, 21.0], [0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0]]).expand(6, 3, 4)
+    labels = torch.tensor([[0, 2, -1], [2, 2, -1], *[[1, -1, -1]] * 4])
+    masks = torch.zeros(6, 24, 24, dtype=torch.uint8)
+    masks[0, :2], masks[1, 0, 0], masks[2, 5] = 2, 1, 255
+    vectors = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0]])
+    return {
+        "detection": {"images": noise[3, 24, 24], "boxes": boxes, "labels": labels, "counts": (labels >= 0).sum(1)},
+        "segmentation": {"images": 255 - noise[3, 24, 24], "masks": masks},
+        "multi-label": {"images": noise[4, 80, 70], "targets": vectors},
+        "gray": {"images": noise[1, 24, 24], "targets": torch.tensor([0, 1, 2, 0, 1, 2])},
+        "bare": {"features": torch.randn(6, 5, generator=draw)},
+    }
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset with a split of each kind, and a checks' card that may hold anything."""
+    path = of_tensors(tmp_path_factory.mktemp("kinds") / 'it"s', kinds(), ("ant", "bee", "cat"))
+    verdicts = [{"part": "train", "name": "pixels", "state": "pass", "text": "<b>1 level</b>"}, 3]
+    results = [{"name": "stock", "images_per_second": 1234.5, "of_ceiling": 0.5, "ceiling": "fill"}, {"name": "x"}]
+    write_card(path, "parity", {"date": "2026-01-02T03", "verdicts": verdicts}, read(path).contents)
+    write_card(path, "bench", {"date": 7, "verdict": "It is <fast>.", "results": results}, read(path).contents)
+    write_card(path, "verify", {"faults": 0, "compared": True}, read(path).contents)
+    return open_dataset(path)
+
+
+def test_classes_of_boxes_masks_and_vectors_are_counted(every_kind: Dataset) -> None:
+    found = {name: class_rows(split) for name, split in every_kind.items()}
+    boxes, masks, vectors = (found.pop(name) for name in ("detection", "segmentation", "multi-label"))
+    assert boxes is not None
+    assert masks is not None
+    assert vectors is not None
+    assert boxes.rows.tolist() == [1, 4, 2]
+    assert boxes.amounts is not None
+    assert boxes.amounts.tolist() == [1, 4, 3]
+    assert masks.rows.tolist() == [6, 1, 1]
+    assert masks.amounts is not None
+    assert masks.amounts.tolist() == [6 * 24 * 24 - 48 - 1 - 24, 1, 48]
+    assert vectors.rows.tolist() == [4, 2, 0]
+    assert vectors.amounts is None
+    assert set(found.values()) == {None}
+
+
+def test_every_kind_of_rows_has_a_page_with_what_was_recorded(every_kind: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = mmload("report", every_kind.path, "-o", out)
+    assert done.returncode == 0, done.stderr
+    text = out.read_text(encoding="utf-8")
+    assert "cannot be drawn" not in text
+    assert text.count("<img") == 8  # two sheets of each split but the one without images
+    assert text.count("There are no images to show.") == 1
+    for words in ("RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)", "RandomCrop(24, padding=3)", "Crop(70)"):
+        assert words in text
+    assert "1 check, none fails." in text
+    assert "&lt;b&gt;1 level&lt;/b&gt;" in text
+    assert "It is &lt;fast&gt;." in text
+    assert "1,234" in text
+    assert "not measured" in text
+    assert "The dataset is whole, and equals its source." in text
+
+
+@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("recipe", [None, "simclr"])
+def test_the_code_of_a_page_loads_the_split(name: str, recipe: str | None, every_kind: Dataset) -> None:
+    split = every_kind[name]
+    if recipe and name != "segmentation":
+        pytest.skip("one kind shows it")
+    made = training_of(None, recipe, 3)
+    code = made.code(split)
+    variables: dict[str, Any] = {}
+    exec(code, variables)
+    loaded = variables["images"] if "images" in split.fields else variables["features"]
+    views = loaded if isinstance(loaded, list) else [loaded]
+    assert [len(view) for view in views] == [6] * (2 if recipe else 1)
+
+
+def test_steps_and_recipes_that_are_asked_for_are_shown_or_refused(every_kind: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    words = ("report", every_kind.path, "-o", out)
+    assert mmload(*words, "--augment", "CenterCrop(16)").returncode == 0
+    assert out.read_text().count("<figcaption><code>CenterCrop(16)</code>") == 4
+    assert "collate = mmload.Collate(CenterCrop(16))" in out.read_text()
+    out.unlink()
+    assert "these steps cannot render split" in complaint(mmload(*words, "--augment", "RandomCrop(64)"), 2)
+    assert "--recipe is 'x'; use one of" in complaint(mmload(*words, "--recipe", "x"), 2)
+    assert not out.exists()
+
+
+def test_a_damaged_list_of_samples_and_a_truncated_shard_are_one_line(copy: Path, tmp_path: Path) -> None:
+    listed = copy / "train" / "samples.jsonl"
+    text = listed.read_text()
+    listed.write_text(text.replace("ant", "aunt", 1))
+    assert "samples.jsonl is damaged" in complaint(mmload("report", copy, "-o", tmp_path / "a.html"), 1)
+    listed.write_text(text)
+    (copy / "train" / "000001" / "images.memmap").write_bytes(b"")
+    assert "was truncated" in complaint(mmload("report", copy, "-o", tmp_path / "a.html"), 1)
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_page_is_written_whole_or_not_at_all(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, link = tmp_path / "page.html", tmp_path / "link.html"
+    out.write_text("an earlier page")
+    link.symlink_to(out)
+
+    def full(file: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable_files, "sync", full)
+        done = mmload("report", dataset.path, "-o", link)
+    assert complaint(done, 1) == f"mmload: cannot write {link} (No space left on device)"
+    assert out.read_text() == "an earlier page"
+    assert sorted(tmp_path.iterdir()) == [link, out]
+    assert mmload("report", dataset.path, "-o", link).returncode == 0
+    assert link.is_symlink()
+    assert out.read_text().startswith("<!doctype html>")
+
+
+def test_a_picture_in_several_rows_of_two_splits_is_counted_once() -> None:
+    pairs = np.array([[0, 1], [0, 2], [1, 2], [3, 4]])
+    correlation, equal = np.array([0.99, 0.98, 0.97, 1], np.float32), np.array([False, False, False, True])
+    found = Copies(pairs=pairs, correlation=correlation, equal=equal, complete=True)
+    copied = _copied(found, ["train", "val"], np.array([0, 2, 5]))
+    assert (copied.count, copied.across, copied.rows) == (2, 1, 5)
+    assert copied.first[0].rows == [("train", 0), ("val", 0), ("train", 1)]
+    assert copied.first[1].rows == [("val", 1), ("val", 2)]

@@ -1,0 +1,189 @@
+"""What every command says of whole photographs: shown, exported, or refused with one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from building import make_pictures
+from conftest import complaint, mmload
+from PIL import Image
+from whole_datasets import some_images, whole_dataset
+
+import mmload as package
+from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.store.row_cells import cells_of_rows
+from mmload.view.browse_pages import Pages
+from mmload.view.report import class_rows, report, thumbnails
+from mmload.view.training import drawn_cells
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """15 pictures as whole photographs, and their source. Read-only."""
+    place = tmp_path_factory.mktemp("whole")
+    source, out = make_pictures(place / "photos"), place / "out"
+    done = mmload("build", "imagefolder", source, out, "--layout", "whole", "--size", 24, "--encode", "jpeg")
+    assert done.returncode == 0, done.stderr
+    return source, out
+
+
+def test_info_where_verify_and_repair(built: tuple[Path, Path]) -> None:
+    source, out = built
+    told = mmload("info", out).stdout
+    assert "images     uint8 [3, *, *], " in told
+    assert "stored     whole photographs, jpeg" in told
+    assert "Shrink(size=24)" in told
+    row = package.open(out)["train"].row_of("class1/2.jpg")
+    assert f"{row}" in mmload("where", out, "--file", source / "class1/2.jpg").stdout
+    assert "is whole" in mmload("verify", out, "--source", source).stdout
+    assert mmload("repair", out, "--source", source).returncode == 0
+
+
+def test_what_a_check_found_is_kept(built: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(built[1], tmp_path / "out")
+    done = mmload("verify", tmp_path / "out", "--record")
+    assert done.returncode == 0, done.stderr
+    assert "verify     not recorded" not in mmload("info", tmp_path / "out").stdout
+    assert package.open(tmp_path / "out").manifest.variable_size
+
+
+def test_rows_are_shown_in_their_own_sizes(built: tuple[Path, Path], tmp_path: Path) -> None:
+    split = package.open(built[1])["train"]
+    for row, cell in enumerate(cells_of_rows(split, [0, 4, 3])):
+        assert (cell.image == split[(0, 4, 3)[row]].images.numpy()).all()
+    done = mmload("preview", built[1], "-o", tmp_path / "sheet.png", "--grid", "2x4")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size[0] > 100
+    drawn = ["--augment", "RandomResizedCrop(24), RandomHorizontalFlip()", "--grid", "2x4"]
+    done = mmload("preview", built[1], "-o", tmp_path / "drawn.png", *drawn)
+    assert done.returncode == 0, done.stderr
+    message = complaint(
+        mmload("preview", built[1], "-o", tmp_path / "none.png", "--augment", "RandomHorizontalFlip()"), 2
+    )
+    assert "these steps cannot render split 'train'" in message
+
+
+def test_drawn_rows_are_what_the_loader_gives(built: tuple[Path, Path]) -> None:
+    split = package.open(built[1])["train"]
+    collate = package.Collate(RandomResizedCrop(24), RandomHorizontalFlip(), dtype=torch.uint8)
+    rows = [4, 0, 3]
+    with package.Loader(split, batch_size=3, sampler=rows, collate=collate, seed=5) as loader:
+        epochs = [next(iter(loader)).images for _ in range(2)]
+    for line, number in zip(drawn_cells(split, collate, rows, draws=2, seed=5), range(3), strict=True):
+        for cell, images in zip(line, epochs, strict=True):
+            assert (cell.image == images[number].numpy()).all()
+
+
+def test_browse_shows_whole_photographs_and_their_draws(built: tuple[Path, Path], tmp_path: Path) -> None:
+    split = package.open(built[1])["train"]
+    pages = Pages(
+        built[1],
+        tmp_path / "marks.toml",
+        augmentation="crops",
+        collate_for=lambda classes: package.Collate(RandomResizedCrop(24)),
+    )
+    for row in (0, 4):
+        assert (pages._splits["train"].cell(row).image == split[row].images.numpy()).all()
+        reply = pages.get("image/stored", {"split": "train", "row": str(row)})
+        assert reply.status == 200
+        assert Image.open(io.BytesIO(reply.body)).size
+        assert pages.get("api/draws", {"split": "train", "row": str(row)}).status == 200
+        assert pages.get("image/draw", {"split": "train", "row": str(row), "number": "0"}).status == 200
+
+
+def test_masks_and_boxes_of_whole_photographs_are_shown_and_drawn(tmp_path: Path) -> None:
+    images = some_images(((30, 40), (50, 20), (30, 44)))
+    masks = [np.full(image.shape[1:], number, np.uint8) for number, image in enumerate(images)]
+    boxes = [[[1.0, 2, 10, 20], [0, 0, 0, 0]], [[0.0, 0, 9, 9], [4, 4, 19, 49]], [[2.0, 2, 8, 8]] * 2]
+    fields = {
+        "boxes": torch.tensor(boxes),
+        "labels": torch.tensor([[1, -1], [0, 1], [0, 0]]),
+        "counts": torch.tensor([1, 2, 2]),
+    }
+    path = whole_dataset(tmp_path / "out", images, masks=masks, fields=fields)
+    split, collate = package.open(path)["train"], package.Collate(RandomResizedCrop(24), dtype=torch.uint8)
+    with package.Loader(split, batch_size=3, sampler=[2, 0, 1], collate=collate, seed=5) as loader:
+        batch = next(iter(loader))
+    for number, (cell,) in enumerate(drawn_cells(split, collate, [2, 0, 1], draws=1, seed=5)):
+        assert cell.mask is not None
+        assert (cell.image == batch.images[number].numpy()).all()
+        assert (cell.mask == batch.masks[number].numpy()).all()
+    done = mmload("report", path, "-o", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    usual = "Letterbox(640), RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)"
+    assert usual in (tmp_path / "page.html").read_text()
+    pages = Pages(path, tmp_path / "marks.toml", augmentation="crops", collate_for=lambda classes: collate)
+    for row, count in enumerate((1, 2, 2)):
+        stored = pages._splits["train"].cell(row)
+        assert stored.mask is not None
+        assert (stored.mask == masks[row]).all()
+        query = {"split": "train", "row": str(row)}
+        told = json.loads(pages.get("api/row", query).body)
+        assert (told["boxes"], told["mask"]) == (count, True)
+        assert pages.get("image/stored", query).body != pages.get("image/stored", query | {"plain": "1"}).body
+        assert pages.get("image/draw", query | {"number": "3"}).status == 200
+
+
+def test_a_report_looks_at_every_row(built: tuple[Path, Path], tmp_path: Path) -> None:
+    done = mmload("report", built[1], "-o", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page.html").read_text()
+    for text in ("RandomResizedCrop(224)", "images uint8 [3, *, *], targets int64 []", "whole photographs, jpeg"):
+        assert text in page
+
+
+def test_thumbnails_are_those_of_squares_of_the_same_pixels(tmp_path: Path) -> None:
+    source = tmp_path / "photos/a"
+    source.mkdir(parents=True)
+    for number, image in enumerate(some_images(((20, 20),) * 5)):
+        Image.fromarray(image.transpose(1, 2, 0)).save(source / f"{number}.png")
+    build(BuildRecipe(kind="imagefolder", root=source.parent, out=tmp_path / "squares", transforms=square(20)))
+    done = mmload("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "whole", "--size", 20)
+    assert done.returncode == 0, done.stderr
+    whole, squares = (thumbnails(package.open(tmp_path / name)["train"]) for name in ("whole", "squares"))
+    for name in ("grays", "mean", "std", "checksums"):
+        assert (getattr(whole, name) == getattr(squares, name)).all()
+
+
+def test_copies_and_classes_of_masks_are_found(tmp_path: Path) -> None:
+    images = some_images(((30, 40), (50, 20), (30, 40)))
+    images[2] = images[0]
+    masks = [np.full(image.shape[1:], number, np.uint8) for number, image in enumerate(images)]
+    masks[1][0, 0] = 2
+    dataset = package.open(whole_dataset(tmp_path / "out", images, masks=masks))
+    assert [one.rows for one in report(dataset).copied.first] == [[("train", 0), ("train", 2)]]
+    counts = class_rows(dataset["train"])
+    assert counts is not None
+    assert counts.amounts is not None
+    assert counts.amounts.tolist() == [1200, 999, 1201]
+    assert counts.rows.tolist() == [1, 1, 2]
+
+
+def test_an_export_builds_to_the_same_rows(built: tuple[Path, Path], tmp_path: Path) -> None:
+    done = mmload("export", built[1], tmp_path / "exported")
+    assert done.returncode == 0, done.stderr
+    words = ["--layout", "whole", "--size", "original"]
+    again = mmload("build", "imagefolder", tmp_path / "exported", tmp_path / "again", *words)
+    assert again.returncode == 0, again.stderr
+    first, second = package.open(built[1])["train"], package.open(tmp_path / "again")["train"]
+    pixels = {split[row].images.numpy().tobytes() for split in (first,) for row in range(15)}
+    assert pixels == {second[row].images.numpy().tobytes() for row in range(15)}
+    images, masks = some_images(((30, 40), (7, 9))), [np.zeros((30, 40), np.uint8), np.ones((7, 9), np.uint8)]
+    masked = whole_dataset(tmp_path / "masked", images, masks=masks)
+    done = mmload("export", masked, tmp_path / "voc", "--to", "voc")
+    assert done.returncode == 0, done.stderr
+    found = sorted((tmp_path / "voc").rglob("SegmentationClass/*.png"))
+    shapes = []
+    for file in found:
+        with Image.open(file) as mask:
+            shapes.append(np.asarray(mask).shape)
+    assert shapes == [(30, 40), (7, 9)]
