@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.cli.demo import GRAINS, photo
-from mmload.runtime.thread_pools import available_cores
+from mmload.runtime.resources import available_cores
 from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
 

@@ -25,7 +25,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, WholeLayout, square
 from mmload.loader import Loader
 from mmload.runtime.nvjpeg import decode_batch
-from mmload.runtime.thread_pools import available_cores, single_op_pool
+from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources.decode import CUDA_BATCH, Decoder
 
 

@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 
 from mmload.bench.train import make_model
 from mmload.loader import Loader
-from mmload.runtime.thread_pools import available_cores
+from mmload.runtime.resources import available_cores
 
 Pairs = Iterator[tuple[Tensor, Tensor]]
 CLASSES, THREADS, SECONDS, ROUNDS = 1000, 4, 2.0, 2

@@ -25,7 +25,7 @@ from mmload.batch import Batch
 from mmload.loader import Loader
 from mmload.render.plan import Plan
 from mmload.render.rendering import gpu_crop
-from mmload.runtime.thread_pools import available_cores
+from mmload.runtime.resources import available_cores
 from mmload.store.dataset import Split
 
 CROP = 224

@@ -32,7 +32,7 @@ from mmload.builder.recipe import BuildRecipe, WholeLayout, square
 from mmload.errors import MmloadError
 from mmload.remote import dataset_cache
 from mmload.remote.copies import push
-from mmload.runtime.bus_errors import Guard
+from mmload.store.row_map import Guard
 
 IMAGES, SIZE, EPOCHS = 48, 160, 3
 LAYOUTS = ("squares", "raw", "jpeg")

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from mmload.augment.arguments import number
 from mmload.batch import Batch
-from mmload.render.cached_tensors import constant
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import moved_masks
 from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
 from mmload.render.torch_warps import warped_points
+from mmload.runtime.memory_pool import constant
 
 _ROUNDING = 1e-3
 """Pixels by which the clip of a scaled box moves its sides although nothing is cut off: float32 rounds its factor."""

@@ -19,9 +19,9 @@ from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import mode_of, resampling_to
 from mmload.augment.sizes import exactly, least, over, size_with_least
 from mmload.augment.step import Step
-from mmload.render.cached_tensors import constant
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Placement
+from mmload.runtime.memory_pool import constant
 
 
 class PlacedStep(Step):

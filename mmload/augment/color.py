@@ -13,7 +13,6 @@ from mmload.augment.arguments import LARGEST, chance, elements, number, numbers,
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted
-from mmload.render.cached_tensors import constant
 from mmload.render.level_program import (
     BRIGHTNESS,
     CONTRAST,
@@ -25,6 +24,7 @@ from mmload.render.level_program import (
     Program,
 )
 from mmload.render.plan import Plan
+from mmload.runtime.memory_pool import constant
 
 
 class Normalize(Step):

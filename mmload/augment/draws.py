@@ -18,7 +18,6 @@ from torch import Tensor
 
 from mmload.augment.arguments import integer
 from mmload.augment.sizes import Side
-from mmload.render.cached_tensors import constant
 from mmload.render.plan import Plan
 from mmload.runtime.hashing import (
     INCREMENT,
@@ -33,8 +32,9 @@ from mmload.runtime.hashing import (
     unit,
     unit_of_word,
 )
+from mmload.runtime.memory_pool import constant
 from mmload.runtime.numba_compile import variant
-from mmload.runtime.splitmix import GOLDEN, mix_integer, signed
+from mmload.runtime.permutation import GOLDEN, mix_integer, signed
 
 STEP = 0xD1342543DE82EF95
 """Another odd increment, so that steps and draws do not run into each other."""

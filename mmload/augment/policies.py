@@ -21,9 +21,9 @@ from mmload.augment.draws import Draws, dirichlet, whole_numbers
 from mmload.augment.step import LevelStep
 from mmload.augment.warps import affine_matrix
 from mmload.render import level_program as levels
-from mmload.render.cached_tensors import constant
 from mmload.render.level_program import MOST_NUMBERS, OperationSlot, Program, chain
 from mmload.render.plan import Plan
+from mmload.runtime.memory_pool import constant
 
 _MOST_BINS = 1_000
 _MOST_OPERATIONS = 100

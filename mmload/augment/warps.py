@@ -29,9 +29,9 @@ from mmload.augment.arguments import (
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.step import LevelStep
 from mmload.render import level_program as levels
-from mmload.render.cached_tensors import constant
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
+from mmload.runtime.memory_pool import constant
 
 _INTERPOLATIONS = ("nearest", "bilinear")
 

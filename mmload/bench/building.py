@@ -37,7 +37,7 @@ from mmload.builder.ray_engine import RayEngine, start_local
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import SourceError, UsageError, counted
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.thread_pools import available_cores, single_op_pool
+from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources.files import EXTENSIONS
 
 _BATCH = 64  # as in the tutorial

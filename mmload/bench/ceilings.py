@@ -20,11 +20,10 @@ from torch import Tensor
 from mmload.bench.contenders import Contender, ContenderEntry
 from mmload.bench.machine import evict, resident_bytes
 from mmload.bench.task import Task
-from mmload.errors import MmloadError, counted
-from mmload.runtime.byte_sizes import bytes_text
+from mmload.errors import MmloadError, bytes_text, counted
 from mmload.runtime.memory_pool import past_caches
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.thread_pools import single_op_pool
+from mmload.runtime.resources import single_op_pool
 from mmload.store.shard_table import BYTES
 
 FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"

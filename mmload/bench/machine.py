@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 import mmload
-from mmload.runtime.byte_sizes import bytes_text
+from mmload.errors import bytes_text
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.thread_pools import available_cores
+from mmload.runtime.resources import available_cores
 
 PACKAGES = (
     "torchvision",

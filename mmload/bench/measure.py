@@ -23,7 +23,7 @@ from mmload.bench.machine import Coldness, files_below, make_cold, tree_memory
 from mmload.bench.plan import Budget, MeasurementPlan, no_room, start_order
 from mmload.bench.task import Task
 from mmload.bench.train import NEIGHBORS, BesideSample, TrainSample
-from mmload.runtime.thread_pools import available_cores
+from mmload.runtime.resources import available_cores
 
 _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
 _BESIDE_LONG_ENOUGH = 4.0  # seconds after which a turn beside another thread does not need another batch

@@ -10,7 +10,7 @@ from mmload.bench.plan import MeasurementPlan
 from mmload.bench.task import AUGMENTS, Task
 from mmload.bench.training_recipes import check_name, task_of_recipe
 from mmload.errors import UsageError
-from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads
+from mmload.runtime.resources import MOST_THREADS, available_cores, check_threads
 from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
 

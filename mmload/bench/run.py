@@ -22,10 +22,9 @@ from mmload.bench.sample import build_sample
 from mmload.bench.task import Task
 from mmload.bench.train import check_model
 from mmload.bench.verdict import verdict
-from mmload.errors import counted
+from mmload.errors import bytes_text, counted
 from mmload.records import VARIABLE
-from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.thread_pools import available_cores
+from mmload.runtime.resources import available_cores
 
 Progress = Callable[[str], None]
 

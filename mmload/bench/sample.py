@@ -24,10 +24,9 @@ from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan, fields_of, probes
 from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.transforms import TransformChain
-from mmload.errors import BuildError, UsageError, counted
+from mmload.errors import BuildError, UsageError, bytes_text, counted
 from mmload.records import Sample
-from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.thread_pools import available_cores, single_op_pool
+from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.store.checksum import crc32

@@ -15,10 +15,8 @@ import numpy.typing as npt
 import torch
 
 from mmload.builder.trust import checked_recipe
-from mmload.errors import UsageError
-from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.cgroup import free_memory
-from mmload.runtime.thread_pools import available_cores
+from mmload.errors import UsageError, bytes_text
+from mmload.runtime.resources import available_cores, free_memory
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
 

@@ -21,7 +21,7 @@ from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
-from mmload.runtime.thread_pools import MOST_THREADS, available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import MOST_THREADS, available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
 
 CORES_A_PROCESS = 8

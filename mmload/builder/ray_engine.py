@@ -26,7 +26,7 @@ from mmload.builder.shard_job import OnProgress, private_paths
 from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
-from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
 
 EXTRA = "--engine ray needs ray; install it with: pip install 'mmload[ray]'"

@@ -15,10 +15,9 @@ from typing import Any, Generic, TypeVar
 from msgspec import structs
 
 from mmload.builder.options import recipe_keys
-from mmload.errors import RecipeError, choices
+from mmload.errors import RecipeError, choices, parse_bytes
 from mmload.records import VARIABLE, FieldSpec
 from mmload.remote.urls import Location, is_url, place
-from mmload.runtime.byte_sizes import parse_bytes
 from mmload.runtime.regular_files import read_regular_text
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes

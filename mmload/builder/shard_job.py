@@ -37,7 +37,7 @@ from mmload.records import FieldSpec
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
 from mmload.runtime.permutation import permute
-from mmload.runtime.thread_pools import single_op_pool
+from mmload.runtime.resources import single_op_pool
 from mmload.sources import FetchesAhead, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import file_crc32
 

@@ -31,7 +31,7 @@ from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import recipe_of
 from mmload.errors import BuildError, DamagedError, StoreError, counted
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.thread_pools import available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.store.checksum import file_crc32
 from mmload.store.manifest import SAMPLES_NAME, DatasetFile, Manifest, SplitRecord, dataset_files, read, shard_name
 from mmload.store.shard_table import files_of

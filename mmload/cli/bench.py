@@ -17,8 +17,7 @@ from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.options import DecodingThreads, on_a_disk
 from mmload.cli.terminal import check_target, show, status_line
 from mmload.cli.waiting import announce
-from mmload.errors import MmloadError, UsageError, counted
-from mmload.runtime.byte_sizes import bytes_text
+from mmload.errors import MmloadError, UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,7 +211,7 @@ def bench_build(
     """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
     check_target("--json", json_file, source)
     from mmload.bench.options import check_count
-    from mmload.runtime.thread_pools import check_threads
+    from mmload.runtime.resources import check_threads
 
     check_count("--size", size)
     check_count("--images", images, MOST_LINKS)

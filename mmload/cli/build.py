@@ -20,9 +20,8 @@ from mmload.builder.options import BuildOptions, declarations
 from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.terminal import note, progress_bar, show
-from mmload.errors import UsageError, counted
+from mmload.errors import UsageError, bytes_text, counted
 from mmload.remote.urls import place
-from mmload.runtime.byte_sizes import bytes_text
 
 if TYPE_CHECKING:
     from mmload.bench.sample import Layout

@@ -46,7 +46,7 @@ def pull(
 
 
 def _copied_text(copied: Copied) -> str:
-    from mmload.runtime.byte_sizes import bytes_text
+    from mmload.errors import bytes_text
 
     present = f"; {counted(copied.present, 'file')} were there already" if copied.present else ""
     return f"{counted(copied.files, 'file')} copied, {bytes_text(copied.bytes)}{present}"

@@ -28,7 +28,7 @@ from mmload.builder.destination import listed
 from mmload.builder.pipeline import build
 from mmload.errors import BuildError, UsageError, counted
 from mmload.loader import Loader
-from mmload.runtime.thread_pools import available_cores
+from mmload.runtime.resources import available_cores
 from mmload.store.dataset import Split
 from mmload.store.dataset import open as open_dataset
 from mmload.store.row_cells import first_rows

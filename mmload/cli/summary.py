@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmload.errors import counted, one_line
-from mmload.runtime.byte_sizes import bytes_text
+from mmload.errors import bytes_text, counted, one_line
 from mmload.store.manifest import SKIPPED_NAME, Manifest
 from mmload.view.facts import field_text
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmload.errors import UsageError, choices, counted
 from mmload.pictures.drawing import VOID, color_of, png
-from mmload.runtime.thread_pools import check_threads, in_threads
+from mmload.runtime.resources import check_threads, in_threads
 from mmload.store.dataset import Dataset, Split
 
 

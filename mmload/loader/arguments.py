@@ -21,7 +21,7 @@ from mmload.loader.orders import ORDERS, Sampling
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import can_share
-from mmload.runtime.thread_pools import local_ranks
+from mmload.runtime.resources import local_ranks
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import AnySplit, View, view_of
 

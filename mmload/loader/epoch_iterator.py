@@ -20,7 +20,7 @@ from mmload.loader.arguments import ranks_here
 from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
 from mmload.loader.order import Order, RowSelection
 from mmload.loader.samplers import SamplerOrder
-from mmload.runtime.thread_pools import single_op_pool
+from mmload.runtime.resources import single_op_pool
 from mmload.store.split_views import View
 
 

@@ -45,9 +45,8 @@ from mmload.loader.orders import Sampling, order_of
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder
 from mmload.loader.tiers import choose_tier
-from mmload.runtime.permutation import check_integer
-from mmload.runtime.splitmix import FACTORS
-from mmload.runtime.thread_pools import threads_of_rank
+from mmload.runtime.permutation import FACTORS, check_integer
+from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split
 
 __all__ = ["Collate", "Loader"]

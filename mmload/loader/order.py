@@ -17,8 +17,7 @@ from torch import Tensor, from_numpy
 
 from mmload.errors import choices
 from mmload.loader.epoch_orders import EpochOrder
-from mmload.runtime.permutation import MAX_ROWS, Words, check_integer
-from mmload.runtime.splitmix import GOLDEN, signed
+from mmload.runtime.permutation import GOLDEN, MAX_ROWS, Words, check_integer, signed
 
 TAILS = ("exact", "pad", "drop")
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from mmload.errors import DamagedError
-from mmload.render.cached_tensors import scratch
 from mmload.render.image_lines import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
+from mmload.runtime.memory_pool import scratch
 from mmload.store.field_rows import Numbers, Places, Rows
 from mmload.store.variable_rows import JPEG
 

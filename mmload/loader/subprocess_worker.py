@@ -30,7 +30,7 @@ from mmload.loader.epoch_iterator import Prefetcher
 from mmload.loader.order import RowSelection
 from mmload.runtime.memory_pool import Bytes, MemoryPool, Place, SharedArena, SharedBuffers
 from mmload.runtime.processes import depend_on_parent
-from mmload.runtime.thread_pools import single_op_pool
+from mmload.runtime.resources import single_op_pool
 
 _DTYPES = {
     torch.uint8: np.uint8,

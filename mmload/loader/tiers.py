@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.errors import DamagedError
+from mmload.errors import DamagedError, bytes_text
 from mmload.loader.stored_rows import StoredRows, lines_of, locate_rows, pixel_bytes, split_by_size
-from mmload.render.cached_tensors import scratch
 from mmload.render.image_lines import LINES, PIXELS
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.cgroup import free_memory
-from mmload.runtime.thread_pools import local_ranks
+from mmload.runtime.memory_pool import scratch
+from mmload.runtime.resources import free_memory, local_ranks
 from mmload.store.field_rows import FieldRows, Numbers, Places, Rows, read
 from mmload.store.row_map import RowMap, row_map
 from mmload.store.row_reader import memory_of

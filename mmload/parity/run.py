@@ -23,7 +23,7 @@ from mmload.parity.load import check_equal, check_scaled, shape_of
 from mmload.parity.report import ParityReport, Verdict, WorstRow
 from mmload.parity.row_differences import WORST
 from mmload.parity.store import Progress, check_store
-from mmload.runtime.thread_pools import check_threads
+from mmload.runtime.resources import check_threads
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset

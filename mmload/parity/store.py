@@ -26,7 +26,7 @@ from mmload.parity.report import Verdict, WorstRow
 from mmload.parity.row_differences import Difference, RowAggregate, RowComparison
 from mmload.runtime.permutation import permute
 from mmload.runtime.regular_files import read_regular
-from mmload.runtime.thread_pools import available_cores, single_op_pool
+from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.sources.columns import Arrays
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit

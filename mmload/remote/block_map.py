@@ -19,9 +19,8 @@ from mmload.errors import DamagedError, StoreError
 from mmload.remote.cached_reader import CachedFiles
 from mmload.remote.layout import Numbers
 from mmload.remote.remote_blocks import RemoteBlocks
-from mmload.runtime.bus_errors import Guard
 from mmload.store.field_rows import FieldRows, Places, Rows
-from mmload.store.row_map import Refusal, reserved
+from mmload.store.row_map import Guard, Refusal, reserved
 
 SMALLEST_ROW = 64 * 2**10
 """Bytes of a row from which on its block is mapped: to map and unmap a smaller one takes longer than to read it."""

@@ -29,12 +29,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import StoreError, UsageError
+from mmload.errors import StoreError, UsageError, bytes_text
 from mmload.remote.cache_files import NAME, CacheMark, block_folders, size_of, unlink, write_renamed
 from mmload.remote.epoch_plan import EpochPlan, Needs, needed_last
 from mmload.remote.file_calls import write_files
 from mmload.remote.layout import BlockGrid, Numbers
-from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.durable_files import lock, open_lock
 
 OPEN = "open"

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmload.errors import DamagedError, MmloadError, StoreError, UsageError
+from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, parse_bytes
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
 from mmload.remote.epoch_plan import EpochPlan, Take
 from mmload.remote.file_calls import read_files
 from mmload.remote.layout import Numbers
 from mmload.remote.object_store import check_parallel
 from mmload.remote.remote_blocks import RemoteBlocks, Requests
-from mmload.runtime.byte_sizes import parse_bytes
 from mmload.runtime.regular_files import open_regular
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, Revision

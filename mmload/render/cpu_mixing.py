@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.render.cached_tensors import scratch
 from mmload.render.cpu_kernels import lines_at_once
 from mmload.render.holes import holes_in, holes_of
 from mmload.render.kernel_arguments import BITS, Bytes, Crops, Floats, Mixtures, Paint, Pixels
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
 from mmload.render.torch_sampling import chunks
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.memory_pool import MemoryPool, scratch
 
 _POOL = MemoryPool(spare=4)
 """Memory for the levels of batches that are being rendered."""

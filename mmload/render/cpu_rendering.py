@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES
-from mmload.render.cached_tensors import constant, scratch
 from mmload.render.cpu_mixing import CpuMixing
 from mmload.render.holes import holes_in, holes_of, no_holes
 from mmload.render.image_lines import ImageLines, Places, is_by_kernel, needed_lines
@@ -43,7 +42,7 @@ from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
 from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
 from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.memory_pool import past_caches
+from mmload.runtime.memory_pool import constant, past_caches, scratch
 from mmload.runtime.numba_internals import LINE
 
 CHUNK_ELEMENTS = 200_000

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmload.render.cached_tensors import constant
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import LUMA_WEIGHTS, PADDING_MODES, Padding
+from mmload.runtime.memory_pool import constant
 
 ELEMENTS = 4096
 """Elements that one program writes."""

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.render.cached_tensors import scratch
 from mmload.render.cpu_kernels import crop, crop_into
 from mmload.render.holes import no_holes
 from mmload.render.kernel_arguments import (
@@ -42,6 +41,7 @@ from mmload.render.kernel_arguments import (
     resized_signature,
 )
 from mmload.render.level_program import MOST_NUMBERS, Program
+from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import inlined, variant
 from mmload.runtime.numba_internals import address_of, call_by
 

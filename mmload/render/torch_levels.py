@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from mmload.render import level_program as levels
-from mmload.render.cached_tensors import constant
 from mmload.render.level_program import OperationSlot, Program
 from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.render.torch_warps import warped
+from mmload.runtime.memory_pool import constant
 
 _RED, _GREEN, _BLUE = LUMA_WEIGHTS
 _SECTORS = (0, 3, 1, 2, 0, 1, 1, 0, 3, 1, 2, 0, 3, 1, 0, 0, 1, 2)

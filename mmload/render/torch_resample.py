@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmload.render.cached_tensors import constant
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding, Resampling
 from mmload.render.torch_sampling import Window, cut, fill_values, less, on_canvas, picked
+from mmload.runtime.memory_pool import constant
 
 
 def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | None) -> Tensor:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmload.render.cached_tensors import constant
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding, Placement
+from mmload.runtime.memory_pool import constant
 
 PICKED_AT_ONCE = 131_072
 """Pixels that are picked by one call on a CPU: their indices take 1 MB, and stay in cache."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from mmload.render import level_program as levels
-from mmload.render.cached_tensors import constant
+from mmload.runtime.memory_pool import constant
 
 _OUTSIDE = 4.0
 """Grid coordinate that no pixel is near, whatever the size: for points on the horizon, which are infinitely far or

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmload.runtime.numba_compile import inlined, numba_compiled
-from mmload.runtime.splitmix import GOLDEN, mix_tensor, mix_word, shift_right, signed
+from mmload.runtime.permutation import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
 Words = npt.NDArray[np.uint64]
 

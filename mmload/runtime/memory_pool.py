@@ -1,4 +1,4 @@
-"""Reusable memory for batches: a pool of this process, and an arena that two processes share.
+"""Reusable memory: a pool for batches, an arena that two processes share, working memory of a thread, constants.
 
 On a CPU a fresh output batch costs more than all the arithmetic in it, since the kernel zeroes every page. So buffers
 are reused, and a buffer is free once the last tensor that views it is collected: what is watched is the owner of the
@@ -17,9 +17,9 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
 
@@ -269,3 +269,42 @@ class SharedBuffers:
         self._end += capacity
         self._places.append(place)
         return place
+
+
+_memory = threading.local()
+
+
+@lru_cache(maxsize=256)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns the values as a tensor [N], which nobody may write to: equal constants share it.
+
+    ``torch.tensor(..., device="cuda")`` waits until all work queued before it is done: created in every batch, it would
+    keep the training thread from running ahead of its device.
+
+    Args:
+        values: any numbers; rounded to float32 first if they are not integers, as ``torch.tensor`` does.
+        dtype: of the tensor.
+        device: of the tensor, which stays there as long as the process runs.
+    """
+    with torch.inference_mode(False):  # else it could not be saved for a backward pass outside of that mode
+        return torch.tensor(values).to(dtype).to(device)
+
+
+def scratch(use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Returns uninitialized contiguous memory on the CPU, valid until the same thread asks for the same ``use`` again.
+
+    Args:
+        use: name of the purpose; each has memory of its own in each thread.
+        shape: of the tensor.
+        dtype: of the tensor.
+    """
+    last: tuple[Tensor, Tensor] | None = getattr(_memory, use, None)
+    if last is not None and last[1].shape == shape and last[1].dtype == dtype:
+        return last[1]  # most calls ask for what the last one got, and a view of a tensor takes 10 us
+    size = math.prod(shape)
+    flat = last[0] if last is not None and last[0].dtype == dtype else None
+    if flat is None or flat.numel() < size:
+        flat = torch.empty(size, dtype=dtype)
+    view = flat[:size].view(tuple(shape))
+    setattr(_memory, use, (flat, view))
+    return view

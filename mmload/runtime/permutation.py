@@ -1,4 +1,8 @@
-"""Keyed permutations of range(n) in O(1) memory and O(1) time per element, for orders of any length."""
+"""Finalizer of splitmix64, on which all random numbers are based, and keyed permutations of range(n) made of it.
+
+The finalizer (Steele, Lea and Flood 2014) is a bijection of 64-bit words whose every output bit is random. There is one
+version for each type of word; all return the same bits. A permutation takes O(1) memory, and O(1) time per element.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,48 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmload.runtime.splitmix import FACTORS, GOLDEN, mix_integer
+GOLDEN = 0x9E3779B97F4A7C15
+"""The odd increment of splitmix64, 2**64 over the golden ratio."""
+
+FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+_SHIFTS = (30, 27, 31)
+_MASK = 2**64 - 1
+_FACTOR_0, _FACTOR_1 = (np.uint64(factor) for factor in FACTORS)
+_SHIFT_0, _SHIFT_1, _SHIFT_2 = (np.uint64(shift) for shift in _SHIFTS)
+
+
+def mix_integer(number: int) -> int:
+    """Applies the finalizer to a Python integer of any size; returns an unsigned word."""
+    word = number & _MASK
+    word = (word ^ word >> _SHIFTS[0]) * FACTORS[0] & _MASK
+    word = (word ^ word >> _SHIFTS[1]) * FACTORS[1] & _MASK
+    return word ^ word >> _SHIFTS[2]
+
+
+def mix_word(word: np.uint64) -> np.uint64:
+    """Applies the finalizer in compiled loops; compiled elsewhere, as numba takes 0.3 s to import."""
+    word = (word ^ (word >> _SHIFT_0)) * _FACTOR_0
+    word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
+    return word ^ (word >> _SHIFT_2)
+
+
+def mix_tensor(words: Tensor) -> Tensor:
+    """Applies the finalizer to int64 tensors of any shape, with torch operations that exist on every device."""
+    words = (words ^ shift_right(words, _SHIFTS[0])) * signed(FACTORS[0])
+    words = (words ^ shift_right(words, _SHIFTS[1])) * signed(FACTORS[1])
+    return words ^ shift_right(words, _SHIFTS[2])
+
+
+def shift_right(words: Tensor, bits: int) -> Tensor:
+    """Shifts words right logically: torch's own shift copies the sign bit, and the mask removes it."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def signed(number: int) -> int:
+    """Returns the signed 64-bit integer with the low bits of a Python integer, as torch represents words."""
+    return (number + 2**63) % 2**64 - 2**63
+
 
 MAX_ROWS = 2**61
 """With more rows, intermediate results could overflow int64."""
@@ -17,7 +62,7 @@ MAX_ROWS = 2**61
 Words = NDArray[np.uint64]
 
 # numpy scalars: Python ints would cost half a microsecond more in each of some hundred small operations.
-_WIDE_GOLDEN, _WIDE_1, _WIDE_2, _HALF = (np.uint64(word) for word in (GOLDEN, *FACTORS, 32))
+_WIDE_GOLDEN, _HALF = np.uint64(GOLDEN), np.uint64(32)
 SMALL, FEW_ROUNDS, MANY_ROUNDS = 1024, 6, 16
 
 
@@ -32,7 +77,7 @@ def key_of(*parts: int) -> int:
 def keys_of(numbers: Words, key: int | Words) -> Words:
     """Returns a key per number, uint64 of the same shape, derived from one common key or one key per number."""
     keys = (numbers + np.uint64(1)) * _WIDE_GOLDEN ^ np.asarray(key, dtype=np.uint64)
-    keys = (keys ^ keys >> _HALF) * _WIDE_1
+    keys = (keys ^ keys >> _HALF) * _FACTOR_0
     keys ^= keys >> _HALF
     return keys
 
@@ -55,9 +100,9 @@ def _feistel(x: Words, n: int, key: Words | np.uint64) -> Words:
     for turn in range(FEW_ROUNDS if n >= SMALL else MANY_ROUNDS):
         moved, size = turn % 2, sizes[turn % 2]
         shift = halves[1 - moved] ^ (key ^ ROUNDS[turn])
-        shift *= _WIDE_1
+        shift *= _FACTOR_0
         shift ^= shift >> _HALF
-        shift *= _WIDE_2
+        shift *= _FACTOR_1
         shift >>= _HALF
         shift *= size  # the upper half of 32 random bits times size is a number below size
         shift >>= _HALF

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.runtime.numba_compile import inlined, numba_compiled
-from mmload.runtime.thread_pools import in_threads
+from mmload.runtime.resources import in_threads
 
 LEAST_COARSE, LEAST_FINE = 0.7, 0.9
 """Thumbnails of one picture are correlated so much at least: their blocks, and what is left of these less those around.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.thread_pools import in_threads
+from mmload.runtime.resources import in_threads
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, count_values, groups, reduce

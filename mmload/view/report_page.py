@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import MmloadError, UsageError, counted, one_line
+from mmload.errors import MmloadError, UsageError, bytes_text, counted, one_line
 from mmload.pictures.contact_sheet import Cell, contact_sheet
 from mmload.pictures.drawing import figure
-from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.dataset import Dataset, Split
 from mmload.store.row_cells import cells_of_rows, first_rows
 from mmload.view.facts import field_text

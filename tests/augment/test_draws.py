@@ -14,7 +14,7 @@ from mmload.augment import RandomCrop, RandomHorizontalFlip, sample_seeds, view_
 from mmload.augment.draws import Draws, beta, whole_numbers
 from mmload.augment.step import plan_for
 from mmload.runtime.hashing import mixed
-from mmload.runtime.splitmix import mix_tensor
+from mmload.runtime.permutation import mix_tensor
 
 MASK = (1 << 64) - 1
 

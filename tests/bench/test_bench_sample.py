@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmload.bench.sample import balanced, build_sample, span
-from mmload.errors import SourceError, UsageError
-from mmload.runtime.byte_sizes import bytes_text
+from mmload.errors import SourceError, UsageError, bytes_text
 from mmload.store.dataset import open as open_dataset
 
 

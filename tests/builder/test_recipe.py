@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmload.builder.recipe import BuildRecipe, from_mapping, load, square
-from mmload.errors import RecipeError
-from mmload.runtime.byte_sizes import parse_bytes
+from mmload.errors import RecipeError, parse_bytes
 
 SOURCE = {"source": {"kind": "imagefolder"}}
 

@@ -19,10 +19,9 @@ import mmload
 from mmload import Collate
 from mmload.augment import CenterCrop
 from mmload.batch import Batch
-from mmload.errors import StoreError
+from mmload.errors import StoreError, bytes_text
 from mmload.loader import Loader, shared_pixels, tiers
 from mmload.runtime import shared_segment
-from mmload.runtime.byte_sizes import bytes_text
 from mmload.runtime.shared_segment import NotSharedError
 
 CPU = torch.device("cpu")

@@ -28,10 +28,9 @@ from mmload.augment import (
 )
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
-from mmload.errors import DamagedError, UsageError
+from mmload.errors import DamagedError, UsageError, bytes_text
 from mmload.loader import jpeg_strips, shared_pixels, tiers
 from mmload.render.image_lines import NEEDED
-from mmload.runtime.byte_sizes import bytes_text
 from mmload.store.variable_rows import JPEG
 from tests.helpers.whole_datasets import some_images, whole_dataset
 

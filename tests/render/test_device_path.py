@@ -22,8 +22,8 @@ from mmload.loader import Loader, device_batches, tiers
 from mmload.loader import batch_worker as maker
 from mmload.loader.epoch_iterator import WorkerPool
 from mmload.loader.order import RowSelection
-from mmload.render.cached_tensors import constant
-from mmload.runtime.splitmix import mix_tensor, signed
+from mmload.runtime.memory_pool import constant
+from mmload.runtime.permutation import mix_tensor, signed
 from mmload.store.dataset import Split
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmload.errors import UsageError
-from mmload.runtime.thread_pools import available_cores, check_threads, in_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads, in_threads, single_op_pool
 
 
 @pytest.fixture

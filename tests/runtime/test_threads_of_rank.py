@@ -7,7 +7,7 @@ import os
 import pytest
 
 from mmload.loader import Loader
-from mmload.runtime import cgroup, thread_pools
+from mmload.runtime import resources
 from mmload.store.dataset import Dataset
 
 
@@ -15,7 +15,7 @@ def set_machine(monkeypatch: pytest.MonkeyPatch, ranks: str, bound: int, launche
     """A rank that may use ``bound`` cores, of a launcher that may use ``launcher``, in a container with a quota."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(launcher if pid else bound)), raising=False)
-    monkeypatch.setattr(cgroup, "cores", lambda: quota)
+    monkeypatch.setattr(resources, "cpu_quota", lambda: quota)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_ranks_use_each_core_once(
     reason: str,
 ) -> None:
     set_machine(monkeypatch, ranks, bound, launcher, quota)
-    assert thread_pools.threads_of_rank() == (threads, reason)
+    assert resources.threads_of_rank() == (threads, reason)
 
 
 def test_a_launcher_that_cannot_be_asked_and_a_system_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +56,11 @@ def test_a_launcher_that_cannot_be_asked_and_a_system_without_affinity(monkeypat
 
     set_machine(monkeypatch, "4", 12, 12, None)
     monkeypatch.setattr(os, "sched_getaffinity", refused, raising=False)
-    assert thread_pools.threads_of_rank() == (3, "12 cores for 4 ranks here")
+    assert resources.threads_of_rank() == (3, "12 cores for 4 ranks here")
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert thread_pools.available_cores() == 8
-    assert thread_pools.threads_of_rank() == (2, "8 cores for 4 ranks here")
+    assert resources.available_cores() == 8
+    assert resources.threads_of_rank() == (2, "8 cores for 4 ranks here")
 
 
 def test_a_loader_says_its_threads(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

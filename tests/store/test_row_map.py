@@ -23,11 +23,10 @@ from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.errors import MmloadError
 from mmload.loader import tiers
 from mmload.runtime import resident_pages
-from mmload.runtime.bus_errors import Guard
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import row_map as row_map_module
 from mmload.store.dataset import Dataset
-from mmload.store.row_map import RowMap, row_map
+from mmload.store.row_map import Guard, RowMap, row_map
 
 pytestmark = pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
 
@@ -187,7 +186,7 @@ def test_faults_of_other_memory_still_end_the_process(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(8192))
     code = f"""import mmap, os, numpy as np
-from mmload.runtime.bus_errors import Guard
+from mmload.store.row_map import Guard
 guard = Guard(np.zeros(4096, np.uint8))
 guard.arm()
 memory = mmap.mmap(os.open({str(path)!r}, os.O_RDONLY), 8192, prot=mmap.PROT_READ)

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from mmload.bench.task import Task
-from mmload.errors import counted
-from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.thread_pools import available_cores
+from mmload.errors import bytes_text, counted
+from mmload.runtime.resources import available_cores
 from mmload.store.manifest import FILE_NAME
 
 ROOM_SHARE = 1 / 8

@@ -19,10 +19,9 @@ from mmload.batch import Batch
 from mmload.bench.contenders.entry import Batches, ContenderEntry
 from mmload.bench.task import Task
 from mmload.bench.training_recipes import collate_of_recipe
-from mmload.errors import counted
-from mmload.runtime.byte_sizes import bytes_text
-from mmload.runtime.cgroup import free_memory
+from mmload.errors import bytes_text, counted
 from mmload.runtime.memory_pool import can_share
+from mmload.runtime.resources import free_memory
 from mmload.store.dataset import Split
 
 if TYPE_CHECKING:

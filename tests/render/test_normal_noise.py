@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmload.runtime.normal_noise import normal_line, normals
+from mmload.render.holes import normal_line, normals
 
 
 def line_of(key: int, first: int, half: int) -> Tensor:
