@@ -160,7 +160,7 @@ class BuildRecipe:
         transforms: arguments of :class:`mmload.builder.transforms.TransformChain`, in order.
         shard_bytes: upper bound on the bytes of a shard, which holds at least one row.
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
-        exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.exclusion_list` for lists of them.
+        exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.exclusion` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
         whole: how rows of their own sizes are stored; None: all rows have one size.
     """

@@ -28,7 +28,6 @@ from mmload.runtime.permutation import permute
 from mmload.runtime.regular_files import read_regular
 from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit
-from mmload.sources.columns import Arrays
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
 from mmload.store.dataset import Split
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME
@@ -186,8 +185,6 @@ def listed_labels(source: SourceSplit, recipe: Mapping[str, Any]) -> Tensor | No
         depth = len(folder.relative_to(source.root).parts)
         return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))])
     targets = getattr(source, "targets", None)
-    if isinstance(targets, Arrays):
-        return torch.from_numpy(np.array([*targets]))
     return targets if isinstance(targets, Tensor) else None
 
 

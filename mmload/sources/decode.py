@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import io
+import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -26,8 +29,49 @@ from torch import Tensor
 
 from mmload.errors import RecipeError
 from mmload.runtime import nvjpeg
-from mmload.sources.warning_filters import Shared, warnings_suppressed
 from mmload.store.variable_rows import MAX_PIXELS
+
+
+class Shared:
+    """A context that all threads share: entered by the first thread and left by the last.
+
+    Contexts such as ``warnings.catch_warnings`` restore the state of the process that they found. Overlapping blocks of
+    two threads would restore it in the wrong order, and the program's own state would be lost.
+
+    Args:
+        make: creates the context each time that a first thread enters.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._held = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._held.enter_context(self._make())
+            self._inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._held.close()
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+warnings_suppressed = Shared(_no_warnings)
+"""``with warnings_suppressed:`` ignores warnings, also in other threads meanwhile."""
 
 
 @contextmanager

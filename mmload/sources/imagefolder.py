@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from mmload.errors import RecipeError, SourceError, counted
@@ -35,8 +34,7 @@ from mmload.sources.files import (
     reading,
     walk,
 )
-from mmload.sources.labels import similar_names
-from mmload.sources.listing import Listing, check_fraction, with_held_out
+from mmload.sources.listing import Listing, check_fraction, similar_names, with_held_out
 from mmload.store.manifest import is_name
 
 
@@ -328,12 +326,12 @@ class ImageFolderSplit:
 
     def id(self, index: int) -> str:
         """Returns the image's path relative to the root, with forward slashes."""
-        name: str = self.files.column("name")[index]
-        return name
+        return self.files[index].name
 
     def revision(self, index: int) -> str:
         """Returns class, size and modification time of the image's file."""
-        return f"{self.files.column('target')[index]} {self.files.column('revision')[index]}"
+        file = self.files[index]
+        return f"{file.target} {file.revision}"
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
         if isinstance(self._place, RemoteFiles):
@@ -348,11 +346,10 @@ class ImageFolderSplit:
         Raises:
             SampleError: if the file cannot be read or decoded.
         """
-        name = self.id(index)
-        target = torch.from_numpy(np.array(self.files.column("target")[index]))
+        name, target, _ = self.files[index]
         pixels, jpeg = read_image_and_jpeg(self._place, name, self.decoder, name)
         height, width = pixels.shape[-2:]
-        return Sample(name, {"images": pixels, "targets": target}, (height, width), encoded=jpeg)
+        return Sample(name, {"images": pixels, "targets": torch.tensor(target)}, (height, width), encoded=jpeg)
 
 
 def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:

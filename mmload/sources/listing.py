@@ -1,20 +1,32 @@
-"""Compact lists of millions of samples, stored by column, and the split-off of samples for validation.
+"""Compact lists of millions of samples, which spill to a temporary file, and the split-off of samples for validation.
 
-It reads no file of the source.
+It reads no file of the source. The temporary file is anonymous, so nothing is left of it however the process ends.
 """
 
 from __future__ import annotations
 
 import hashlib
+import marshal
+import tempfile
+import unicodedata
+import weakref
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, get_type_hints
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import FileIO
+from typing import IO, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import RecipeError, SourceError
-from mmload.sources.columns import Bytes, Numbers, Texts
+from mmload.runtime.regular_files import read_at, write_at
+
+_IN_MEMORY = 4 * 2**20
+"""Bytes of a listing that stay in memory. A million samples take some 70 MB."""
+
+_BLOCK = 16
+"""Rows that are packed together. Reading one unpacks all, 5 us; a place in the file is known only of each block."""
 
 _RANK = np.dtype([("stratum", "<i8"), ("high", ">u8"), ("low", ">u8")])
 _RANKED = 2**20
@@ -24,50 +36,111 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Listing(Generic[T]):
-    """Named tuples by number. Append-only, picklable.
+    """Named tuples by number. Append-only, picklable; one thread at a time may append, any may read.
 
     Args:
-        kind: their class; its fields are ``str`` or ``int``.
+        kind: their class; its fields are texts, numbers, None, or lists of these.
         rows: the first rows.
+
+    Raises:
+        SourceError: at any use, if the temporary file cannot be written or read.
     """
 
     def __init__(self, kind: Callable[..., T], rows: Iterable[T] = ()) -> None:
         self._kind = kind
-        self._columns: dict[str, Texts | Numbers] = {
-            name: Texts() if type_ is str else Numbers() for name, type_ in get_type_hints(kind).items()
-        }
+        self._file: FileIO | None = None
+        self._in_file = 0  # bytes
+        self._in_memory = bytearray()  # the blocks behind those in the file
+        self._ends = array("q")  # the place behind each block
+        self._last: list[tuple[Any, ...]] = []  # rows behind all blocks
+        self._unpacked: tuple[int, Sequence[tuple[Any, ...]]] = 0, ()  # the block that was read last, and its first row
         self.extend(rows)
 
     def append(self, row: T) -> None:
-        """Appends a row."""
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
+        """Appends a row; keeps a lone surrogate, as in a file name that is not UTF-8."""
+        self._last.append(tuple(row))
+        if len(self._last) == _BLOCK:
+            self._in_memory += marshal.dumps(self._last)
+            self._ends.append(self._in_file + len(self._in_memory))
+            self._last = []
+            if len(self._in_memory) >= _IN_MEMORY:
+                self._spill()
 
     def extend(self, rows: Iterable[T]) -> None:
         """Appends rows."""
         for row in rows:
             self.append(row)
 
-    def column(self, name: str) -> Any:
-        """Returns one field of all rows: :class:`Texts` or :class:`Numbers`."""
-        return self._columns[name]
-
     def only(self, rows: Iterable[int]) -> Listing[T]:
-        """Returns these rows, in this order; copies a contiguous range by column, in a twentieth of the time."""
-        if not isinstance(rows, range) or rows.step != 1 or not 0 <= rows.start <= rows.stop <= len(self):
-            return Listing(self._kind, (self[row] for row in rows))
-        part = Listing(self._kind)
-        part._columns = {name: column.cut(rows.start, rows.stop) for name, column in self._columns.items()}
-        return part
+        """Returns these rows, in this order."""
+        return Listing(self._kind, (self[row] for row in rows))
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
+        return _BLOCK * len(self._ends) + len(self._last)
 
     def __getitem__(self, index: int) -> T:
-        return self._kind(*(column[index] for column in self._columns.values()))
+        first, rows = self._unpacked
+        place = index - first
+        if not 0 <= place < len(rows):
+            if not 0 <= index < len(self):
+                raise IndexError(f"{index} of {len(self)}")
+            block, place = divmod(index, _BLOCK)
+            rows = self._rows(block)
+            if rows is not self._last:
+                self._unpacked = index - place, rows
+        return self._kind(*rows[place])
 
     def __iter__(self) -> Iterator[T]:
-        return (self[index] for index in range(len(self)))
+        for block in range(len(self._ends) + 1):
+            for row in self._rows(block):
+                yield self._kind(*row)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._kind, self._ends, self._cut(0, self._in_file) + self._in_memory, self._last
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        Listing.__init__(self, state[0])
+        _, self._ends, self._in_memory, self._last = state
+        if len(self._in_memory) >= _IN_MEMORY:
+            self._spill()
+
+    def _rows(self, block: int) -> Sequence[tuple[Any, ...]]:
+        if block == len(self._ends):
+            return self._last
+        packed = self._cut(self._ends[block - 1] if block else 0, self._ends[block])
+        rows: list[tuple[Any, ...]] = marshal.loads(packed)
+        return rows
+
+    def _cut(self, start: int, stop: int) -> bytearray:
+        """Returns the bytes of blocks, which are all in the file or all in memory."""
+        if self._file is None or start >= self._in_file:
+            return self._in_memory[start - self._in_file : stop - self._in_file]
+        data = bytearray(stop - start)
+        rest = memoryview(data)
+        with _room():
+            while rest and (count := read_at(self._file.fileno(), rest, stop - len(rest))):  # Linux reads 2 GiB at most
+                rest = rest[count:]
+        return data
+
+    def _spill(self) -> None:
+        with _room():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="mmload-", buffering=0)  # noqa: SIM115  # closed with this
+                weakref.finalize(self, self._file.close)
+            write_at(self._file.fileno(), memoryview(self._in_memory), self._in_file)
+        self._in_file, self._in_memory = self._in_file + len(self._in_memory), bytearray()
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """Names the place of temporary files in an error of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"the list of samples is long and goes to {tempfile.gettempdir()}, where it cannot be kept "
+            f"({error.strerror or error}); make room, or set TMPDIR to another folder"
+        ) from error
 
 
 def with_held_out(
@@ -130,33 +203,35 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
         bool [N].
     """
     numbers: dict[Hashable, int] = {}
-    ranks, sizes = Bytes(), array("q")
-    for sample, stratum in samples:
-        number = numbers.setdefault(stratum, len(numbers))
-        if number == len(sizes):
-            sizes.append(0)
-        sizes[number] += 1
-        digest = hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
-        ranks.append(number.to_bytes(8, "little") + digest)
-    taken = np.zeros(sum(sizes), np.bool_)
-    first = ranked = 0
-    for after, size in enumerate(sizes, 1):  # some strata at a time
-        ranked += size
-        if after == len(sizes) or ranked + sizes[after] > _RANKED:
-            taken[_lowest(ranks, range(first, after), fraction)] = True
-            first, ranked = after, 0
+    sizes = array("q")
+    with _room(), tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="mmload-") as ranks:
+        for sample, stratum in samples:
+            number = numbers.setdefault(stratum, len(numbers))
+            if number == len(sizes):
+                sizes.append(0)
+            sizes[number] += 1
+            digest = hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
+            ranks.write(number.to_bytes(8, "little") + digest)
+        taken = np.zeros(sum(sizes), np.bool_)
+        first = ranked = 0
+        for after, size in enumerate(sizes, 1):  # some strata at a time
+            ranked += size
+            if after == len(sizes) or ranked + sizes[after] > _RANKED:
+                ranks.seek(0)
+                taken[_lowest(ranks, range(first, after), fraction)] = True
+                first, ranked = after, 0
     return taken
 
 
-def _lowest(ranks: Bytes, strata: range, fraction: float) -> npt.NDArray[np.int64]:
+def _lowest(ranks: IO[bytes], strata: range, fraction: float) -> npt.NDArray[np.int64]:
     """Returns the samples of some strata that are held out: int64 [n]."""
-    places, parts = [], []
-    for start in range(0, len(ranks), _RANKED * _RANK.itemsize):
-        stop = min(start + _RANKED * _RANK.itemsize, len(ranks))
-        part = np.frombuffer(ranks.cut(start, stop), _RANK)
+    places, parts, start = [], [], 0
+    while data := ranks.read(_RANKED * _RANK.itemsize):
+        part = np.frombuffer(data, _RANK)
         own = np.flatnonzero((part["stratum"] >= strata.start) & (part["stratum"] < strata.stop))
-        places.append(own + start // _RANK.itemsize)
+        places.append(own + start)
         parts.append(part[own])
+        start += len(part)
     place, rank = np.concatenate(places), np.concatenate(parts)
     order = np.lexsort((rank["low"], rank["high"], rank["stratum"]))
     number = rank["stratum"][order] - strata.start
@@ -165,3 +240,15 @@ def _lowest(ranks: Bytes, strata: range, fraction: float) -> npt.NDArray[np.int6
     first = np.cumsum(sizes) - sizes
     held: npt.NDArray[np.int64] = place[order[np.arange(len(order)) < (first + shares)[number]]]
     return held
+
+
+def similar_names(names: Iterable[str]) -> Iterator[str]:
+    """Yields notes on class names that are hardly meant as different classes."""
+    same: dict[str, list[str]] = {}
+    for name in names:
+        plain = unicodedata.normalize("NFKC", name).casefold().strip().strip("\"'").strip()
+        same.setdefault(plain, []).append(name)
+    for group in same.values():
+        if len(group) > 1:
+            both = " and ".join(map(ascii, group))
+            yield f"{both} are classes of their own, but differ only in case, quotes, spaces or their Unicode form"

@@ -6,20 +6,23 @@ allowed.
 
 from __future__ import annotations
 
+import os
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
+from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices, counted
 from mmload.records import Sample
-from mmload.remote.urls import Location
-from mmload.sources.columns import Arrays
+from mmload.remote.urls import Location, is_url, place
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
+    EXTENSIONS,
     Links,
     RemoteFiles,
     inner_name,
@@ -29,19 +32,36 @@ from mmload.sources.files import (
     read_tensor,
     reading,
 )
-from mmload.sources.labels import OBJECT, Finder, Item, LocalFinder, RemoteFinder, folder_of, location_below, targets_of
+from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
 from mmload.sources.listing import Listing, check_fraction, with_held_out
-from mmload.sources.tables import COLUMNS, Labels, ListRow, Table, read_rows
 from mmload.store.manifest import is_name
+
+OBJECT = "object"
+"""The revision of what lies in object storage: nothing is asked about it before it is read."""
 
 _HASHED = 2**22
 """Names to check for duplicates at a time."""
 
 
+class Item(NamedTuple):
+    """One sample: its id in the list (may be empty), its file or URL, its label, its revision."""
+
+    id: str
+    file: str
+    label: Label
+    revision: str
+
+    @property
+    def name(self) -> str:
+        """Its id, else its file."""
+        return self.id or self.file
+
+
+@dataclass
 class ListSource:
     """The samples of a list.
 
-    Args:
+    Attributes:
         root: the folder that the paths are relative to; or the list itself, which then lies in that folder. Either may
             lie in object storage.
         decoder: how image files become pixels.
@@ -59,35 +79,31 @@ class ListSource:
 
     reads_urls: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        root: str | Path | Location,
-        decoder: Decoder,
-        *,
-        file: str | None = None,
-        folder: str = "",
-        columns: Mapping[str, str] | None = None,
-        classes: Sequence[str] | None = None,
-        val_fraction: float | None = None,
-        seed: int = 0,
-        allow_outside: bool = False,
-    ) -> None:
-        check_fraction(val_fraction, seed)
-        for name, value in (("file", "" if file is None else file), ("folder", folder)):
+    root: str | Path | Location
+    decoder: Decoder
+    _: KW_ONLY
+    file: str | None = None
+    folder: str = ""
+    columns: Mapping[str, str] | None = None
+    classes: Sequence[str] | None = None
+    val_fraction: float | None = None
+    seed: int = 0
+    allow_outside: bool = False
+
+    def __post_init__(self) -> None:
+        check_fraction(self.val_fraction, self.seed)
+        for name, value in (("file", "" if self.file is None else self.file), ("folder", self.folder)):
             if not isinstance(value, str):
                 raise RecipeError(f"{name} is {value!r}; write a path")
-        columns = {} if columns is None else columns
-        if not isinstance(columns, Mapping) or set(columns) - set(COLUMNS):
-            raise RecipeError(f"columns is {columns!r}; write a table of {choices(COLUMNS)} = the list's name for it")
-        if classes is not None and (not _is_texts(classes) or len(set(classes)) != len(classes)):
-            raise RecipeError(f"classes is {classes!r}; write a list of different names")
-        self.root = root if isinstance(root, Location) else Path(root)
-        self.decoder, self.file, self.folder, self.columns = decoder, file, folder, columns
-        self.classes = None if classes is None else tuple(classes)
-        self.val_fraction, self.seed = val_fraction, seed
-        if not isinstance(allow_outside, bool):
-            raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
-        self._allow_outside = allow_outside
+        self.columns = {} if self.columns is None else self.columns
+        if not isinstance(self.columns, Mapping) or set(self.columns) - set(COLUMNS):
+            raise RecipeError(
+                f"columns is {self.columns!r}; write a table of {choices(COLUMNS)} = the list's name for it"
+            )
+        if self.classes is not None and (not _is_texts(self.classes) or len(set(self.classes)) != len(self.classes)):
+            raise RecipeError(f"classes is {self.classes!r}; write a list of different names")
+        if not isinstance(self.allow_outside, bool):
+            raise RecipeError(f"allow_outside is {self.allow_outside!r}; use true or false")
 
     def splits(self) -> Mapping[str, ListSplit]:
         """Returns the splits in the order in which the list names them; without split names all is ``train``.
@@ -97,59 +113,11 @@ class ListSource:
             RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
         """
         if isinstance(self.root, Location):
-            return self._splits(*self._remote(self.root))
+            return self._remote_splits(self.root)
         with reading(self.root):
-            folder, path, links = self._paths(self.root)
-            finder = LocalFinder(str(folder), links, by_id=path.suffix.lower() == ".json")
-            return self._splits(folder, path, read_rows(path, self.columns), finder)
+            return self._local_splits(Path(self.root))
 
-    def _splits(
-        self, place: Path | RemoteFiles, path: Path | Location, rows: Table, finder: Finder
-    ) -> dict[str, ListSplit]:
-        targets = targets_of(rows, self.classes)
-        items: dict[str, Listing[Item]] = {}
-        for index, row in enumerate(rows):
-            name = _split_name(row)
-            if name not in items:
-                items[name] = Listing(Item)
-            items[name].append(finder.item(row, index))
-        labels = rows.labels
-        del rows  # two columns of a million paths at a time are enough
-        for name, members in items.items():
-            _check_ids(name, members, path)
-        if self.val_fraction is not None:
-            items = with_held_out(
-                items, lambda item: item.name, partial(_stratum, labels), self.val_fraction, self.seed
-            )
-        doubles = _doubles(items)
-        return {
-            name: ListSplit(
-                place,
-                finder.urls,
-                self.decoder,
-                targets.classes,
-                members,
-                targets.values.only(members.column("target")),
-                (*targets.notes, *doubles[name]),
-            )
-            for name, members in items.items()
-        }
-
-    def _remote(self, root: Location) -> tuple[RemoteFiles, Location, Table, Finder]:
-        """Reads a list in object storage: returns the root of its paths, its place, its rows, and a finder."""
-        path = root if self.file is None else location_below(root, self.file, "file")
-        files = RemoteFiles(location_below(folder_of(root) if self.file is None else root, self.folder, "folder"))
-        if path.prefix.lower().endswith(".json"):
-            raise RecipeError(f"{path} is a list of ids, whose files are looked for on a disk; give a .csv or .jsonl")
-        try:
-            content = files.read(path.url, path.url)
-        except SampleError as error:
-            raise SourceError(f"no such list: {path}") from error
-        rows = read_rows(path, self.columns, content)
-        return files, path, rows, RemoteFinder(files, self._allow_outside)
-
-    def _paths(self, chosen: Path) -> tuple[Path, Path, Links]:
-        """Returns the folder that paths are relative to, the list, and which links may be followed."""
+    def _local_splits(self, chosen: Path) -> dict[str, ListSplit]:
         if self.file is None and not chosen.is_dir():
             root, path = chosen.parent, chosen
         elif self.file is None:
@@ -161,47 +129,94 @@ class ListSource:
         need_folder(root / self.folder, "the folder that holds what the list names")
         folder = root / self.folder
         if self.file is not None and inner_name(self.file) is not None:  # a name that says that it leaves may do so
-            Links(root, self._allow_outside).check(path)
-        links = Links(folder if self.folder and inner_name(self.folder) is None else root, self._allow_outside)
+            Links(root, self.allow_outside).check(path)
+        links = Links(folder if self.folder and inner_name(self.folder) is None else root, self.allow_outside)
         links.check_folder(folder)
-        return folder, path, links
+        finder = LocalFinder(str(folder), links, by_id=path.suffix.lower() == ".json")
+        return self._splits(folder, path, read_rows(path, self.columns or {}), finder)
+
+    def _remote_splits(self, root: Location) -> dict[str, ListSplit]:
+        path = root if self.file is None else _location_below(root, self.file, "file")
+        around = Location(root.scheme, root.bucket, posixpath.dirname(root.prefix)) if self.file is None else root
+        files = RemoteFiles(_location_below(around, self.folder, "folder"))
+        if path.prefix.lower().endswith(".json"):
+            raise RecipeError(f"{path} is a list of ids, whose files are looked for on a disk; give a .csv or .jsonl")
+        try:
+            content = files.read(path.url, path.url)
+        except SampleError as error:
+            raise SourceError(f"no such list: {path}") from error
+        rows = read_rows(path, self.columns or {}, content)
+        return self._splits(files, path, rows, RemoteFinder(files, self.allow_outside))
+
+    def _splits(
+        self,
+        place: Path | RemoteFiles,
+        path: Path | Location,
+        rows: Listing[ListRow],
+        finder: LocalFinder | RemoteFinder,
+    ) -> dict[str, ListSplit]:
+        targets = targets_of(rows, None if self.classes is None else tuple(self.classes))
+        items: dict[str, Listing[Item]] = {}
+        for row in rows:
+            name = _split_name(row)
+            if name not in items:
+                items[name] = Listing(Item)
+            file, revision = finder.find(row)
+            items[name].append(Item(row.id or "", file, row.label, revision))
+        del rows  # one listing of a million paths at a time is enough
+        for name, members in items.items():
+            _check_ids(name, members, path)
+        if self.val_fraction is not None:
+            items = with_held_out(items, lambda item: item.name, _stratum, self.val_fraction, self.seed)
+        doubles = _doubles(items)
+        files = Files(place, finder.urls, self.decoder)
+        return {
+            name: ListSplit(files, targets, members, (*targets.notes, *doubles[name]))
+            for name, members in items.items()
+        }
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the files of a list are read, and how.
+
+    Attributes:
+        place: what files are relative to, if they are no URLs.
+        urls: reads what lies in object storage; None: nothing does.
+        decoder: how image files become pixels.
+    """
+
+    place: Path | RemoteFiles
+    urls: RemoteFiles | None
+    decoder: Decoder
 
 
 class ListSplit:
     """One split.
 
     Args:
-        place: what the items' files are relative to, if they are no URLs.
-        urls: reads the items that lie in object storage; None: none does.
-        decoder: how image files become pixels.
-        classes: class names by index; empty where labels are no classes.
+        files: where the samples are read.
+        meanings: what their labels stand for.
         items: the samples in order.
-        targets: of each item: int64 [] class indices, float32 [] or float32 [K].
         noted: what is probably a mistake.
     """
 
-    def __init__(
-        self,
-        place: Path | RemoteFiles,
-        urls: RemoteFiles | None,
-        decoder: Decoder,
-        classes: tuple[str, ...],
-        items: Listing[Item],
-        targets: Arrays,
-        noted: tuple[str, ...] = (),
-    ) -> None:
-        self._place, self._urls = place, urls
-        self.decoder, self.classes, self.items = decoder, classes, items
-        self.targets, self._noted = targets, noted
+    def __init__(self, files: Files, meanings: Targets, items: Listing[Item], noted: tuple[str, ...] = ()) -> None:
+        self._files, self._meanings, self.items, self._noted = files, meanings, items, noted
+        self.classes = meanings.classes
 
     @property
     def root(self) -> Path:
         """Folder that files are relative to; UsageError if any may be in object storage."""
-        return local_root(self._place if self._urls is None else self._urls)
+        return local_root(self._files.urls or self._files.place)
+
+    @property
+    def targets(self) -> Tensor:
+        """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]."""
+        return torch.stack([self._meanings.tensor(item.label) for item in self.items])
 
     def part(self, samples: Sequence[int]) -> ListSplit:
-        items, targets = self.items.only(samples), self.targets.only(samples)
-        return ListSplit(self._place, self._urls, self.decoder, self.classes, items, targets, self._noted)
+        return ListSplit(self._files, self._meanings, self.items.only(samples), self._noted)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -216,13 +231,13 @@ class ListSplit:
 
     def revision(self, index: int) -> str:
         """Returns the target, the file and its size and modification time."""
-        _, file, _, revision = self.items[index]
-        return f"{self.targets[index].tolist()} {file} {revision}"
+        item = self.items[index]
+        return f"{self._meanings.value(item.label)} {item.file} {item.revision}"
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
-        if self._urls is not None:
+        if self._files.urls is not None:
             rows = (self.items[index] for index in samples)
-            self._urls.fetch_ahead(item.file for item in rows if item.revision == OBJECT)
+            self._files.urls.fetch_ahead(item.file for item in rows if item.revision == OBJECT)
 
     def read(self, index: int) -> Sample:
         """Reads the image (``images`` uint8 [C, H, W]) or tensor (``features``, its own dtype) and its ``targets``.
@@ -234,16 +249,107 @@ class ListSplit:
         if item.revision == "missing":
             where = "paths are relative to the list's folder, or to the folder that option folder names"
             raise SampleError(item.name, f"no such file: {item.file} ({where})")
-        jpeg = None
-        place = self._urls if self._urls is not None and item.revision == OBJECT else self._place
+        jpeg, files = None, self._files
+        place = files.urls if files.urls is not None and item.revision == OBJECT else files.place
         if item.file.lower().endswith(".pt"):
             tensor = read_tensor(place, item.file, item.name)
         else:
-            tensor, jpeg = read_image_and_jpeg(place, item.file, self.decoder, item.name)
+            tensor, jpeg = read_image_and_jpeg(place, item.file, files.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
-        target = torch.from_numpy(np.array(self.targets[index]))
+        target = self._meanings.tensor(item.label)
         return Sample(item.name, {"images" if image else "features": tensor, "targets": target}, size, encoded=jpeg)
+
+
+class LocalFinder:
+    """Finder of files in a folder.
+
+    Args:
+        folder: what paths are relative to.
+        links: which links may be followed; with ``allow_outside`` a path may also be absolute or a URL.
+        by_id: the rows name files without their endings.
+    """
+
+    def __init__(self, folder: str, links: Links, by_id: bool) -> None:
+        self._folder, self._links, self._by_id = folder, links, by_id
+        self.urls: RemoteFiles | None = None
+        self._endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
+
+    def find(self, row: ListRow) -> tuple[str, str]:
+        """Returns the file or URL of a row, and its revision; raises SourceError if it may not be read."""
+        found = _of_url(row, self._folder, self._links.allow_outside) if is_url(row.path) else None
+        if isinstance(found, Location):
+            around = Location(found.scheme, found.bucket, posixpath.dirname(found.prefix))
+            self.urls = self.urls or RemoteFiles(around)
+            return found.url, OBJECT
+        path = row.path if found is None else str(found)
+        name = path if self._links.allow_outside else inner_name(path)
+        if name is None or "\0" in name:
+            raise SourceError(
+                f"{row.where}: the path {row.path!r:.80} leaves {self._folder}; set allow_outside to follow it"
+            )
+        path = os.path.join(self._folder, name)
+        self._links.check_folder(os.path.dirname(path))
+        return self._by_ending(name, path) if self._by_id else (name, self._links.revision(path))
+
+    def _by_ending(self, name: str, path: str) -> tuple[str, str]:
+        """Finds an ID's file; tries the ending that was found last first, as most files share it."""
+        for ending in self._endings:
+            revision = self._links.revision(path + ending)
+            if revision != "missing":
+                self._endings.remove(ending)
+                self._endings.insert(0, ending)
+                return name + ending, revision
+        return name + ".pt", "missing"
+
+
+class RemoteFinder:
+    """Finder of objects below a URL.
+
+    Args:
+        files: what paths are relative to.
+        allow_outside: whether a row may name the URL of any object.
+    """
+
+    def __init__(self, files: RemoteFiles, allow_outside: bool) -> None:
+        self._files, self._allow_outside = files, allow_outside
+        self.urls: RemoteFiles | None = files
+
+    def find(self, row: ListRow) -> tuple[str, str]:
+        """Returns the name or URL of a row's object; raises SourceError if it may not be read."""
+        if is_url(row.path):
+            found = _of_url(row, str(self._files), self._allow_outside)
+            name = found.url if isinstance(found, Location) else None
+        else:
+            name = inner_name(row.path)
+        if name is None:
+            raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._files}; name an object below it")
+        return name, OBJECT
+
+
+def _of_url(row: ListRow, folder: str, allowed: bool) -> object:
+    """Returns the place that a row names by a URL."""
+    if not allowed:
+        raise SourceError(
+            f"{row.where}: {row.path!r:.80} is a URL, outside of {folder}; to read what the list names anywhere, add "
+            "--set allow_outside=true"
+        )
+    try:
+        return place(row.path)
+    except UsageError as error:
+        raise SourceError(f"{row.where}: {error}") from error
+
+
+def _location_below(root: Location, name: str, what: str) -> Location:
+    """Returns the place ``root/name``; ``name`` may be empty.
+
+    Raises:
+        SourceError: if the name leaves the root; ``what`` says what it is the name of.
+    """
+    inner = inner_name(name) if name else ""
+    if inner is None:
+        raise SourceError(f"{what} is {name!r:.80}, which leaves {root}; give the place itself as the root")
+    return Location(root.scheme, root.bucket, root.key(inner))
 
 
 def _split_name(row: ListRow) -> str:
@@ -253,10 +359,9 @@ def _split_name(row: ListRow) -> str:
     return name
 
 
-def _stratum(labels: Labels, item: Item) -> str:
+def _stratum(item: Item) -> str:
     """Returns an item's class, if its label is one: the stratum from which samples are held out."""
-    label = labels[item.target]
-    return str(label) if isinstance(label, str | int) else ""
+    return str(item.label) if isinstance(item.label, str | int) else ""
 
 
 def _doubles(splits: Mapping[str, Listing[Item]]) -> dict[str, list[str]]:
@@ -264,7 +369,7 @@ def _doubles(splits: Mapping[str, Listing[Item]]) -> dict[str, list[str]]:
     notes: dict[str, list[str]] = {}
     earlier: dict[str, np.ndarray] = {}
     for name, items in splits.items():
-        files = np.unique(np.fromiter(map(hash, items.column("file")), np.int64))  # a set of a million takes 130 MB
+        files = np.unique(np.fromiter((hash(item.file) for item in items), np.int64))  # a set of a million takes 130 MB
         again = len(items) - len(files)
         notes[name] = [f"{counted(again, 'file')} listed more than once, under different ids"] if again else []
         for other, others in earlier.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,11 @@ BACKGROUND = "background"
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
 
 
+@dataclass
 class VocSource:
     """A VOCdevkit.
 
-    Args:
+    Attributes:
         root: the folder ``VOCdevkit``, the one around it, or a single year's.
         decoder: how images become pixels.
         task: "detection", "classification", "segmentation" or "single-label".
@@ -73,35 +75,33 @@ class VocSource:
         RecipeError: if an option is invalid.
     """
 
-    def __init__(
-        self,
-        root: str | Path,
-        decoder: Decoder,
-        *,
-        task: str = "detection",
-        year: str | int | Sequence[str | int] | None = None,
-        image_set: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
-        classes: str | Sequence[str] | None = None,
-        class_map: Mapping[str, str] | None = None,
-        target_classes: Sequence[str] | None = None,
-        one_based: bool = True,
-        clip_boxes: bool = False,
-        download: bool = False,
-        allow_outside: bool = False,
-    ) -> None:
-        if task not in TASKS:
-            raise RecipeError(f"task is {task!r}; use one of {choices(TASKS)}")
-        if decoder.exif_orient and task in ("detection", "segmentation"):
+    root: str | Path
+    decoder: Decoder
+    _: KW_ONLY
+    task: str = "detection"
+    year: str | int | Sequence[str | int] | None = None
+    image_set: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None
+    classes: str | Sequence[str] | None = None
+    class_map: Mapping[str, str] | None = None
+    target_classes: Sequence[str] | None = None
+    one_based: bool = True
+    clip_boxes: bool = False
+    download: bool = False
+    allow_outside: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
+        if self.decoder.exif_orient and self.task in ("detection", "segmentation"):
             raise RecipeError("exif_orient rotates the image but not its boxes or mask; leave it out for VOC")
-        if (task == "single-label") != (class_map is not None):
+        if (self.task == "single-label") != (self.class_map is not None):
             raise RecipeError('task "single-label" needs a class_map, and no other task takes one')
-        self.root, self.decoder, self.task, self.download = Path(root), decoder, task, download
-        self.years = [str(each) for each in ([year] if isinstance(year, str | int) else year or [])]
-        self.image_set = _checked_sets(image_set)
-        self.classes = _checked_classes(classes, task)
-        self.class_map, self.target_classes = _checked_map(class_map, target_classes)
-        self.one_based, self.clip_boxes = one_based, clip_boxes
-        self._links = Links(root, allow_outside)
+        self._root = Path(self.root)
+        self._years = [str(each) for each in ([self.year] if isinstance(self.year, str | int) else self.year or [])]
+        self._sets = _checked_sets(self.image_set)
+        self._classes = _checked_classes(self.classes, self.task)
+        self._map, self._targets = _checked_map(self.class_map, self.target_classes)
+        self._links = Links(self.root, self.allow_outside)
 
     def splits(self) -> Mapping[str, VocSplit]:
         """Returns the splits in the order of ``image_set``.
@@ -110,7 +110,7 @@ class VocSource:
             SourceError: if a folder or a list is missing, no image is left, or a link leads out of the root.
             RecipeError: if the year has to be given.
         """
-        with reading(self.root):
+        with reading(self._root):
             return self._splits()
 
     def _splits(self) -> dict[str, VocSplit]:
@@ -124,39 +124,39 @@ class VocSource:
 
     def _found(self, lists: str) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
         """Returns the devkit and the (year folder, list) pairs of each split; downloads what is missing."""
-        if self.download and self.root.parent.is_dir():
-            self.root.mkdir(exist_ok=True)
-        need_folder(self.root, "a VOCdevkit, or the folder around it")
-        devkit, years = find_years(self.root)
+        if self.download and self._root.parent.is_dir():
+            self._root.mkdir(exist_ok=True)
+        need_folder(self._root, "a VOCdevkit, or the folder around it")
+        devkit, years = find_years(self._root)
         if self.download:
             self._fetch(years, lists)
-            devkit, years = find_years(self.root)
+            devkit, years = find_years(self._root)
         if not years:
             raise SourceError(
-                f"{self.root} is no VOCdevkit: there is no folder with JPEGImages and ImageSets in it; "
+                f"{self._root} is no VOCdevkit: there is no folder with JPEGImages and ImageSets in it; "
                 "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
             )
-        if not self.years and len(years) > 1:
+        if not self._years and len(years) > 1:
             raise RecipeError(f"{devkit} holds several years ({', '.join(years)}); give the year, one or a list")
-        chosen = self.years or list(years)
+        chosen = self._years or list(years)
         for year in chosen:
             if year not in years:
                 raise SourceError(f"{devkit} has no year {year!r}; it has {', '.join(years)}")
-        sets = self.image_set or default_sets([devkit / years[year] for year in chosen], lists)
+        sets = self._sets or default_sets([devkit / years[year] for year in chosen], lists)
         return devkit, {name: locate_lists(entries, chosen, years) for name, entries in sets.items()}
 
     def _fetch(self, years: Mapping[str, str], lists: str) -> None:
         from mmload.sources.download import download_voc
 
-        if not self.years:
+        if not self._years:
             raise RecipeError("download needs to know the year; give year, 2007 to 2012")
-        sets = self.image_set or {"train": ["train"], "val": ["val"]}
+        sets = self._sets or {"train": ["train"], "val": ["val"]}
         for entry in [entry for entries in sets.values() for entry in entries]:
             only, _, name = entry.rpartition("/")
-            for year in [only] if only else self.years:
-                folder = find_years(self.root)[0] / years.get(year, f"VOC{year}")
+            for year in [only] if only else self._years:
+                folder = find_years(self._root)[0] / years.get(year, f"VOC{year}")
                 if not (folder / "ImageSets" / lists / f"{name}.txt").is_file():
-                    download_voc(year, name, self.root)
+                    download_voc(year, name, self._root)
 
     def _items(self, devkit: Path, lists: str, sets: list[tuple[str, str]]) -> list[VocItem]:
         items = []
@@ -170,15 +170,15 @@ class VocSource:
         return items
 
     def _task(self, devkit: Path, items: list[VocItem]) -> VocTask:
-        classes = tuple(self.classes)
-        if self.classes == "auto":
+        classes = tuple(self._classes)
+        if self._classes == "auto":
             classes = _numbered_classes(devkit, items) if self.task == "segmentation" else _seen_classes(items)
         if self.task == "segmentation":
             return Segmentation(classes=classes if _is_background(classes[0]) else (BACKGROUND, *classes))
         if self.task == "classification":
             return Classification(classes=classes)
         if self.task == "single-label":
-            return SingleLabel(class_map=self.class_map, classes=self.target_classes)
+            return SingleLabel(class_map=self._map, classes=self._targets)
         return Detection(classes=classes, one_based=self.one_based, clip_boxes=self.clip_boxes)
 
     def _split(self, devkit: Path, name: str, items: list[VocItem], task: VocTask) -> VocSplit:

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from mmload.errors import SampleError
 from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
-from mmload.sources.decode import FORMATS, libtiff_silenced
+from mmload.sources.decode import FORMATS, libtiff_silenced, warnings_suppressed
 from mmload.sources.files import read_bytes
 from mmload.sources.schema import LOSSY
 from mmload.sources.voc_devkit import VocObject
-from mmload.sources.warning_filters import warnings_suppressed
 from mmload.store.variable_rows import MAX_PIXELS
 
 Box = tuple[float, float, float, float]

@@ -21,7 +21,7 @@ from PIL import Image
 from mmload.errors import MmloadError, UsageError, one_line
 from mmload.pictures.contact_sheet import Cell, annotated
 from mmload.pictures.drawing import VOID, color_of, encoded, name_of
-from mmload.sources.exclusion_list import originals_of
+from mmload.sources.exclusion import originals_of
 from mmload.store.dataset_folder import open_folder
 from mmload.view.browse_rows import Rows, SplitRows
 from mmload.view.facts import Originals

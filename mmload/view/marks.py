@@ -12,7 +12,7 @@ from threading import Lock
 from mmload.errors import MmloadError, one_line
 from mmload.runtime.durable_files import file_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
-from mmload.sources.exclusion_list import MOST_BYTES, Entry, entries_in, line_of, listed
+from mmload.sources.exclusion import MOST_BYTES, Entry, entries_in, line_of, listed
 
 REASONS = ("wrong label", "broken", "duplicate", "other")
 

@@ -22,8 +22,8 @@ from PIL import Image
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.labels import targets_of
-from mmload.sources.tables import ListRow, Table, read_rows
+from mmload.sources.list_rows import ListRow, read_rows, targets_of
+from mmload.sources.listing import Listing
 
 
 def picture(path: Path, seed: int = 0) -> np.ndarray:
@@ -249,9 +249,11 @@ def test_sources_list_wrong_options(tmp_path: Path, options: dict[str, Any], mes
 
 
 def targets(labels: list[Any], classes: tuple[str, ...] | None = None) -> tuple[np.ndarray, tuple[str, ...]]:
-    found, names, _ = targets_of(Table(ListRow("p", label, None, None, "here") for label in labels), classes)
-    assert all(target.dtype == found.dtype for target in found)
-    return np.array(found), names
+    rows = Listing(ListRow, (ListRow("p", label, None, None, "here") for label in labels))
+    meanings = pickle.loads(pickle.dumps(targets_of(rows, classes)))
+    found = torch.stack([meanings.tensor(label) for label in labels])
+    assert [meanings.value(label) for label in labels] == found.tolist()
+    return found.numpy(), meanings.classes
 
 
 def test_labels_become_targets() -> None:
@@ -307,6 +309,11 @@ def test_parts_are_the_samples_asked_for(tmp_path: Path) -> None:
     assert len(pickle.dumps(split.part([5]))) < len(pickle.dumps(split))
 
 
+def assert_all_have_targets(rows: Listing[ListRow]) -> None:
+    meanings = targets_of(rows, None)
+    assert len({meanings.tensor(row.label).shape for row in rows}) == 1
+
+
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 
 
@@ -318,7 +325,7 @@ def test_any_text_is_rows_or_a_clean_error(tmp_path_factory: pytest.TempPathFact
         path.write_text(body, encoding="utf-8")
         with contextlib.suppress(SourceError):
             rows = read_rows(path, {})
-            assert len(targets_of(rows, None)[0]) == len(rows)
+            assert_all_have_targets(rows)
 
 
 json_values = st.recursive(
@@ -338,7 +345,7 @@ def test_any_json_is_rows_or_a_clean_error(tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.getbasetemp() / "list.jsonl"
     path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     with contextlib.suppress(SourceError):
-        assert len(targets_of(read_rows(path, {}), None)[0]) == len(records)
+        assert_all_have_targets(read_rows(path, {}))
 
 
 cells = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=9).map(str.strip).filter(bool)

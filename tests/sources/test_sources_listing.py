@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmload.errors import SourceError
-from mmload.sources import columns
-from mmload.sources.columns import Numbers, Texts
+from mmload.sources import listing as listings
 from mmload.sources.listing import Listing
 
 
@@ -34,8 +31,8 @@ ENTRIES = st.lists(st.builds(Entry, name=TEXTS, target=st.integers(-(2**63), 2**
 def kept(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here with columns that go to files after every value, now and then, and not at all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_IN_MEMORY", request.param)
-        patch.setattr(columns, "_BLOCK", 16)
+        patch.setattr(listings, "_IN_MEMORY", request.param)
+        patch.setattr(listings, "_BLOCK", 3)
         yield
 
 
@@ -45,23 +42,15 @@ def test_rows_come_back(entries: list[Entry]) -> None:
     for found in (listing, pickle.loads(pickle.dumps(listing))):
         assert len(found) == len(entries)
         assert list(found) == entries
-        assert list(found.column("name")) == [entry.name for entry in entries]
-        assert list(found.column("target")) == [entry.target for entry in entries]
+        assert [found[number] for number in range(len(entries))] == entries
     assert list(listing.only(reversed(range(len(entries))))) == entries[::-1]
 
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_what_is_not_there_is_an_index_error(index: int) -> None:
-    texts, numbers = Texts(), Numbers()
-    for text, number in (("a", 5), ("", -5)):
-        texts.append(text)
-        numbers.append(number)
+    listing = Listing(Entry, [Entry("a", 5, ""), Entry("", -5, "b")])
     with pytest.raises(IndexError, match=f"{index} of 2"):
-        texts[index]
-    with pytest.raises(IndexError, match=f"{index} of 2"):
-        numbers[index]
-    assert [*numbers] == [5, -5]
-    assert [*numbers.cut(1, 2)] == [-5]
+        listing[index]
 
 
 def test_many_threads_read_what_one_wrote() -> None:
@@ -79,45 +68,35 @@ def test_many_threads_read_what_one_wrote() -> None:
 
 
 def test_a_file_that_gives_less_than_asked_for_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_IN_MEMORY", 1)
-    numbers = Numbers()
-    for number in range(100):
-        numbers.append(number)
-
-    class Slow:
-        def __init__(self, file: io.FileIO) -> None:
-            self.seek, self.file = file.seek, file
-
-        def read(self, size: int) -> bytes:
-            return self.file.read(min(size, 7))
-
-    monkeypatch.setitem(vars(numbers._bytes), "_file", Slow(numbers._bytes._file))
-    assert [*numbers] == list(range(100))
+    monkeypatch.setattr(listings, "_IN_MEMORY", 1)
+    entries = [Entry(str(number), number, "") for number in range(100)]
+    listing = Listing(Entry, entries)
+    read = listings.read_at
+    monkeypatch.setattr(listings, "read_at", lambda handle, out, offset: read(handle, out[:7], offset))
+    assert list(listing) == entries
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [(np.int64, ()), (np.float32, ()), (np.float32, (3,)), (np.uint8, (2, 5))])
-@pytest.mark.parametrize("kept", [1, 2**20])
-def test_arrays_come_back(dtype: type, shape: tuple[int, ...], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_IN_MEMORY", kept)
-    wanted = np.random.default_rng(0).integers(0, 200, (600, *shape)).astype(dtype)
-    arrays = columns.Arrays(dtype, shape)
-    for array in wanted:
-        arrays.append(array)
-    again = pickle.loads(pickle.dumps(arrays))
-    for each in (arrays, again):
-        assert np.array_equal(np.array(each), wanted)
-        assert np.array(each).dtype == dtype
-        assert np.array_equal(each[599], wanted[599])
-    some = [5, 5, 599, 0]
-    assert np.array_equal(np.array(arrays.only(some)), wanted[some])
+class Labeled(NamedTuple):
+    label: str | int | float | list[float]
+    place: str | None
+
+
+LABELS = TEXTS | st.integers() | st.floats(allow_nan=False) | st.lists(st.floats(allow_nan=False))
+
+
+@given(rows=st.lists(st.builds(Labeled, label=LABELS, place=st.none() | TEXTS)))
+def test_values_of_any_type_come_back(rows: list[Labeled]) -> None:
+    found = list(pickle.loads(pickle.dumps(Listing(Labeled, rows))))
+    assert found == rows
+    assert [type(row.label) for row in found] == [type(row.label) for row in rows]
 
 
 def test_no_room_for_a_long_list_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(columns.tempfile, "TemporaryFile", full)
-    monkeypatch.setattr(columns, "_IN_MEMORY", 100)
+    monkeypatch.setattr(listings.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(listings, "_IN_MEMORY", 100)
     with pytest.raises(SourceError, match=r"list of samples is long .* \(No space left on device\); .* set TMPDIR"):
         Listing(Entry, (Entry(str(number), number, "") for number in range(100)))
 
@@ -131,7 +110,7 @@ def test_long_lists_take_no_memory() -> None:
         )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size < (110 * 6_000 if columns._IN_MEMORY > 40 else 50_000)
+    assert size < (110 * 6_000 if listings._IN_MEMORY > 40 else 50_000)
     assert listing[5_999].target == 59
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mmload.sources.warning_filters import Shared, warnings_suppressed
+from mmload.sources.decode import Shared, warnings_suppressed
 
 
 def test_warnings_inside_are_ignored_and_those_after_are_not() -> None:

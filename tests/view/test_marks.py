@@ -26,7 +26,7 @@ from conftest import make_folder
 from mmload.builder.pipeline import build
 from mmload.errors import MmloadError
 from mmload.runtime import durable_files
-from mmload.sources.exclusion_list import read_entries
+from mmload.sources.exclusion import read_entries
 from mmload.store.dataset import open as open_dataset
 from mmload.view import marks as marks_module
 from mmload.view.browse_pages import Pages

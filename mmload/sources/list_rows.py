@@ -1,7 +1,6 @@
-"""Reads lists of samples: CSV, JSON Lines, and JSON ID lists.
+"""Reads lists of samples (CSV, JSON Lines, JSON ID lists), and finds out what their labels stand for.
 
-It returns a :class:`Table` of checked rows, kept by column because there may be millions, each with its line for error
-messages. It never opens the files that they name.
+It returns checked rows, each with its line for error messages. It never opens the files that they name.
 """
 
 from __future__ import annotations
@@ -9,14 +8,21 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TextIO
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
+from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
-from mmload.sources.columns import Numbers, Texts
+from mmload.sources.listing import Listing, similar_names
 
 Label = str | int | float | list[float]
 """A class name, a class number, a number to predict, or a vector of them."""
@@ -24,7 +30,19 @@ Label = str | int | float | list[float]
 MAX_NUMBER = 3e38
 """What float32 holds, about; NaN is not below it either."""
 
+MAX_CLASSES = 1_000_000
+"""Larger class numbers are refused as a mistake."""
+
 COLUMNS = ("path", "label", "split", "id")
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
+
+_BETWEEN = ("|", ";")
+"""Separators of several labels; commas also occur in class names."""
+
+_MISSING = frozenset(("", "?", "-", "n/a", "na", "<na>", "nan", "nat", "none", "null", "undefined"))
+"""Common spellings of a missing label."""
 
 
 class ListRow(NamedTuple):
@@ -43,79 +61,7 @@ class ListRow(NamedTuple):
         return f"{self.list}, line {self.line}" if self.line else f"{self.list}, id {self.id!r:.60} of {self.split!r}"
 
 
-class Labels:
-    """Labels of any type, each stored as text with its type. Append-only."""
-
-    _KINDS = (str, int, float, list)
-
-    def __init__(self) -> None:
-        self._texts = Texts()
-        self._kinds = bytearray()
-
-    def append(self, label: Label) -> None:
-        """Appends a label."""
-        self._texts.append(label if isinstance(label, str) else json.dumps(label))
-        self._kinds.append(self._KINDS.index(type(label)))
-
-    def __len__(self) -> int:
-        return len(self._kinds)
-
-    def __getitem__(self, index: int) -> Label:
-        text = self._texts[index]
-        if self._kinds[index] == 0:
-            return text
-        value: Label = json.loads(text)
-        return value
-
-    def __iter__(self) -> Iterator[Label]:
-        return (self[index] for index in range(len(self)))
-
-    def kinds(self) -> set[type]:
-        """Returns the types that occur."""
-        return {self._KINDS[kind] for kind in set(self._kinds)}
-
-
-class Table:
-    """The rows of a list by number, stored by column: a list of :class:`ListRow` takes 400 bytes each. Append-only.
-
-    Args:
-        rows: the first rows, all of one list.
-    """
-
-    def __init__(self, rows: Iterable[ListRow] = ()) -> None:
-        self.labels = Labels()
-        self._paths, self._ids = Texts(), Texts()
-        self._lines, self._splits = Numbers(), Numbers()
-        self._names: list[str | None] = []
-        self._numbers: dict[str | None, int] = {}
-        self._list = ""
-        for row in rows:
-            self.append(row)
-
-    def append(self, row: ListRow) -> None:
-        """Appends a row. An empty id counts as none."""
-        self.labels.append(row.label)
-        self._paths.append(row.path)
-        self._ids.append(row.id or "")
-        self._lines.append(row.line)
-        if row.split not in self._numbers:
-            self._numbers[row.split] = len(self._names)
-            self._names.append(row.split)
-        self._splits.append(self._numbers[row.split])
-        self._list = row.list
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def __getitem__(self, index: int) -> ListRow:
-        path, label, sample = self._paths[index], self.labels[index], self._ids[index] or None
-        return ListRow(path, label, self._names[self._splits[index]], sample, self._list, self._lines[index])
-
-    def __iter__(self) -> Iterator[ListRow]:
-        return (self[index] for index in range(len(self)))
-
-
-def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes | None = None) -> Table:
+def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes | None = None) -> Listing[ListRow]:
     """Reads the rows of a list, in its order.
 
     Args:
@@ -135,7 +81,7 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
     try:
         stored = io.FileIO(str(path), opener=open_regular) if content is None else io.BytesIO(content)
         with io.TextIOWrapper(io.BufferedReader(stored), encoding="utf-8-sig", newline=newline) as file:
-            rows = Table(reader(file, str(path), columns))
+            rows = Listing(ListRow, reader(file, str(path), columns))
     except OSError as error:
         raise SourceError(f"cannot read the list {path} ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
@@ -250,3 +196,142 @@ def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRo
                 raise SourceError(f"{where} has no label")
             _check_texts(where, sample, labels[str(sample)], split)
             yield ListRow(str(sample), _label(labels[str(sample)], where), split, str(sample), path)
+
+
+class Targets:
+    """What the labels of a list stand for. Picklable.
+
+    Args:
+        number: reads a label that stands for a number; None: labels are class names.
+        whole: whether the numbers are integers.
+        classes: class names by index; empty where labels are no classes.
+        notes: what is probably a mistake.
+    """
+
+    def __init__(
+        self,
+        number: Callable[[Any], Label] | None,
+        whole: bool,
+        classes: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._number, self._whole, self.classes, self.notes = number, whole, classes, notes
+
+    def value(self, label: Label) -> Any:
+        """Returns the class index of a label, or its numbers as float32 holds them."""
+        if self._number is None:
+            return self._indices[label]
+        number = self._number(label)
+        return number if self._whole else np.asarray(number, np.float32).tolist()
+
+    def tensor(self, label: Label) -> Tensor:
+        """Returns the target of a label: int64 [] of a class, float32 [] of a number, float32 [K] of a list."""
+        return torch.tensor(self.value(label), dtype=torch.int64 if self._whole else torch.float32)
+
+    @lazy_property
+    def _indices(self) -> dict[Label, int]:
+        return {name: index for index, name in enumerate(self.classes)}
+
+
+def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
+    """Finds out what the labels of a list stand for.
+
+    Class names and integers are classes; other numbers, and lists of numbers, are to be predicted as they are.
+
+    Args:
+        rows: of a list.
+        classes: class names by index; None: the labels' own.
+
+    Raises:
+        SourceError: if the labels are not all of one kind; names the first that differs.
+    """
+    number = _reader(rows)
+    first = _kind(number(rows[0].label))
+    for row in rows:
+        if (kind := _kind(number(row.label))) != first:
+            raise SourceError(f"{row.where}: label {row.label!r:.60} is {kind}, the first row's is {first}")
+    if first == "text":
+        return _by_name(rows, classes)
+    if first == "an integer":
+        return _by_number(rows, number, classes)
+    for row in rows:
+        value: Any = number(row.label)
+        if isinstance(value, float) and not abs(value) < MAX_NUMBER:
+            raise SourceError(f"{row.where}: label {row.label!r:.60} is over 3e38, what float32 holds")
+    return Targets(number, False)
+
+
+def _reader(rows: Listing[ListRow]) -> Callable[[Any], Label]:
+    """Returns a function that reads a label: as a number if all labels are numbers as text, as in CSV."""
+    kinds = {type(row.label) for row in rows}
+    if kinds == {str}:
+        if all(_INTEGER.fullmatch(str(row.label)) for row in rows):
+            return int
+        if all(_NUMBER.fullmatch(str(row.label)) for row in rows):
+            return float
+    return _with_fraction if float in kinds and str not in kinds else _unchanged
+
+
+def _with_fraction(label: Label) -> Label:
+    return float(label) if isinstance(label, int) else label
+
+
+def _unchanged(label: Label) -> Label:
+    return label
+
+
+def _kind(label: Label) -> str:
+    if isinstance(label, list):
+        return f"a list of {len(label)} numbers"
+    return {str: "text", int: "an integer"}.get(type(label), "a number")
+
+
+def _by_name(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
+    names = tuple(sorted({str(row.label) for row in rows})) if classes is None else classes
+    known = set(names)
+    for row in rows:
+        if row.label not in known:
+            raise SourceError(f"{row.where}: {row.label!r:.60} is not one of the classes: {', '.join(names[:20])}")
+    return Targets(None, True, names, tuple(_notes_on_names(names)))
+
+
+def _by_number(rows: Listing[ListRow], number: Callable[[Any], Label], classes: tuple[str, ...] | None) -> Targets:
+    limit = MAX_CLASSES if classes is None else len(classes)
+    spellings, other = dict[int, Label](), ""
+    for row in rows:
+        target: Any = number(row.label)
+        if not 0 <= target < limit:
+            raise SourceError(f"{row.where}: class number {target} is not in 0 to {limit - 1}")
+        if spellings.setdefault(target, row.label) != row.label and not other:
+            other = f"{spellings[target]!r} and {row.label!r} are both class number {target}"
+    notes = [other] if other else []
+    if classes is not None:
+        return Targets(number, True, classes, tuple(notes))
+    names = tuple(map(str, range(max(spellings) + 1)))
+    if len(spellings) < len(names):
+        empty = next(islice((each for each in range(len(names)) if each not in spellings), 1))
+        notes.append(
+            f"{len(names) - len(spellings):,} of the class numbers 0 to {len(names) - 1} have no samples, the first is "
+            f"{empty}; a model needs an output for each"
+        )
+    return Targets(number, True, names, tuple(notes))
+
+
+def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
+    """Yields notes on class names that look like several labels, missing labels or numbers with a typing error."""
+    yield from similar_names(names)
+    all_names = frozenset(names)
+    for name in names:
+        parts = [part.strip() for part in name.split(",")]
+        if any(sign in name for sign in _BETWEEN) or (len(parts) > 1 and all_names.issuperset(parts)):
+            yield (
+                f"{name!a:.60} is one class, as a text is one label; for several labels write JSON Lines "
+                "with a list of numbers, 1 for each class in the image"
+            )
+            break
+    for name in names:
+        if name.strip().casefold() in _MISSING:
+            yield f"{name!a} is a class of its own; if it stands for a missing label, remove its rows from the list"
+    odd = [name for name in names if not _NUMBER.fullmatch(name)]
+    if len(odd) == 1 and len(names) > 2:
+        yield f"labels are class names and not numbers, because {odd[0]!a:.60} is no number; all others are"
