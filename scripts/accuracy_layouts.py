@@ -1,4 +1,4 @@
-"""The layouts of scripts/accuracy: the same photographs fed by torchvision, from stored squares, and as whole rows.
+"""The layouts of scripts/accuracy: the same photographs by torchvision, as stored squares, and as variable-size rows.
 
 Photographs are cut into tiles that are twice as wide as high, of which a stored square never shows half, and into
 squares, of which it shows all. Training draws RandomResizedCrop and flips; evaluation is Resize and CenterCrop.
@@ -19,12 +19,12 @@ from torchvision.transforms import v2
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout, usual
+from mmload.builder.recipe import BuildRecipe, VariableLayout, default_transforms
 
 SHAPES = {"tiles twice as wide as high": (6, 4), "square tiles": (4, 5)}
 """What photographs of 3 : 4 are cut into: name -> rows, columns."""
 
-ARMS = {"square": None, "whole, pixels": WholeLayout(), "whole, JPEG": WholeLayout(encode="jpeg")}
+ARMS = {"square": None, "variable, pixels": VariableLayout(), "variable, JPEG": VariableLayout(encode="jpeg")}
 """How mmload stores them; beside "stock", torchvision on the tiles themselves."""
 
 BATCH = 64
@@ -45,10 +45,10 @@ class Layouts:
         source = photos or accuracy_data.write_textures(work / "textures", 6) / "train"
         self.root = accuracy_data.write_tiles(source, work / "tiles", SHAPES[shape])
         self.stores = {}
-        for arm, whole in ARMS.items():
-            steps = usual("imagefolder", size, {}, whole=whole is not None)
+        for arm, layout in ARMS.items():
+            steps = default_transforms("imagefolder", size, {}, variable_size=layout is not None)
             out = work / arm.replace(", ", "-")
-            build(BuildRecipe(kind="imagefolder", root=self.root, out=out, transforms=steps, whole=whole))
+            build(BuildRecipe(kind="imagefolder", root=self.root, out=out, transforms=steps, variable_layout=layout))
             self.stores[arm] = mmload.open(out)
         self.train = self.stores["square"]["train"]
 

@@ -22,7 +22,7 @@ from mmload import parity
 from mmload.augment import Normalize, RandomHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout, square
+from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.loader import Loader
 from mmload.runtime.nvjpeg import decode_batch
 from mmload.runtime.resources import available_cores, single_op_pool
@@ -89,7 +89,7 @@ def whole_photographs(settings: Settings) -> Path:
     """A dataset of whole photographs of at most 256 on the short side, as JPEGs."""
     shrunk = ({"step": "Shrink", "size": 256},)
     out = settings.work / "whole-photographs"
-    build(replace(recipe_of(settings, "cpu", out), transforms=shrunk, whole=WholeLayout(encode="jpeg")))
+    build(replace(recipe_of(settings, "cpu", out), transforms=shrunk, variable_layout=VariableLayout(encode="jpeg")))
     return out
 
 

@@ -3,7 +3,7 @@
 Makes a small image folder and builds it once undisturbed. Each round builds the same again: it is killed at a random
 moment, or just before a random one of its file operations, and started again until it finishes. Then the dataset must
 be, byte for byte, the undisturbed one, with nothing left beside it. Every other round replaces an older dataset, of
-which or of the new one a whole copy must exist after each kill.
+which or of the new one a complete copy must exist after each kill.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout, square
+from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.builder.shard_writer import BuildPaths
 from mmload.store.manifest import FILE_NAME
 
@@ -48,19 +48,19 @@ class Build:
         source: the image folder.
         processes: of each build; with more than one, a kill may leave its workers behind.
         fresh: each a new ``python -m mmload build``, not a fork of this process, which has mmload imported.
-        whole: rows are whole photographs, some as pixels and some as JPEGs, not squares.
+        variable_size: images keep their sizes, some as pixels and some as JPEGs, not squares.
     """
 
     source: Path
     processes: int = 1
     fresh: bool = False
-    whole: bool = False
+    variable_size: bool = False
 
     def start(self, out: Path, overwrite: bool, die_at: int) -> int:
         """Start a build in a process group of its own; returns its process id."""
         if self.fresh:
             words = ["imagefolder", self.source, out, "--size", SIZE, "--shard-size", SHARD_BYTES]
-            words += ["--layout", "whole", "--encode", "mixed"] if self.whole else []
+            words += ["--layout", "variable", "--encode", "mixed"] if self.variable_size else []
             words += ["--processes", self.processes, "--threads", 2, *["--overwrite"] * overwrite]
             command = [sys.executable, "-m", "mmload", "build", *map(str, words)]
             return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid
@@ -75,7 +75,12 @@ class Build:
         try:
             if die_at:
                 sys.addaudithook(Doom(die_at))
-            build(recipe(self.source, out, whole=self.whole), overwrite=overwrite, threads=2, processes=self.processes)
+            build(
+                recipe(self.source, out, variable_size=self.variable_size),
+                overwrite=overwrite,
+                threads=2,
+                processes=self.processes,
+            )
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -113,11 +118,13 @@ def make_source(root: Path, images: int) -> Path:
     return root
 
 
-def recipe(source: Path, out: Path, size: int = SIZE, whole: bool = False) -> BuildRecipe:
+def recipe(source: Path, out: Path, size: int = SIZE, variable_size: bool = False) -> BuildRecipe:
     """What is built: tiny images in shards of about four rows."""
     options = {"kind": "imagefolder", "root": source, "out": out, "shard_bytes": SHARD_BYTES}
-    if whole:
-        return BuildRecipe(**options, transforms=({"step": "Shrink", "size": size},), whole=WholeLayout(encode="mixed"))
+    if variable_size:
+        return BuildRecipe(
+            **options, transforms=({"step": "Shrink", "size": size},), variable_layout=VariableLayout(encode="mixed")
+        )
     return BuildRecipe(**options, transforms=square(size))
 
 
@@ -143,7 +150,7 @@ def check_equal(folder: Path, wanted: Tree) -> None:
 
 
 def check_whole(out: Path, old: Tree | None, new: Tree) -> None:
-    """After a kill: what is at the destination is whole, and the old dataset is not lost before the new one is there.
+    """Checks after a kill that the destination is complete, and that no dataset was lost before its successor exists.
 
     Raises:
         DifferenceError: if not.
@@ -233,7 +240,7 @@ def one_round(
         stages[stage(out)] += 1
         check_whole(out, before, new)
     check_equal(out, new)
-    if build(recipe(how.source, out, whole=how.whole)).built:
+    if build(recipe(how.source, out, variable_size=how.variable_size)).built:
         raise DifferenceError(f"{out} was finished, and was built again")
     if left := [path.name for path in out.parent.iterdir() if path != out]:
         raise DifferenceError(f"{', '.join(left)} is left beside {out}")
@@ -247,20 +254,22 @@ def torture(
     images: int,
     processes: int = 1,
     fresh: bool = False,
-    whole: bool = False,
+    variable_size: bool = False,
 ) -> int:
     """All rounds; returns the number of kills.
 
     Raises:
         DifferenceError: at the first thing that is not as it must be.
     """
-    how = Build(source=make_source(folder / "photos", images), processes=processes, fresh=fresh, whole=whole)
+    how = Build(
+        source=make_source(folder / "photos", images), processes=processes, fresh=fresh, variable_size=variable_size
+    )
     old, place = folder / "old" / "out", folder / "rounds"
     began = time.monotonic()
     if not run_until(how.start(folder / "new" / "out", False, 0), 600):
         raise DifferenceError("the undisturbed build took more than 10 minutes")
     seconds, new = time.monotonic() - began, tree(folder / "new" / "out")
-    build(recipe(how.source, old, OLD_SIZE, whole=whole), threads=1)
+    build(recipe(how.source, old, OLD_SIZE, variable_size=variable_size), threads=1)
     print(f"undisturbed: {images} images, {len(new)} files, {seconds:.2f} s")
     draw, stages, kills = random.Random(seed), Counter[str](), 0
     for number in range(rounds):

@@ -25,7 +25,7 @@ from torture_builds import DifferenceError
 
 import mmload
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout, square
+from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.errors import StoreError
 from mmload.remote.copies import push
 
@@ -66,7 +66,7 @@ def datasets(folder: Path) -> tuple[Path, Path]:
     options = {"kind": "imagefolder", "root": folder / "source", "shard_bytes": 20 * SIZE * SIZE * 3}
     squares, photographs = folder / "squares", folder / "photographs"
     build(BuildRecipe(**options, out=squares, transforms=square(SIZE)))
-    build(BuildRecipe(**options, out=photographs, transforms=(), whole=WholeLayout(encode="mixed")))
+    build(BuildRecipe(**options, out=photographs, transforms=(), variable_layout=VariableLayout(encode="mixed")))
     return squares, photographs
 
 

@@ -28,7 +28,7 @@ from torture_builds import DifferenceError
 import mmload
 from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout, square
+from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.errors import MmloadError
 from mmload.remote import dataset_cache
 from mmload.remote.copies import push
@@ -85,7 +85,9 @@ def make_datasets(folder: Path) -> None:
         if layout == "squares":
             build(BuildRecipe(**options, out=out, transforms=square(SIZE)), threads=1)
         else:
-            build(BuildRecipe(**options, out=out, transforms=(), whole=WholeLayout(encode=layout)), threads=1)
+            build(
+                BuildRecipe(**options, out=out, transforms=(), variable_layout=VariableLayout(encode=layout)), threads=1
+            )
         push(out, f"file://{folder}/pushed-{layout}")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from mmload.bench.machine import Coldness, files_below, make_cold
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import splits_of
-from mmload.builder.recipe import ORIGINAL, BuildRecipe, WholeLayout, square, usual
+from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_transforms, square
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan, fields_of, probes
 from mmload.builder.shard_writer import BuildPaths
@@ -220,14 +220,14 @@ class Layout:
     unreadable: int
 
 
-def layouts(size: int) -> dict[str, tuple[int | str, WholeLayout | None]]:
+def layouts(size: int) -> dict[str, tuple[int | str, VariableLayout | None]]:
     """Returns the options of each layout -> (size, layout); the first are the squares of a build by default."""
     return {
         f"--size {size}": (size, None),
-        f"--layout whole --size {size}": (size, WholeLayout()),
-        f"--layout whole --size {size} --encode mixed": (size, WholeLayout(encode="mixed")),
-        f"--layout whole --size {size} --encode jpeg": (size, WholeLayout(encode="jpeg")),
-        f"--layout whole --size {ORIGINAL} --encode source": (ORIGINAL, WholeLayout(encode="source")),
+        f"--layout variable --size {size}": (size, VariableLayout()),
+        f"--layout variable --size {size} --encode mixed": (size, VariableLayout(encode="mixed")),
+        f"--layout variable --size {size} --encode jpeg": (size, VariableLayout(encode="jpeg")),
+        f"--layout variable --size {ORIGINAL} --encode source": (ORIGINAL, VariableLayout(encode="source")),
     }
 
 
@@ -280,13 +280,13 @@ def _tried(
     chosen: _Chosen,
     options: str,
     size: int | str,
-    whole: WholeLayout | None,
+    layout: VariableLayout | None,
     images: int,
     threads: int,
 ) -> Layout:
     """Builds the sample in one layout, and loads it."""
-    transforms = usual(recipe.kind, size, recipe.options, whole=whole is not None)
-    built = replace(recipe, transforms=transforms, whole=whole)
+    transforms = default_transforms(recipe.kind, size, recipe.options, variable_size=layout is not None)
+    built = replace(recipe, transforms=transforms, variable_layout=layout)
     _build(folder / "first", built, _Chosen(chosen, probes(len(chosen), _FIRST)), threads)  # compiles and imports
     began = time.perf_counter()
     record = _build(folder, built, chosen, threads)
@@ -308,13 +308,18 @@ def _build(folder: Path, recipe: BuildRecipe, chosen: _Chosen, threads: int) -> 
     chain, paths = TransformChain(recipe.transforms), BuildPaths(folder)
     paths.folder.mkdir(parents=True, exist_ok=True)
     try:
-        fields = fields_of(chosen, chain, True, recipe.whole)
+        fields = fields_of(chosen, chain, True, recipe.variable_layout)
     except BuildError:  # not one can be read: say why
-        fields = fields_of(chosen, chain, False, recipe.whole)
+        fields = fields_of(chosen, chain, False, recipe.variable_layout)
     if "images" not in fields:
         raise UsageError("the samples have no images, so there are no layouts to compare; build without --advise")
     job = ShardJob(
-        splits={_SPLIT: chosen}, fields={_SPLIT: fields}, chain=chain, paths=paths, skip=True, whole=recipe.whole
+        splits={_SPLIT: chosen},
+        fields={_SPLIT: fields},
+        chain=chain,
+        paths=paths,
+        skip=True,
+        variable_layout=recipe.variable_layout,
     )
     pool = single_op_pool(threads, "mmload-advise")
     try:

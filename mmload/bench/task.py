@@ -179,7 +179,7 @@ class Task:
         spec = self.rows.fields["images"]
         if not self.whole:
             return "rows of " + " x ".join(map(str, spec.shape))
-        return f"--layout whole, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB a row"
+        return f"--layout variable, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB a row"
 
     @property
     def repeats(self) -> int:

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmload.builder.losses import first_names, total_losses, with_box_losses
-from mmload.builder.recipe import WholeLayout
+from mmload.builder.recipe import VariableLayout
 from mmload.builder.sample_geometry import Pixels
 from mmload.builder.shard_writer import Chunk
 from mmload.builder.transforms import TransformChain
@@ -47,16 +47,18 @@ class ChunkAssembly:
     Args:
         fields: of every row.
         capacity: upper bound on the rows.
-        whole: how images of their own sizes are stored; None: all rows have one size.
+        variable_layout: how variable-size images are stored; None: all rows have one size.
     """
 
-    def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, whole: WholeLayout | None) -> None:
+    def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
         # Imports numba, which a build with workers does not need, and neither does a scan.
         from mmload.builder import row_statistics
 
-        self._fields, self._statistics, self._whole = fields, row_statistics, whole
+        self._fields, self._statistics, self._variable_layout = fields, row_statistics, variable_layout
         alike = {name: spec for name, spec in fields.items() if not spec.variable_size}
-        self._own = {name: OwnRows(spec.channels) for name, spec in fields.items() if spec.variable_size}
+        self._variable = {
+            name: VariableRowsAssembly(spec.channels) for name, spec in fields.items() if spec.variable_size
+        }
         self._tensors = {name: _MEMORY.empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
         self._images = self._arrays["images"] if has_images(alike) else None
@@ -79,8 +81,8 @@ class ChunkAssembly:
         """
         place = len(self._samples)
         self._check(sample)
-        for name, own in self._own.items():  # first, as a sample may still be left out here
-            self._add_own(name, own, sample)
+        for name, own in self._variable.items():  # first, as a sample may still be left out here
+            self._add_variable_size(name, own, sample)
         for name, rows in self._arrays.items():
             tensor = sample.fields[name]
             if name == "images" and self._images is not None:
@@ -99,14 +101,14 @@ class ChunkAssembly:
             if tensor is None or not fits or tuple(tensor.shape[:fixed]) != spec.shape[:fixed]:
                 raise _misfit(sample, name, spec)
 
-    def _add_own(self, name: str, own: OwnRows, sample: Sample) -> None:
+    def _add_variable_size(self, name: str, own: VariableRowsAssembly, sample: Sample) -> None:
         """Appends an image or mask of its own size.
 
         Raises:
             SampleError: if it cannot be encoded.
         """
         pixels = _array(sample.fields[name])
-        if self._whole is None or name != "images":
+        if self._variable_layout is None or name != "images":
             height, width = pixels.shape[-2:]
             own.add(np.ascontiguousarray(pixels).reshape(-1), RAW, height, width)
             return
@@ -114,7 +116,7 @@ class ChunkAssembly:
         lines, sums = np.empty((height, channels, width), np.uint8), np.zeros_like(self._sums)
         inside = sample.inside or (0, 0, height, width)
         self._statistics.copy_lines_and_sum(pixels, lines, sums, *inside)
-        own.add(*encoded(sample, lines, self._whole), height, width)
+        own.add(*encoded(sample, lines, self._variable_layout), height, width)
         self._sums += sums
         self._pixels += inside[2] * inside[3]
 
@@ -135,7 +137,7 @@ class ChunkAssembly:
         """Returns the chunk of all appended rows."""
         rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
         return Chunk(
-            fields={**rows, **{name: own.finish() for name, own in self._own.items()}},
+            fields={**rows, **{name: own.finish() for name, own in self._variable.items()}},
             samples=self._samples,
             skipped=self._skipped,
             sums=torch.from_numpy(self._sums) if self._summed else None,
@@ -146,7 +148,7 @@ class ChunkAssembly:
         )
 
 
-class OwnRows:
+class VariableRowsAssembly:
     """Rows of their own sizes, of one field, as they are added."""
 
     def __init__(self, channels: int) -> None:
@@ -166,7 +168,7 @@ class OwnRows:
         return variable_rows(self._rows, self._sizes, self._encodings, self._channels)
 
 
-def encoded(sample: Sample, lines: Pixels, layout: WholeLayout) -> tuple[Bytes, int]:
+def encoded(sample: Sample, lines: Pixels, layout: VariableLayout) -> tuple[Bytes, int]:
     """Returns the bytes of a sample's image, and their encoding.
 
     Args:

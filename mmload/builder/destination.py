@@ -82,7 +82,7 @@ class Existing:
         return None if self.manifest is None else self.manifest.contents
 
 
-def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool) -> Existing:
+def inspect_destination(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool) -> Existing:
     """Inspects a destination before a build.
 
     Args:
@@ -94,7 +94,7 @@ def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bo
     Raises:
         BuildError: if the destination contains something that may not be replaced; the message says what to do.
     """
-    manifest = standing(out)
+    manifest = dataset_at(out)
     if manifest is None:
         return Existing(manifest=None)
     others = foreign(out, manifest)
@@ -115,7 +115,7 @@ def existing(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bo
     raise BuildError(f"{out} exists and {why}; {other_way}{replace} to build it again")
 
 
-def standing(out: Path) -> Manifest | None:
+def dataset_at(out: Path) -> Manifest | None:
     """Returns the manifest of the dataset at a destination; None if the destination is missing or an empty folder.
 
     Raises:

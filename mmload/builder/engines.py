@@ -32,22 +32,22 @@ CORES_A_PROCESS = 8
 class Job(Protocol):
     """Builds one shard. Duties: a pure function of the plan; picklable."""
 
-    def common(self) -> Job:
+    def without_samples(self) -> Job:
         """Returns what every worker process receives once: the job without the data of single plans."""
 
     def samples(self, plan: ShardPlan) -> SourceSplit | None:
-        """Returns the data that a worker process needs for this plan in addition to the common job; None: none."""
+        """Returns the data that a worker process needs for this plan in addition to the job; None: none."""
 
-    def of(self, plan: ShardPlan, samples: SourceSplit) -> Job:
+    def with_samples(self, plan: ShardPlan, samples: SourceSplit) -> Job:
         """Returns the job for this plan alone, created in the worker."""
 
-    def attend(self) -> object:
+    def hold_worker_lock(self) -> object:
         """Returns an object that a worker process keeps alive as long as it lives."""
 
     def folders(self) -> tuple[Path, ...]:
         """Returns the folders that must be there on every machine that builds a shard."""
 
-    def rehearse(self, plan: ShardPlan) -> int:
+    def rows_checksum(self, plan: ShardPlan) -> int:
         """Returns a checksum of what a shard of this plan would store; machines that differ must not build together."""
 
     def __call__(
@@ -135,11 +135,11 @@ class _WorkerPool:
 
     def run(self) -> list[ShardSummary]:
         try:
-            common = pickled(self.job.common())
+            job_bytes = pickled(self.job.without_samples())
             for _ in range(self.size):
                 self._start_worker()
-            self._send_job(common)
-            del common
+            self._send_job(job_bytes)
+            del job_bytes
             while len(self.summaries) < len(self.plans):
                 self._receive_any()
         finally:
@@ -150,11 +150,11 @@ class _WorkerPool:
         worker, pipe = start_process(_work, self.threads, daemon=True)
         self.workers[pipe] = worker
 
-    def _send_job(self, common: bytes) -> None:
+    def _send_job(self, job_bytes: bytes) -> None:
         """Sends the job to every worker, after all were started: each reads it only after importing torch."""
         for pipe in self.workers:
             try:
-                pipe.send_bytes(common)
+                pipe.send_bytes(job_bytes)
             except OSError as error:
                 raise self._death(pipe) from error
             self._send_plan(pipe)
@@ -217,11 +217,11 @@ def _work(pipe: Connection, threads: int) -> None:
     depend_on_parent(lambda: os._exit(1))
     try:
         job: Job = pickle.loads(pipe.recv_bytes())
-        attending = job.attend()  # noqa: F841  # held, not used
+        worker_lock = job.hold_worker_lock()  # noqa: F841  # locked until the process ends
         pool = single_op_pool(threads, "mmload-build")
         while True:
             plan, samples = pickle.loads(pipe.recv_bytes())
-            job_of_plan = job if samples is None else job.of(plan, samples)
+            job_of_plan = job if samples is None else job.with_samples(plan, samples)
             summary = job_of_plan(plan, pool, threads, lambda *counts: pipe.send(("progress", *counts)))
             pipe.send(("finished", summary))
     except (EOFError, BrokenPipeError):

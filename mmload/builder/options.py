@@ -55,15 +55,15 @@ class BuildOptions:
 
     # What is built.
     size: str | None = _option(
-        "Without --config: the short side is resized to this, then the middle square cut out (for detection: the whole "
-        "image fitted into the square). 256 for imagefolder and voc, else rows stay as they are. With --layout whole: "
-        "the short side is at most this, or original."
+        "Without --config: the short side is resized to this, then the center square is cropped (for detection: the "
+        "image is fitted into the square). Default: 256 for imagefolder and voc, no resize for others. With --layout "
+        "variable: the short side is at most this; or original."
     )
     layout: str | None = _option(
-        "Without --config: whole: rows keep the aspect of their photograph; nothing is cut.", table="store"
+        "Without --config: variable: images keep their aspect ratio and differ in size; nothing is cut.", table="store"
     )
     encode: str | None = _option(
-        "With --layout whole: raw (pixels), jpeg, source (the source's own JPEGs where they are within --size), or "
+        "With --layout variable: raw (pixels), jpeg, source (the source's own JPEGs where they are within --size), or "
         "mixed.",
         table="store",
     )
@@ -132,8 +132,8 @@ class BuildOptions:
 
     def table(self, name: str) -> dict[str, Any]:
         """Returns the given keys of a table of recipe files, "source", "decode" or "store", with their values."""
-        given = {its.key: getattr(self, option) for option, its in declarations().items() if its.table == name}
-        return {key: value for key, value in given.items() if value is not None and value is not False}
+        values = {its.key: getattr(self, option) for option, its in declarations().items() if its.table == name}
+        return {key: value for key, value in values.items() if value is not None and value is not False}
 
     def _check_layout(self) -> None:
         """Checks that images are described once: by a recipe, by options, or not at all where all ways are compared."""

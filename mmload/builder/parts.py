@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mmload.builder.destination import existing
+from mmload.builder.destination import inspect_destination
 from mmload.builder.engines import Engine
 from mmload.builder.pipeline import local_engine
 from mmload.builder.planned_build import PlannedBuild, Progress
@@ -89,22 +89,22 @@ def build_part(
     engine = local_engine(recipe, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
     out = work.out.resolve()
-    look = partial(existing, out, work.plan, overwrite=False, skip=work.errors.skip)
-    manifest, sealed, shards = look().finished, 0, 0
+    inspect = partial(inspect_destination, out, work.plan, overwrite=False, skip=work.errors.skip)
+    manifest, sealed, shards = inspect().finished, 0, 0
     if manifest is not None:
         drop_leftovers(out, work.plan)  # of the part that has committed it, if that was killed then
     else:
         with Staging(out, shared_plan=work.probed_plan()) as staging:
             try:
-                manifest = look().finished  # another part has committed it since the look above
+                manifest = inspect().finished  # another part has committed it since the look above
                 if manifest is None:
                     layout = work.layout()
                     plans = [] if part is None else layout.all_plans[number - 1 :: parts]
-                    manifest, sealed = _built(staging, work, layout, plans, engine)
+                    manifest, sealed = _build_or_commit(staging, work, layout, plans, engine)
                     shards = len(layout.all_plans)
-                    manifest = manifest or look().finished  # then none is sealed in the folder, which has gone
+                    manifest = manifest or inspect().finished  # then none is sealed in the folder, which has gone
             except (BuildError, FileNotFoundError):
-                manifest = look().finished
+                manifest = inspect().finished
                 if manifest is None:  # else another part has committed meanwhile, and removed the folder
                     raise
             if manifest is not None:
@@ -134,7 +134,7 @@ def _part(text: str) -> tuple[int, int]:
     return number, parts
 
 
-def _built(
+def _build_or_commit(
     staging: Staging, work: PlannedBuild, layout: ShardLayout, plans: list[ShardPlan], engine: Engine
 ) -> tuple[Manifest | None, int]:
     """Builds these shards; commits if all are finished. Returns how many are."""

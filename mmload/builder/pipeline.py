@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from mmload.builder.destination import existing
+from mmload.builder.destination import inspect_destination
 from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress
-from mmload.builder.recipe import BuildRecipe, usual
+from mmload.builder.recipe import BuildRecipe, default_transforms
 from mmload.builder.staging import Staging, killed_at_its_end
 from mmload.errors import UsageError
 from mmload.remote.urls import place
@@ -36,7 +36,7 @@ class BuildReport:
         seconds: duration of the build.
         built: samples read by this run; fewer than all after a resumed build, 0 if the dataset was up to date.
         skipped: how many of these were skipped.
-        left: a folder with files that appeared in the replaced dataset during the build; None: there were none.
+        foreign_files: folder with files that appeared in the replaced dataset during the build; None: none.
     """
 
     out: Path
@@ -44,7 +44,7 @@ class BuildReport:
     seconds: float
     built: int
     skipped: int = 0
-    left: Path | None = None
+    foreign_files: Path | None = None
 
     @property
     def stored(self) -> int:
@@ -99,10 +99,15 @@ def build(
     else:
         recipe = _elsewhere(recipe, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    manifest, left = _built_at(work.out.resolve(), work, engine, overwrite)
+    manifest, foreign_files = _build_at(work.out.resolve(), work, engine, overwrite)
     seconds = time.perf_counter() - began
     return BuildReport(
-        out=work.out, manifest=manifest, seconds=seconds, built=work.built, skipped=work.skipped, left=left
+        out=work.out,
+        manifest=manifest,
+        seconds=seconds,
+        built=work.built,
+        skipped=work.skipped,
+        foreign_files=foreign_files,
     )
 
 
@@ -116,14 +121,16 @@ def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> Buil
         raise UsageError(
             f"build got {recipe!r:.80}; give a BuildRecipe, or two folders, as in build('photos', 'photos-256')"
         )
-    return BuildRecipe(kind="imagefolder", root=place(recipe), out=Path(out), transforms=usual("imagefolder", None, {}))
+    return BuildRecipe(
+        kind="imagefolder", root=place(recipe), out=Path(out), transforms=default_transforms("imagefolder", None, {})
+    )
 
 
 def local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None) -> LocalEngine:
     """Returns the threads and processes of this machine that build a recipe.
 
     Raises:
-        UsageError: if a number is invalid, or the recipe needs a device that is not there.
+        UsageError: if a number is invalid, or the recipe needs a device that is not destination.
     """
     on_cuda = Decoder(**recipe.decode).device == "cuda"
     if on_cuda:
@@ -144,24 +151,24 @@ def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) 
     return replace(recipe, root=Path(os.path.abspath(recipe.root))) if isinstance(recipe.root, Path) else recipe
 
 
-def _built_at(out: Path, work: PlannedBuild, engine: Engine, overwrite: bool) -> tuple[Manifest, Path | None]:
-    """Returns the dataset at the destination after the build, new or up to date; and :attr:`BuildReport.left`.
+def _build_at(out: Path, work: PlannedBuild, engine: Engine, overwrite: bool) -> tuple[Manifest, Path | None]:
+    """Returns the dataset at the destination after the build, new or up to date; and :attr:`BuildReport.foreign_files`.
 
     If a killed build still needs cleanup, the destination is inspected after that, with the working folder locked.
     """
-    look = partial(existing, out, work.plan, skip=work.errors.skip)
+    inspect = partial(inspect_destination, out, work.plan, skip=work.errors.skip)
     to_clean_up = killed_at_its_end(out, work.plan)
     if not to_clean_up:
-        there = look(overwrite=overwrite)
-        if there.finished is not None:
-            return there.finished, None
+        destination = inspect(overwrite=overwrite)
+        if destination.finished is not None:
+            return destination.finished, None
     with Staging(out) as staging:
         if to_clean_up:
-            there = look(overwrite=overwrite and not staging.committed(work.plan))
-            if there.finished is not None:
+            destination = inspect(overwrite=overwrite and not staging.committed(work.plan))
+            if destination.finished is not None:
                 staging.discard()
-                return there.finished, staging.left
-        return _run(work, staging, engine, there.contents, overwrite), staging.left
+                return destination.finished, staging.foreign_files
+        return _run(work, staging, engine, destination.contents, overwrite), staging.foreign_files
 
 
 def _run(work: PlannedBuild, staging: Staging, engine: Engine, replaces: str | None, overwrite: bool) -> Manifest:

@@ -29,7 +29,7 @@ from mmload.builder.shard_layout import (
     probes,
     row_size,
     samples_per_shard,
-    whole_samples_per_shard,
+    variable_samples_per_shard,
 )
 from mmload.builder.shard_writer import BuildPaths, ShardSummary, bytes_of
 from mmload.builder.split_records import split_notes, split_record
@@ -159,16 +159,19 @@ class PlannedBuild:
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
-        whole = self.recipe.whole
+        variable_layout = self.recipe.variable_layout
         with _advised():
             fields = {
-                name: fields_of(split, self.chain, self.errors.skip, whole) for name, split in self.splits.items()
+                name: fields_of(split, self.chain, self.errors.skip, variable_layout)
+                for name, split in self.splits.items()
             }
-            sizes = {name: row_size(split, self.chain, fields[name], whole) for name, split in self.splits.items()}
+            sizes = {
+                name: row_size(split, self.chain, fields[name], variable_layout) for name, split in self.splits.items()
+            }
         shard_samples = {
             name: samples_per_shard(len(split), fields[name], self.recipe.shard_bytes)
-            if whole is None
-            else whole_samples_per_shard(sizes[name], self.recipe.shard_bytes)
+            if variable_layout is None
+            else variable_samples_per_shard(sizes[name], self.recipe.shard_bytes)
             for name, split in self.splits.items()
         }
         plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in self.splits.items()}
@@ -205,7 +208,7 @@ class PlannedBuild:
             paths=paths,
             shuffle_seed=self.recipe.shuffle_seed,
             skip=self.errors.skip,
-            whole=self.recipe.whole,
+            variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
         )
         with _advised():
@@ -259,10 +262,10 @@ def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
         RecipeError: if the recipe has no root, or its options are invalid.
         SourceError: if the source cannot be read.
     """
-    return exclude_samples(_whole_splits(recipe), recipe.exclude, require_all=False)
+    return exclude_samples(_all_splits(recipe), recipe.exclude, require_all=False)
 
 
-def _whole_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
+def _all_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
     if recipe.root is None:
         raise RecipeError("the recipe has no root; give one")
     return make_source(recipe.kind, recipe.root, Decoder(**recipe.decode), recipe.options).splits()
@@ -270,7 +273,7 @@ def _whole_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
 
 def remaining_splits(recipe: BuildRecipe, listed: str | Path | None) -> tuple[Mapping[str, SourceSplit], Excluded]:
     """Returns the splits without the samples that the recipe and a list exclude, and all excluded samples."""
-    splits, excluded = _whole_splits(recipe), recipe.exclude
+    splits, excluded = _all_splits(recipe), recipe.exclude
     if listed is not None:
         named = samples_of(listed, splits)
         excluded = {name: [*excluded.get(name, ()), *named.get(name, ())] for name in {*excluded, *named}}

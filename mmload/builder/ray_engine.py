@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from mmload.builder.engines import Job, pickled
-from mmload.builder.ray_nodes import Rehearsal, check_nodes, last_line, rehearsal, usable
+from mmload.builder.ray_nodes import ExpectedRows, check_nodes, expected_rows, last_line, usable
 from mmload.builder.shard_job import OnProgress, private_paths
 from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import BuildPaths, ShardSummary
@@ -93,9 +93,9 @@ class RayEngine:
             return []
         paths = BuildPaths(job.folders()[-1])
         with private_paths(paths) as own, connected(self.chosen) as ray:
-            common, expected = pickled(job.common()), rehearsal(job, plans[0], own.folder)
-            check_nodes(ray, job, common, expected, self.threads)
-            return _Tasks(ray, job, plans, on_progress, self.threads).run(common, expected)
+            job_bytes, expected = pickled(job.without_samples()), expected_rows(job, plans[0], own.folder)
+            check_nodes(ray, job, job_bytes, expected, self.threads)
+            return _Tasks(ray, job, plans, on_progress, self.threads).run(job_bytes, expected)
 
 
 @contextmanager
@@ -170,17 +170,17 @@ class _Tasks:
         self.summaries: dict[int, ShardSummary] = {}
         self.tries = Counter[int]()
         self.now: dict[int, tuple[int, int]] = {}
-        self.told: dict[int, tuple[int, int]] = {}
-        self.slots, self.seen_at = 1, time.monotonic()
+        self.reported: dict[int, tuple[int, int]] = {}
+        self.slots, self.usable_at = 1, time.monotonic()
         self.looked_at = 0.0
 
-    def run(self, common: bytes, expected: Rehearsal) -> list[ShardSummary]:
+    def run(self, job_bytes: bytes, expected: ExpectedRows) -> list[ShardSummary]:
         """Builds all shards; ends every task if it fails."""
         start = self.ray.remote(
             num_cpus=self.threads, num_returns="streaming", max_retries=0, scheduling_strategy="SPREAD"
         )(build_shard)
-        whole = self.ray.put((common, expected))
-        name = whole.hex()
+        shared = self.ray.put((job_bytes, expected))
+        name = shared.hex()
         try:
             while len(self.summaries) < len(self.plans):
                 self._look_at_cluster()
@@ -188,7 +188,7 @@ class _Tasks:
                     number = self.waiting.pop()
                     plan, pause = self.plans[number], max(_LEAST_PAUSE, self.slots / _REPORTS)
                     samples = pickled(self.job.samples(plan))
-                    self.busy[start.remote([whole], name, plan, samples, self.threads, pause)] = number
+                    self.busy[start.remote([shared], name, plan, samples, self.threads, pause)] = number
                 for task in self.ray.wait(list(self.busy), num_returns=1, timeout=1.0)[0]:
                     self._receive(task)
         finally:
@@ -203,8 +203,8 @@ class _Tasks:
         self.looked_at = now
         self.slots = sum(int(node["Resources"]["CPU"] // self.threads) for node in usable(self.ray, self.threads))
         if self.slots:
-            self.seen_at = now
-        elif now > self.seen_at + _ALONE_SECONDS:
+            self.usable_at = now
+        elif now > self.usable_at + _ALONE_SECONDS:
             raise BuildError(f"no node of the Ray cluster is left that could build; {_GO_ON}")
 
     def _receive(self, task: Any) -> None:
@@ -244,9 +244,9 @@ class _Tasks:
 
     def _report(self, number: int, reached: tuple[int, int]) -> None:
         """Pass on how much further than ever before a shard is: a task that is begun again counts from zero."""
-        samples, skipped = self.told.get(number, (0, 0))
+        samples, skipped = self.reported.get(number, (0, 0))
         if reached[0] > samples:
-            self.told[number] = reached
+            self.reported[number] = reached
             self.on_progress(reached[0] - samples, reached[1] - skipped)
 
     def _end(self) -> None:
@@ -261,13 +261,13 @@ _jobs: dict[str, tuple[Job, str]] = {}
 
 
 def build_shard(
-    whole: Sequence[Any], name: str, plan: ShardPlan, samples: bytes, threads: int, pause: float
+    shared: Sequence[Any], name: str, plan: ShardPlan, samples: bytes, threads: int, pause: float
 ) -> Iterator[tuple[str, Any]]:
     """Builds one shard on a machine of the cluster, as a task of Ray.
 
     Args:
-        whole: a reference to the pickled common job and what this machine must get before it may build, in a list:
-            only the first task of a process fetches them.
+        shared: a list with one reference to the pickled job without samples and to the rows that this machine must get
+            before it may build: only the first task of a process fetches them.
         name: of the job.
         plan: the shard.
         samples: pickled, as :meth:`Job.samples` returns them.
@@ -280,8 +280,8 @@ def build_shard(
     if name not in _jobs:
         import ray
 
-        common, expected = ray.get(whole[0])
-        job: Job = pickle.loads(common)
+        job_bytes, expected = ray.get(shared[0])
+        job: Job = pickle.loads(job_bytes)
         _jobs.clear()
         _jobs[name] = job, expected.fault(job)
     job, fault = _jobs[name]
@@ -290,7 +290,7 @@ def build_shard(
         return
     part: SourceSplit | None = pickle.loads(samples)
     messages = SimpleQueue[tuple[str, Any]]()
-    work = (job if part is None else job.of(plan, part), plan, threads, messages)
+    work = (job if part is None else job.with_samples(plan, part), plan, threads, messages)
     threading.Thread(target=_work, args=work, daemon=True).start()
     yield from _spaced(messages, pause)
 
@@ -320,7 +320,7 @@ def _work(job: Job, plan: ShardPlan, threads: int, messages: SimpleQueue[tuple[s
         messages.put(("progress", tuple(done)))
 
     try:
-        attending = job.attend()  # noqa: F841  # held until the shard is done
+        worker_lock = job.hold_worker_lock()  # noqa: F841  # locked until the shard is done
         with single_op_pool(threads, "mmload-build") as pool:
             messages.put(("finished", job(plan, pool, threads, count)))
     except MmloadError as error:

@@ -24,13 +24,13 @@ _SECONDS = 180.0  # a worker imports torch first, on a network file system perha
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class ExpectedRows:
     """What a machine must get before it may build. Picklable.
 
     Attributes:
         plan: the first rows of a shard.
         samples: as :meth:`Job.samples` returns them, pickled: a machine may lack their code.
-        crc: of these rows, as :meth:`Job.rehearse` returns it.
+        crc: of these rows, as :meth:`Job.rows_checksum` returns it.
         versions: of the packages that the pixels depend on.
         folder: a new folder in the build's working folder, which all machines must see.
     """
@@ -46,7 +46,7 @@ class Rehearsal:
         if lacking := _faults(self.versions, look(self.versions, (*job.folders(), self.folder))):
             return lacking
         try:
-            crc = _rehearsed(job, self.plan, pickle.loads(self.samples))
+            crc = _checksum(job, self.plan, pickle.loads(self.samples))
         except MmloadError as error:
             return f"cannot read what can be read here: {error}"
         return (
@@ -59,7 +59,7 @@ class Rehearsal:
         )
 
 
-def rehearsal(job: Job, plan: ShardPlan, folder: Path) -> Rehearsal:
+def expected_rows(job: Job, plan: ShardPlan, folder: Path) -> ExpectedRows:
     """Returns what this machine gets from the first rows of a shard.
 
     Raises:
@@ -67,12 +67,12 @@ def rehearsal(job: Job, plan: ShardPlan, folder: Path) -> Rehearsal:
     """
     few = replace(plan, stop=min(plan.stop, plan.start + _ROWS))
     samples = job.samples(few)
-    crc = _rehearsed(job, few, samples)
-    return Rehearsal(plan=few, samples=pickled(samples), crc=crc, versions=made_by(), folder=folder)
+    crc = _checksum(job, few, samples)
+    return ExpectedRows(plan=few, samples=pickled(samples), crc=crc, versions=made_by(), folder=folder)
 
 
-def _rehearsed(job: Job, plan: ShardPlan, samples: SourceSplit | None) -> int:
-    return (job if samples is None else job.of(plan, samples)).rehearse(plan)
+def _checksum(job: Job, plan: ShardPlan, samples: SourceSplit | None) -> int:
+    return (job if samples is None else job.with_samples(plan, samples)).rows_checksum(plan)
 
 
 def look(packages: Sequence[str] | Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
@@ -97,16 +97,16 @@ def _looker() -> Callable[[list[str], list[str]], tuple[dict[str, str], list[str
     return look_here
 
 
-def _rehearse(common: bytes, expected: Rehearsal) -> str:
+def _check_machine(job_bytes: bytes, expected: ExpectedRows) -> str:
     """Returns what keeps a machine of the cluster from building, "" if nothing does; runs there."""
     try:
-        job: Job = pickle.loads(common)
+        job: Job = pickle.loads(job_bytes)
     except Exception as error:  # whatever an import of the source's own code raises
         return f"cannot load the source ({type(error).__name__}: {error}); install its code there"
     return expected.fault(job)
 
 
-def check_nodes(ray: Any, job: Job, common: bytes, expected: Rehearsal, threads: int) -> None:
+def check_nodes(ray: Any, job: Job, job_bytes: bytes, expected: ExpectedRows, threads: int) -> None:
     """Asks every machine of the cluster that has CPUs for a task.
 
     Raises:
@@ -119,9 +119,9 @@ def check_nodes(ray: Any, job: Job, common: bytes, expected: Rehearsal, threads:
             f"ray start --address, or lower --threads"
         )
     folders = [str(folder) for folder in (*job.folders(), expected.folder)]
-    seen = _everywhere(ray, nodes, _looker(), [list(expected.versions), folders])
-    _refuse({name: _faults(expected.versions, found) for name, found in seen.items()})
-    _refuse(_everywhere(ray, nodes, _rehearse, [common, expected]))
+    answers = _everywhere(ray, nodes, _looker(), [list(expected.versions), folders])
+    _refuse({name: _faults(expected.versions, found) for name, found in answers.items()})
+    _refuse(_everywhere(ray, nodes, _check_machine, [job_bytes, expected]))
 
 
 def usable(ray: Any, threads: int) -> Iterator[Mapping[str, Any]]:
@@ -138,20 +138,20 @@ def _everywhere(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     remote = ray.remote(num_cpus=0, max_retries=0)(call)
-    asked = {}
+    nodes_by_task = {}
     for node in nodes:
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        asked[remote.options(scheduling_strategy=there).remote(*words)] = _name(node)
-    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_SECONDS)
+        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        nodes_by_task[remote.options(scheduling_strategy=strategy).remote(*words)] = _name(node)
+    ready, late = ray.wait(list(nodes_by_task), num_returns=len(nodes_by_task), timeout=_SECONDS)
     if late:
-        names = ", ".join(asked[reference] for reference in late[:_SHOWN])
+        names = ", ".join(nodes_by_task[reference] for reference in late[:_SHOWN])
         raise BuildError(f"no answer within {_SECONDS:.0f} s from Ray node {names}; look there, or remove it")
     answers = {}
     for reference in ready:
         try:
-            answers[asked[reference]] = ray.get(reference)
+            answers[nodes_by_task[reference]] = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            raise BuildError(f"Ray node {asked[reference]} cannot run mmload: {last_line(error)}") from error
+            raise BuildError(f"Ray node {nodes_by_task[reference]} cannot run mmload: {last_line(error)}") from error
         except ray.exceptions.RayError:  # it has died; the cluster goes on without it
             continue
     return answers
@@ -162,9 +162,9 @@ def _faults(expected: Mapping[str, str], found: tuple[Mapping[str, str], Sequenc
     versions, missing = found
     unlike = [name for name in expected if versions.get(name) != expected[name]]
     if unlike:
-        there = ", ".join(f"{name} {versions[name]}" if name in versions else f"no {name}" for name in unlike)
-        here = ", ".join(f"{name} {expected[name]}" for name in unlike)
-        return f"has {there}, and here is {here}; install the same there"
+        found_versions = ", ".join(f"{name} {versions[name]}" if name in versions else f"no {name}" for name in unlike)
+        own_versions = ", ".join(f"{name} {expected[name]}" for name in unlike)
+        return f"has {found_versions}, this machine has {own_versions}; install the same there"
     if missing:
         return f"does not see {missing[0]}; mount the same file system there, at the same path"
     return ""

@@ -30,7 +30,7 @@ class _PlaceField(Generic[P]):
     """A dataclass field that accepts a place, text or None, and stores a place or None.
 
     Args:
-        read: makes a place of what is given; raises RecipeError.
+        read: makes a place of the value; raises RecipeError.
     """
 
     def __init__(self, read: Callable[[object, str], P | None]) -> None:
@@ -43,8 +43,8 @@ class _PlaceField(Generic[P]):
         found: P | None = None if recipe is None else vars(recipe)[self._name]  # accessed on the class: the default
         return found
 
-    def __set__(self, recipe: object, given: str | P | None) -> None:
-        vars(recipe)[self._name] = self._read(given, self._name)
+    def __set__(self, recipe: object, value: str | P | None) -> None:
+        vars(recipe)[self._name] = self._read(value, self._name)
 
 
 def _root(value: object, where: str) -> Path | Location | None:
@@ -64,7 +64,7 @@ def _path(value: object, where: str) -> Path | None:
         raise RecipeError(f"{where} is {value!r}, whose home folder is unknown; write the full path") from error
 
 
-LAYOUT = "whole"
+LAYOUT = "variable"
 """The value of ``layout`` in a recipe's ``[store]``; without the key, all rows have one size."""
 
 ENCODES: Mapping[str, str] = {"raw": "raw", "jpeg": "jpeg", "source": "jpeg", "mixed": "mixed"}
@@ -72,8 +72,8 @@ ENCODES: Mapping[str, str] = {"raw": "raw", "jpeg": "jpeg", "source": "jpeg", "m
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeLayout:
-    """How the images of rows of their own sizes are stored; their masks are always pixels.
+class VariableLayout:
+    """How the variable-size images are stored; their masks are always pixels.
 
     Attributes:
         encode: "raw": pixels; "jpeg"; "source": the source's own JPEG where the transforms leave an image as it is,
@@ -112,9 +112,9 @@ class WholeLayout:
         images, masks = fields.get("images"), fields.get("masks")
         if images is None or images.dtype != "uint8" or len(images.shape) != 3:
             have = "no images" if images is None else f"images {images}"
-            raise RecipeError(f"--layout whole stores uint8 images [C, H, W], the samples have {have}; leave it out")
+            raise RecipeError(f"--layout variable stores uint8 images [C, H, W], the samples have {have}; leave it out")
         if masks is not None and (masks.dtype != "uint8" or len(masks.shape) != 2):
-            raise RecipeError(f"--layout whole stores masks as uint8 [H, W], the samples have {masks}; leave it out")
+            raise RecipeError(f"--layout variable stores masks as uint8 [H, W], the samples have {masks}; leave it out")
         encoding = ENCODES[self.encode]
         if encoding != "raw" and images.shape[0] not in (1, 3):
             raise RecipeError(
@@ -126,26 +126,28 @@ class WholeLayout:
         return {name: own.get(name, spec) for name, spec in fields.items()}
 
 
-def layout_of(store: Mapping[str, Any]) -> WholeLayout | None:
+def layout_of(store: Mapping[str, Any]) -> VariableLayout | None:
     """Returns the layout in a recipe's ``[store]``; None: all rows have one size.
 
     Raises:
-        RecipeError: if a value is invalid, or an option of whole photographs is there without them.
+        RecipeError: if a value is invalid, or an option of variable-size images is set without layout.
     """
     options = {key: store[key] for key in ("encode", "quality", "raw_share") if store.get(key) is not None}
     layout = store.get("layout")
     if layout is None:
         if options:
-            given = next(iter(options))
-            raise RecipeError(f"{given} is given without layout; it is an option of layout = {LAYOUT!r}")
+            option = next(iter(options))
+            raise RecipeError(f"{option} is given without layout; it needs layout = {LAYOUT!r}")
         return None
+    if layout == "whole":
+        raise RecipeError(f"layout 'whole' has been renamed; use {LAYOUT!r}")
     if layout != LAYOUT:
         raise RecipeError(f"layout is {layout!r}; use {LAYOUT!r}, or leave it out for rows of one size")
     encode = options.get("encode", "raw")
     for key, takes in (("quality", ("jpeg", "source", "mixed")), ("raw_share", ("mixed",))):
         if key in options and encode not in takes:
             raise RecipeError(f"{key} is given, and encode is {encode!r}; it is an option of {choices(takes)}")
-    return WholeLayout(**options)
+    return VariableLayout(**options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,7 @@ class BuildRecipe:
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
         exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.exclusion` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
-        whole: how rows of their own sizes are stored; None: all rows have one size.
+        variable_layout: how variable-size images are stored; None: all rows have one size.
     """
 
     kind: str
@@ -174,7 +176,7 @@ class BuildRecipe:
     shuffle_seed: int | None = None
     exclude: Mapping[str, Sequence[str]] = field(default_factory=dict)
     out: _PlaceField[Path] = _PlaceField(_path)
-    whole: WholeLayout | None = None
+    variable_layout: VariableLayout | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exclude", _excluded(self.exclude))
@@ -198,7 +200,11 @@ class BuildRecipe:
             "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
             "decode": decode,
             "transforms": [dict(step) for step in self.transforms],
-            "store": {"shard_size": self.shard_bytes, **shuffle, **(self.whole.resolved() if self.whole else {})},
+            "store": {
+                "shard_size": self.shard_bytes,
+                **shuffle,
+                **(self.variable_layout.resolved() if self.variable_layout else {}),
+            },
             **({"exclude": self.exclude} if self.exclude else {}),
         }
         try:
@@ -223,8 +229,8 @@ ORIGINAL = "original"
 """A size: photographs as large as they are."""
 
 
-def usual(
-    kind: str, size: int | str | None, options: Mapping[str, Any], *, whole: bool = False
+def default_transforms(
+    kind: str, size: int | str | None, options: Mapping[str, Any], *, variable_size: bool = False
 ) -> tuple[dict[str, Any], ...]:
     """Returns the default transforms of a build: a letterbox if boxes must not be lost, else :func:`square`.
 
@@ -232,20 +238,20 @@ def usual(
         kind: the source's kind.
         size: pixels of a side; None: 256 for imagefolder and voc, no transforms for others; :data:`ORIGINAL`: none.
         options: the source's options; voc's ``task`` defaults to detection.
-        whole: rows have their own sizes: the short side is shrunk to ``size``.
+        variable_size: rows vary in size: the short side is shrunk to ``size``.
 
     Raises:
         RecipeError: if the size is invalid.
     """
     if size is None and kind in ("imagefolder", "voc"):
         size = 256
-    if size == ORIGINAL and not whole:
-        raise RecipeError(f"--size is {ORIGINAL}, and rows have one size; add --layout whole, or give pixels")
+    if size == ORIGINAL and not variable_size:
+        raise RecipeError(f"--size is {ORIGINAL}, and rows have one size; add --layout variable, or give pixels")
     if size is None or size == ORIGINAL:
         return ()
     if not isinstance(size, int):
-        raise RecipeError(f"--size is {size!r}; use pixels, as in --size 256, or {ORIGINAL} with --layout whole")
-    if whole:
+        raise RecipeError(f"--size is {size!r}; use pixels, as in --size 256, or {ORIGINAL} with --layout variable")
+    if variable_size:
         return ({"step": "Shrink", "size": size},)
     boxed = kind == "voc" and options.get("task", "detection") == "detection"
     return ({"step": "Letterbox", "size": size},) if boxed else square(size)
@@ -306,7 +312,7 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
         transforms=tuple(steps),
         exclude=_table(body, "exclude"),
         out=_path(body.get("out"), "out"),
-        whole=layout_of(store),
+        variable_layout=layout_of(store),
     )
     return with_tables(recipe, source, decode, store)
 
@@ -314,7 +320,7 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
 def with_tables(
     recipe: BuildRecipe, source: Mapping[str, Any], decode: Mapping[str, Any], store: Mapping[str, Any]
 ) -> BuildRecipe:
-    """Returns a recipe with keys of its tables replaced, but for those of whole photographs in ``[store]``.
+    """Returns a recipe with keys of its tables replaced, except those of variable-size images in ``[store]``.
 
     Raises:
         RecipeError: if a value is invalid.

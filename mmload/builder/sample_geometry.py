@@ -123,12 +123,12 @@ def _cut_targets(fields: dict[str, Tensor], window: Window, before: Tensor | Non
     if "boxes" in fields:
         moved = fields["boxes"] - torch.tensor([left, top] * 2)
         limits = torch.tensor([width, height] * 2, dtype=moved.dtype)
-        kept = moved.clamp(min=0).minimum(limits)
-        cut_off = ((moved - kept).abs() > _ROUNDED).any(1)
-        own = dict(fields) | {"cut": cut_off if before is None else cut_off | before}
-        own.update(_repack(own, kept))
-        before = own.pop("cut")
-        fields.update(own)
+        remaining = moved.clamp(min=0).minimum(limits)
+        cut_off = ((moved - remaining).abs() > _ROUNDED).any(1)
+        moved_fields = dict(fields) | {"cut": cut_off if before is None else cut_off | before}
+        moved_fields.update(_repack(moved_fields, remaining))
+        before = moved_fields.pop("cut")
+        fields.update(moved_fields)
     return before
 
 
@@ -137,11 +137,11 @@ def _repack(sample: Mapping[str, Tensor], boxes: Tensor) -> dict[str, Tensor]:
     count = int(sample["counts"])
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     keep &= torch.arange(len(boxes)) < count
-    kept = int(keep.sum())
-    out = {"counts": torch.tensor(kept), "boxes": torch.zeros_like(boxes)}
-    out["boxes"][:kept] = boxes[keep]
+    remaining = int(keep.sum())
+    out = {"counts": torch.tensor(remaining), "boxes": torch.zeros_like(boxes)}
+    out["boxes"][:remaining] = boxes[keep]
     for name, empty in (("labels", -1), ("difficult", 0), ("cut", 0)):
         if name in sample:
             out[name] = torch.full_like(sample[name], empty)
-            out[name][:kept] = sample[name][keep]
+            out[name][:remaining] = sample[name][keep]
     return out

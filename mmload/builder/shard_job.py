@@ -26,10 +26,10 @@ from typing import BinaryIO
 import torch
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
-from mmload.builder.recipe import WholeLayout
+from mmload.builder.recipe import VariableLayout
 from mmload.builder.shard_layout import ShardPlan, row_bytes
 from mmload.builder.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
-from mmload.builder.staging import attend
+from mmload.builder.staging import hold_worker_lock
 from mmload.builder.staging_files import PARTS
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, SampleError
@@ -46,7 +46,7 @@ OnProgress = Callable[[int, int], None]
 
 _CHUNK_BYTES = 2 * 2**20
 _CHUNK_ROWS = 256
-_OWN_CHUNK_ROWS = 4  # of their own sizes, each of which takes milliseconds
+_VARIABLE_CHUNK_ROWS = 4  # variable-size images: each takes milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class ShardJob:
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: skip unreadable samples instead of aborting the build.
         alone: the splits contain only the samples of one plan, in the order of its rows.
-        whole: how images of their own sizes are stored; None: all rows have one size.
+        variable_layout: how variable-size images are stored; None: all rows have one size.
         root: where the source is.
     """
 
@@ -72,10 +72,10 @@ class ShardJob:
     shuffle_seed: int | None = None
     skip: bool = False
     alone: bool = False
-    whole: WholeLayout | None = None
+    variable_layout: VariableLayout | None = None
     root: Path | Location | None = None
 
-    def common(self) -> ShardJob:
+    def without_samples(self) -> ShardJob:
         """Returns the job without the samples that :meth:`samples` returns; every worker process receives it once."""
         unsplittable = {name: split for name, split in self.splits.items() if not isinstance(split, Splittable)}
         return replace(self, splits=unsplittable)
@@ -87,7 +87,7 @@ class ShardJob:
             return None
         return split.part(self._samples(len(split), plan.start, plan.stop))
 
-    def of(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
+    def with_samples(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
         """Returns the job for this plan alone, over the samples that :meth:`samples` returned for it."""
         return replace(self, splits={plan.split: samples}, alone=True)
 
@@ -95,7 +95,7 @@ class ShardJob:
         """Returns the folders that must be there on every machine that builds a shard."""
         return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
 
-    def rehearse(self, plan: ShardPlan) -> int:
+    def rows_checksum(self, plan: ShardPlan) -> int:
         """Returns the CRC-32 of what :meth:`chunks` gives of a plan; machines that get the same make the same shards.
 
         Raises:
@@ -110,9 +110,9 @@ class ShardJob:
                     crc = zlib.crc32(name.encode(), crc)
         return crc
 
-    def attend(self) -> BinaryIO:
+    def hold_worker_lock(self) -> BinaryIO:
         """Returns a lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
-        return attend(self.paths)
+        return hold_worker_lock(self.paths)
 
     def __call__(
         self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
@@ -178,10 +178,10 @@ class ShardJob:
         self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
     ) -> Chunk:
         """Decodes samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
-        blocks = isinstance(indices, range) and not self.chain.steps and self.whole is None
+        blocks = isinstance(indices, range) and not self.chain.steps and self.variable_layout is None
         if blocks and isinstance(split, ReadsBlocks) and isinstance(indices, range):
             return chunk_of_block(split, split.read_rows(indices.start, indices.stop), indices, fields)
-        assembly = ChunkAssembly(fields, len(indices), self.whole)
+        assembly = ChunkAssembly(fields, len(indices), self.variable_layout)
         for index in indices:
             if stopped.is_set():
                 raise CancelledError
@@ -197,7 +197,7 @@ class ShardJob:
 def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
     """Returns the rows per call of a thread: 1 to 256, about 2 MiB, so that the overhead per call is small."""
     if any(spec.variable_size for spec in fields.values()):
-        return _OWN_CHUNK_ROWS
+        return _VARIABLE_CHUNK_ROWS
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes(fields)))
 
 
@@ -227,9 +227,9 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         BuildError: if the shared build has gone, or has a shard there whose checksums are not the summary's.
     """
     place, summary_file = shared.shard(split, index), shared.summary_file(split, index)
-    there = shared.sealed(split, index)
-    if there is not None:
-        if there.record != summary.record:
+    sealed = shared.sealed(split, index)
+    if sealed is not None:
+        if sealed.record != summary.record:
             raise _unlike(place)
         return
     try:

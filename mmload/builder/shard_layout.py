@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmload.builder.chunk_assembly import ChunkAssembly, finished
-from mmload.builder.recipe import WholeLayout
+from mmload.builder.recipe import VariableLayout
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import FieldSpec, dtype_name
@@ -94,7 +94,7 @@ def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
 
 
 def fields_of(
-    split: SourceSplit, chain: TransformChain, skip: bool, whole: WholeLayout | None = None
+    split: SourceSplit, chain: TransformChain, skip: bool, variable_layout: VariableLayout | None = None
 ) -> dict[str, FieldSpec]:
     """Derives the fields of every row from the first readable sample.
 
@@ -116,7 +116,7 @@ def fields_of(
             if dtype is None:
                 raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a store cannot hold")
             fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
-        return fields if whole is None else whole.fields(fields)
+        return fields if variable_layout is None else variable_layout.fields(fields)
     raise BuildError("not one sample can be read; run without --on-error skip to see why")
 
 
@@ -126,15 +126,15 @@ def probes(samples: int, count: int = PROBES) -> list[int]:
 
 
 def row_size(
-    split: SourceSplit, chain: TransformChain, fields: Mapping[str, FieldSpec], whole: WholeLayout | None
+    split: SourceSplit, chain: TransformChain, fields: Mapping[str, FieldSpec], variable_layout: VariableLayout | None
 ) -> int:
     """Returns the bytes of a row: exact where all rows have one size, else the mean over :data:`PROBES` samples.
 
     A function of the source and the recipe alone, as shards are planned by it. Unreadable samples are left out.
     """
-    if whole is None:
+    if variable_layout is None:
         return row_bytes(fields)
-    assembly = ChunkAssembly(fields, PROBES, whole)
+    assembly = ChunkAssembly(fields, PROBES, variable_layout)
     for index in probes(len(split)):
         try:
             assembly.add(finished(split, index, chain))
@@ -147,6 +147,6 @@ def row_size(
     return max(1, sum(sizes) // len(chunk.samples))
 
 
-def whole_samples_per_shard(row: int, shard_bytes: int) -> int:
+def variable_samples_per_shard(row: int, shard_bytes: int) -> int:
     """Returns the samples per shard of rows of about so many bytes; shards may be larger where some rows are."""
     return max(1, int(shard_bytes / (_MARGIN * row)))

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from mmload.builder.destination import difference, remove_dataset, standing
+from mmload.builder.destination import dataset_at, difference, remove_dataset
 from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.split_records import moved_into_place
 from mmload.builder.staging_files import (
@@ -76,7 +76,7 @@ class Staging:
             held alone, and :meth:`begin` sets the plan.
 
     Attributes:
-        left: the new path of files in the replaced dataset's folder that did not belong to it; None: there were none.
+        foreign_files: new path of files in the replaced dataset's folder that did not belong to it; None: none.
 
     Raises:
         BuildError: if the folder cannot be created, another build holds its lock, it was not created by a build, or it
@@ -86,7 +86,7 @@ class Staging:
     def __init__(self, out: Path, *, shared_plan: Mapping[str, Any] | None = None) -> None:
         self.out = out
         self.paths = BuildPaths(staging_folder(out))
-        self.left: Path | None = None
+        self.foreign_files: Path | None = None
         self._shared_plan = shared_plan
         try:
             self._lock = self._enter()
@@ -134,7 +134,7 @@ class Staging:
 
     def committed(self, plan: Mapping[str, Any]) -> bool:
         """Returns whether a build of this plan was killed after its commit, with only the cleanup remaining."""
-        return _is_of(self.plan(), plan) and not self.paths.dataset.exists()
+        return _has_same_recipe(self.plan(), plan) and not self.paths.dataset.exists()
 
     def commit(self, manifest: Manifest, *, replaces: str | None = None) -> None:
         """Writes the manifest, moves the dataset to its destination, and removes a replaced dataset and the folder.
@@ -151,10 +151,10 @@ class Staging:
         check_only_own(self.paths.folder)
         try:
             write_manifest(self.paths, manifest)
-            there = standing(self.out)
-            if there is None:
+            dataset = dataset_at(self.out)
+            if dataset is None:
                 self.paths.dataset.rename(self.out)
-            elif there.contents == replaces:
+            elif dataset.contents == replaces:
                 self._swap()
             else:
                 raise BuildError(
@@ -310,10 +310,10 @@ class Staging:
         if not self._replaced.is_dir() or remove_dataset(self._replaced):
             return
         number = 1
-        while os.path.lexists(left := self.out.with_name(f"{self.out.name}.left-{number}")):
+        while os.path.lexists(folder := self.out.with_name(f"{self.out.name}.left-{number}")):
             number += 1
-        self._replaced.rename(left)
-        self.left = left
+        self._replaced.rename(folder)
+        self.foreign_files = folder
 
 
 def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
@@ -334,7 +334,7 @@ def killed_at_its_end(out: Path, plan: Mapping[str, Any]) -> bool:
     folder = staging_folder(out)
     begun = _json(folder / PLAN)
     aside = any((folder / name).exists() for name in ("replaced", SWAP))
-    return folder.exists() and (aside or begun is None or _is_of(begun, plan))
+    return folder.exists() and (aside or begun is None or _has_same_recipe(begun, plan))
 
 
 def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> None:
@@ -346,12 +346,12 @@ def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> None:
     if os.path.lexists(folder):
         with suppress(BuildError), Staging(out) as staging:
             begun = staging.plan()
-            if begun is None or (plan is not None and _is_of(begun, plan)):
+            if begun is None or (plan is not None and _has_same_recipe(begun, plan)):
                 staging.discard()
     remove_set_aside(folder)
 
 
-def attend(paths: BuildPaths) -> BinaryIO:
+def hold_worker_lock(paths: BuildPaths) -> BinaryIO:
     """Returns a lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
     file = open_lock(paths.folder / "workers")
     while not lock(file, shared=True):
@@ -364,7 +364,7 @@ def _has_finished_shards(paths: BuildPaths) -> bool:
     return any((paths.folder / "notes").glob("*/*.json"))
 
 
-def _is_of(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
+def _has_same_recipe(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
     """Returns whether a build has this recipe and source, regardless of versions."""
     return begun is not None and all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
 

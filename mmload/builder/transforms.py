@@ -259,12 +259,12 @@ def _make(spec: Mapping[str, Any]) -> Transform:
         raise RecipeError(_unknown_step(name))
     step = TransformChain.STEPS[name]
     known = {field.name for field in fields(step)}
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "step"}
-    for key in given:
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "step"}
+    for key in values:
         if key not in known:
             raise RecipeError(f"transform {name} has no argument {key!r}; it takes {choices(known)}")
     try:
-        transform: Transform = step(**given)
+        transform: Transform = step(**values)
     except TypeError as error:
         raise RecipeError(f"transform {name}: {error}; it takes {choices(known)}") from error
     return transform

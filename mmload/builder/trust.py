@@ -15,7 +15,7 @@ from mmload.sources.files import inner_name
 FILE_KINDS = ("imagefolder", "voc", "cifar10", "cifar100", "list")
 """The sources that only read files in their own folder."""
 
-_ASKS = {"download": "to download the source", "allow_outside": "to read files outside the source's folder"}
+_REQUESTS = {"download": "to download the source", "allow_outside": "to read files outside the source's folder"}
 _SHOWN = 200
 
 
@@ -32,10 +32,10 @@ def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) ->
         DamagedError: if it is not a valid recipe.
     """
     checked = checked_recipe(recipe, dataset)
-    asked = [] if trust else _asked(checked)
-    if asked:
+    requests = [] if trust else _requests(checked)
+    if requests:
         raise UsageError(
-            f"the dataset {dataset} asks {', and '.join(asked)}; a dataset may come from anybody: "
+            f"the dataset {dataset} asks {', and '.join(requests)}; a dataset may come from anybody: "
             "if you trust this one, add --trust (in Python, trust=True)"
         )
     return checked
@@ -56,18 +56,22 @@ def checked_recipe(recipe: Mapping[str, Any], dataset: str | Path) -> BuildRecip
     return read
 
 
-def _asked(recipe: BuildRecipe) -> list[str]:
+def _requests(recipe: BuildRecipe) -> list[str]:
     """Returns the operations beyond reading files in the source's folder, as text."""
     if recipe.kind == "python":
         return [f"to run Python code: {_shown(recipe.options)}"]
     if recipe.kind not in FILE_KINDS:
         return [f"to run the code of the source kind {recipe.kind!r:.60}: {_shown(recipe.options)}"]
-    asked = [f"{what} ({key} = {recipe.options[key]!r:.60})" for key, what in _ASKS.items() if recipe.options.get(key)]
+    requests = [
+        f"{request} ({key} = {recipe.options[key]!r:.60})"
+        for key, request in _REQUESTS.items()
+        if recipe.options.get(key)
+    ]
     for key in ("file", "folder"):  # the path of a list, relative to the source's folder
         name = recipe.options.get(key) or "."
         if name != "." and (not isinstance(name, str) or inner_name(name) is None):
-            asked.append(f"{_ASKS['allow_outside']} ({key} = {name!r:.60})")
-    return asked
+            requests.append(f"{_REQUESTS['allow_outside']} ({key} = {name!r:.60})")
+    return requests
 
 
 def _shown(options: Mapping[str, Any]) -> str:

@@ -188,7 +188,7 @@ class _StoredShard:
         for name in self.fields if chunk.samples else ():
             fresh = chunk.fields[name]
             if isinstance(fresh, VariableRows):
-                found = self._whole(name, fresh, first)
+                found = self._compare_variable_size(name, fresh, first)
             else:
                 rows = np.frombuffer(bytes_of(fresh), np.uint8)
                 found = self._compared(name, rows.reshape(len(fresh), -1), first)
@@ -198,7 +198,7 @@ class _StoredShard:
                 return f"{name} of row {first + found} differs from {chunk.samples[found][0]} in the source"
         return None
 
-    def _whole(self, name: str, rows: VariableRows, first: int) -> int | None:
+    def _compare_variable_size(self, name: str, rows: VariableRows, first: int) -> int | None:
         """Compares rows of their own sizes with the stored ones; returns what :meth:`_compared` does."""
         before = self.bytes.get(name, 0)
         self.bytes[name] = before + len(rows.bytes)
@@ -270,7 +270,13 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
     fields = {name: record.fields for name, record in manifest.splits.items()}
     chain, seed = TransformChain(recipe.transforms), recipe.shuffle_seed
     job = ShardJob(
-        splits=splits, fields=fields, chain=chain, paths=paths, shuffle_seed=seed, skip=True, whole=recipe.whole
+        splits=splits,
+        fields=fields,
+        chain=chain,
+        paths=paths,
+        shuffle_seed=seed,
+        skip=True,
+        variable_layout=recipe.variable_layout,
     )
     return job, plans
 

@@ -123,10 +123,12 @@ def _recipe_of_words(options: BuildOptions, source: dict[str, object]) -> recipe
             "as in: mmload build imagefolder photos photos-256 --size 256"
         )
     kind, root, out = words
-    whole = recipes.layout_of(options.table("store"))
+    layout = recipes.layout_of(options.table("store"))
     pixels = int(size) if size is not None and re.fullmatch("[0-9]{1,9}", size) else size
-    transforms = recipes.usual(kind, pixels, source, whole=whole is not None)
-    return recipes.BuildRecipe(kind=kind, root=place(root), out=Path(out), transforms=transforms, whole=whole)
+    transforms = recipes.default_transforms(kind, pixels, source, variable_size=layout is not None)
+    return recipes.BuildRecipe(
+        kind=kind, root=place(root), out=Path(out), transforms=transforms, variable_layout=layout
+    )
 
 
 def _recipe_of_config(options: BuildOptions) -> recipes.BuildRecipe:
@@ -156,13 +158,13 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     from mmload.cli import summary
 
     show(summary.of_build(report))
-    if report.left is not None:
-        show(f"{report.left} has what was in the replaced dataset's folder and was not its own: look, and remove it")
+    if report.foreign_files is not None:
+        show(f"{report.foreign_files} holds files that were not part of the replaced dataset: inspect and remove it")
     show_splits(report.out)
     show("next:")
     first = next(iter(report.manifest.splits))
     loaded = f'{json.dumps(str(report.out), ensure_ascii=False)}, split="{first}"'
-    if recipe.whole is not None:
+    if recipe.variable_layout is not None:
         show("  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch")
         show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ...")
         return

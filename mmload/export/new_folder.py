@@ -146,7 +146,7 @@ def recipe_text(comment: str, source: Mapping[str, Any], images: Iterable[FieldS
     lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
     lines += ["", "[decode]", f"mode = {_toml(mode)}"]
     if any(spec.variable_size for spec in images):
-        lines += ["", "[store]", 'layout = "whole"']
+        lines += ["", "[store]", 'layout = "variable"']
     return "\n".join([*lines, ""])
 
 

@@ -120,7 +120,7 @@ class Reader:
         if spec.variable_size:
             raise UsageError(
                 f"{name} of {self._where} are whole photographs, each of its own size, and this needs rows of one "
-                "size; build the dataset without --layout whole"
+                "size; build the dataset without --layout variable"
             )
         return spec
 

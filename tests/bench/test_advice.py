@@ -12,7 +12,7 @@ from PIL import Image
 import mmload as package
 from mmload.bench import sample as advice
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, usual
+from mmload.builder.recipe import BuildRecipe, default_transforms
 from mmload.errors import SampleError
 
 
@@ -35,11 +35,14 @@ def test_layouts_cost_what_a_build_of_them_does(wide: Path, tmp_path: Path, monk
     assert not (tmp_path / "out").exists()
     assert [layout.never_seen for layout in found] == [0.25, 0, 0, 0, 0]
     assert all(layout.images_per_second > 0 and layout.build_seconds > 0 for layout in found)
-    for layout, (size, whole) in zip(found, advice.layouts(32).values(), strict=True):
-        out = tmp_path / layout.options.replace(" ", "")
-        transforms = usual("imagefolder", size, {}, whole=whole is not None)
-        build(BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=transforms, whole=whole), threads=1)
-        assert layout.bytes == package.open(out)["train"].record.bytes
+    for advised, (size, layout) in zip(found, advice.layouts(32).values(), strict=True):
+        out = tmp_path / advised.options.replace(" ", "")
+        transforms = default_transforms("imagefolder", size, {}, variable_size=layout is not None)
+        build(
+            BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=transforms, variable_layout=layout),
+            threads=1,
+        )
+        assert advised.bytes == package.open(out)["train"].record.bytes
 
 
 def test_the_command_shows_them_and_builds_nothing(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +57,7 @@ def test_the_command_shows_them_and_builds_nothing(wide: Path, tmp_path: Path, m
     assert len(lines) == 8
     assert lines[1].startswith("1 image of the 7 cannot be read: a build ends at the first, or leaves them out")
     assert lines[3].endswith("25.0%  --size 16")
-    assert lines[7].endswith("0.0%  --layout whole --size original --encode source")
+    assert lines[7].endswith("0.0%  --layout variable --size original --encode source")
 
 
 def test_a_sample_that_cannot_be_read_is_named(wide: Path, tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_a_sample_that_cannot_be_read_is_named(wide: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--layout", "whole"], "--advise compares all layouts, and --layout is given"),
+        (["--layout", "variable"], "--advise compares all layouts, and --layout is given"),
         (["--size", "original"], "--size is original"),
         (["--size", 0], "size is 0"),
     ],

@@ -17,7 +17,7 @@ from mmload.bench.contenders.source import recipe_steps
 from mmload.bench.run import settings_of
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout
+from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.errors import UsageError
 
 SHORT, CROP = 32, 24
@@ -57,7 +57,7 @@ def task(photos: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest
         root=photos,
         out=out,
         transforms=({"step": "Shrink", "size": SHORT},),
-        whole=WholeLayout(encode=request.param),
+        variable_layout=VariableLayout(encode=request.param),
     )
     build(recipe, threads=1)
     return options(batch_size=5, images=32).task(out, photos)
@@ -146,6 +146,6 @@ def test_table_and_record_say_the_layout(task: Task) -> None:
     settings = settings_of(task, options().plan())
     record = Record(settings=settings, machine={}, versions={}, rows=[])
     encoding = task.rows.fields["images"].encoding
-    assert record.settings["layout"] == f"--layout whole, {encoding}, {task.row_bytes / 1000:.1f} kB a row"
+    assert record.settings["layout"] == f"--layout variable, {encoding}, {task.row_bytes / 1000:.1f} kB a row"
     assert record.settings["stored"] == [3, None, None]
     assert table(record).startswith(record.settings["layout"])

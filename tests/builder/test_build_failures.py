@@ -100,7 +100,7 @@ class Deadly:
 
 
 def test_a_worker_that_is_killed_ends_the_build_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("mmload.builder.planned_build._whole_splits", lambda recipe: {"train": Deadly("train")})
+    monkeypatch.setattr("mmload.builder.planned_build._all_splits", lambda recipe: {"train": Deadly("train")})
     with pytest.raises(BuildError, match="a build worker died .signal SIGKILL, as when memory runs out"):
         build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=2, threads=1)
     report = build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=1)
@@ -110,7 +110,7 @@ def test_a_worker_that_is_killed_ends_the_build_with_its_cause(tmp_path, monkeyp
 def test_a_source_that_cannot_be_sent_is_said(tmp_path, monkeypatch):
     split = Deadly("train")
     split.hook = lambda: None
-    monkeypatch.setattr("mmload.builder.planned_build._whole_splits", lambda recipe: {"train": split})
+    monkeypatch.setattr("mmload.builder.planned_build._all_splits", lambda recipe: {"train": split})
     with pytest.raises(BuildError, match="cannot be sent to worker processes"):
         build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=2)
 

@@ -104,13 +104,13 @@ def test_what_appears_during_the_build_is_kept_and_told(source: Path, out: Path)
         (out / "train" / "000000" / "more").write_text("more")
 
     report = build(recipe(source, out, shard_bytes=9000), overwrite=True, progress=place)
-    assert report.left == out.parent / "out.left-1"
-    assert contents(report.left) == {"checkpoint.pt": b"days of training", "train/000000/more": b"more"}
+    assert report.foreign_files == out.parent / "out.left-1"
+    assert contents(report.foreign_files) == {"checkpoint.pt": b"days of training", "train/000000/more": b"more"}
     assert verify(out) == []
     assert not (out.parent / ".out.building").exists()
     (out / "checkpoint.pt").write_text("again")
     (out / "checkpoint.pt").unlink()
-    assert build(recipe(source, out), overwrite=True).left is None
+    assert build(recipe(source, out), overwrite=True).foreign_files is None
 
 
 def test_removal_leaves_what_is_not_its(out: Path, tmp_path: Path) -> None:

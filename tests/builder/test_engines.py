@@ -82,7 +82,7 @@ class Deadly:
 def test_a_killed_worker_leaves_no_other_behind_and_the_next_build_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mmload.builder.planned_build._whole_splits", lambda recipe: {"train": Deadly(tmp_path)})
+    monkeypatch.setattr("mmload.builder.planned_build._all_splits", lambda recipe: {"train": Deadly(tmp_path)})
 
     def made(name: str) -> BuildRecipe:
         return BuildRecipe(kind="imagefolder", root=tmp_path / "source", out=tmp_path / name, shard_bytes=4)

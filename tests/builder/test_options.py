@@ -41,7 +41,7 @@ def test_the_recipe_on_the_page_has_every_key() -> None:
     body = tomllib.loads(text)
     assert body["decode"].keys() == recipe_keys("decode")
     assert body["store"].keys() == recipe_keys("store")
-    assert from_mapping(body).whole is not None
+    assert from_mapping(body).variable_layout is not None
 
 
 def test_the_command_has_every_option_with_its_default() -> None:

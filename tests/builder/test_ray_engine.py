@@ -153,9 +153,9 @@ def test_a_node_that_lacks_something_is_named_before_anything_is_built(
             patch.setattr(place, name, value)
             with pytest.raises(BuildError, match=rf"Ray node \S+ \(.*\) \(and 1 other node\) {message}"):
                 build(job, engine=RayEngine())
-    rehearsed = ray_nodes._rehearsed
+    checksum = ray_nodes._checksum
     with monkeypatch.context() as patch:
-        patch.setattr(ray_nodes, "_rehearsed", lambda *words: rehearsed(*words) + 1)
+        patch.setattr(ray_nodes, "_checksum", lambda *words: checksum(*words) + 1)
         with pytest.raises(BuildError, match="gets other pixels from the first samples of train"):
             build(job, engine=RayEngine())
     with pytest.raises(BuildError, match="no node of the Ray cluster has 64 CPUs for a task"):

@@ -96,7 +96,7 @@ def test_a_worker_is_sent_the_samples_of_its_shard_alone(seed: int | None, folde
     assert len(samples) == 5
     if seed is None:
         assert [samples.id(index) for index in range(5)] == [splits["train"].id(index) for index in range(5, 10)]
-    assert b"ant" not in pickle.dumps(job.common())
+    assert b"ant" not in pickle.dumps(job.without_samples())
     assert pickle.dumps(samples).count(b".png") == 5
 
 
@@ -137,7 +137,7 @@ def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.M
     peaks = []
     for count in (9000, 9000, 18000):  # the first fills what is kept for good
         monkeypatch.setattr(
-            "mmload.builder.planned_build._whole_splits", lambda recipe, count=count: {"train": Tiny(count)}
+            "mmload.builder.planned_build._all_splits", lambda recipe, count=count: {"train": Tiny(count)}
         )
         made = BuildRecipe(
             kind="imagefolder", root=tmp_path / "source", out=tmp_path / f"{count}{len(peaks)}", shard_bytes=60 * count

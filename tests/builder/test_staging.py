@@ -210,7 +210,7 @@ def test_a_kill_at_any_step_of_a_swap_is_recovered(
         return run
 
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        for name in ("standing", "folder_lock", "remove_dataset", "write_atomically"):
+        for name in ("dataset_at", "folder_lock", "remove_dataset", "write_atomically"):
             patch.setattr(f"mmload.builder.staging.{name}", doomed(getattr(staging_module, name)))
         patch.setattr("mmload.builder.staging.exchange", doomed(exchange if atomic else lambda one, other: False))
         patch.setattr(Path, "rename", doomed(Path.rename))
@@ -220,7 +220,7 @@ def test_a_kill_at_any_step_of_a_swap_is_recovered(
     if atomic or out.exists():
         assert contents(out) in (old, new)
     report = build(recipe(source, out, shard_bytes=9000), overwrite=contents(out) == old if out.exists() else False)
-    assert report.left is None
+    assert report.foreign_files is None
     assert contents(out) == new
     assert sorted(path.name for path in out.parent.iterdir()) == ["new", "out", "photos"]
 

@@ -18,7 +18,7 @@ from PIL import Image
 import mmload as package
 from mmload.builder.chunk_assembly import is_raw
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout, from_mapping
+from mmload.builder.recipe import BuildRecipe, VariableLayout, from_mapping
 from mmload.builder.repair import repair
 from mmload.builder.verify import compare, verify
 from mmload.errors import BuildError, RecipeError, SampleError
@@ -36,7 +36,7 @@ def recipe(root: Path, out: Path, size: int | None = 24, **more: object) -> Buil
     options = {key: more.pop(key) for key in ("encode", "quality", "raw_share") if key in more}
     transforms = () if size is None else ({"step": "Shrink", "size": size},)
     settings = {"kind": "imagefolder", "shard_bytes": 8000, "transforms": transforms, **more}
-    return BuildRecipe(root=root, out=out, whole=WholeLayout(**options), **settings)  # type: ignore[arg-type]
+    return BuildRecipe(root=root, out=out, variable_layout=VariableLayout(**options), **settings)  # type: ignore[arg-type]
 
 
 def built(root: Path, out: Path, **more: object) -> Split:
@@ -239,22 +239,23 @@ def test_gray_rows(pictures: Path, tmp_path: Path) -> None:
 
 def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ["--layout", "whole", "--size", 24, "--encode", "mixed", "--quality", 80, "--raw-share", 0.5]
+    words = ["--layout", "variable", "--size", 24, "--encode", "mixed", "--quality", 80, "--raw-share", 0.5]
     done = mmload("build", "imagefolder", pictures, out, *words)
     assert done.returncode == 0, done.stderr
     body = json.loads((out / "dataset.json").read_text())
-    store = {"shard_size": 2**30, "layout": "whole", "encode": "mixed", "quality": 80, "raw_share": 0.5}
+    store = {"shard_size": 2**30, "layout": "variable", "encode": "mixed", "quality": 80, "raw_share": 0.5}
     assert body["recipe"]["store"] == store
     assert body["recipe"]["transforms"] == [{"step": "Shrink", "size": 24}]
     assert from_mapping(body["recipe"]).resolved() == body["recipe"]
     toml = tmp_path / "recipe.toml"
     toml.write_text(
-        '[source]\nkind = "imagefolder"\n[store]\nlayout = "whole"\nencode = "mixed"\nquality = 80\nraw_share = 0.5\n'
+        '[source]\nkind = "imagefolder"\n[store]\nlayout = "variable"\nencode = "mixed"\nquality = 80\n'
+        "raw_share = 0.5\n"
         '[[transforms]]\nstep = "Shrink"\nsize = 24\n'
     )
     done = mmload("build", "--config", toml, pictures, out)
     assert "nothing to do" in done.stdout
-    done = mmload("build", "imagefolder", pictures, tmp_path / "original", "--layout", "whole", "--size", "original")
+    done = mmload("build", "imagefolder", pictures, tmp_path / "original", "--layout", "variable", "--size", "original")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "original/dataset.json").read_text())["recipe"]["transforms"] == []
 
@@ -265,13 +266,16 @@ def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: 
         (["--encode", "jpeg"], "encode is given without layout"),
         (["--size", "original"], "--size is original, and rows have one size"),
         (["--size", "big"], "--size is 'big'; use pixels"),
-        (["--layout", "square"], "layout is 'square'; use 'whole'"),
-        (["--layout", "whole", "--encode", "png"], "encode is 'png'; use one of jpeg, mixed, raw, source"),
-        (["--layout", "whole", "--quality", 90], "quality is given, and encode is 'raw'"),
-        (["--layout", "whole", "--encode", "jpeg", "--quality", 101], "quality is 101; use an integer from 1 to 100"),
-        (["--layout", "whole", "--encode", "jpeg", "--raw-share", 0.5], "raw_share is given, and encode is 'jpeg'"),
-        (["--layout", "whole", "--encode", "mixed", "--raw-share", 1], "raw_share is 1.0; use a number between"),
-        (["--layout", "whole", "--size", 0], "Shrink: size is 0"),
+        (["--layout", "square"], "layout is 'square'; use 'variable'"),
+        (["--layout", "variable", "--encode", "png"], "encode is 'png'; use one of jpeg, mixed, raw, source"),
+        (["--layout", "variable", "--quality", 90], "quality is given, and encode is 'raw'"),
+        (
+            ["--layout", "variable", "--encode", "jpeg", "--quality", 101],
+            "quality is 101; use an integer from 1 to 100",
+        ),
+        (["--layout", "variable", "--encode", "jpeg", "--raw-share", 0.5], "raw_share is given, and encode is 'jpeg'"),
+        (["--layout", "variable", "--encode", "mixed", "--raw-share", 1], "raw_share is 1.0; use a number between"),
+        (["--layout", "variable", "--size", 0], "Shrink: size is 0"),
     ],
 )
 def test_whole_build_options_that_cannot_be(pictures: Path, tmp_path: Path, words: list[object], message: str) -> None:
@@ -287,4 +291,4 @@ def test_layouts_of_samples_without_images() -> None:
         ({"images": FieldSpec(dtype="uint8", shape=(4, 5, 5))}, "a JPEG has 1 or 3 channels, the images have 4"),
     ):
         with pytest.raises(RecipeError, match=message):
-            WholeLayout(encode="jpeg").fields(fields)
+            VariableLayout(encode="jpeg").fields(fields)

@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 
 import mmload
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout
+from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.builder.verify import compare
 from mmload.errors import SampleError
 from mmload.sources import make_source
@@ -30,7 +30,7 @@ def built(kind: str, root: Path, out: Path, size: int, encode: str = "raw", **op
         out=out,
         options=options,
         transforms=({"step": "Shrink", "size": size},),
-        whole=WholeLayout(encode=encode),
+        variable_layout=VariableLayout(encode=encode),
     )
     build(recipe, threads=2)
     assert compare(out, root, trust=True) == []

@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 from written_datasets import of_tensors
 
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout
+from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.errors import UsageError
 from mmload.export import Choice, to_imagefolder
 from mmload.export.chosen_rows import chosen_rows
@@ -49,7 +49,7 @@ def test_the_recipe_of_an_export_builds_the_same_rows(dataset: Dataset, tmp_path
 
 @pytest.mark.parametrize("encode", ["raw", "jpeg"])
 def test_variable_size_rows_are_the_same_again(encode: str, source: Path, tmp_path: Path) -> None:
-    options = {"transforms": (), "whole": WholeLayout(encode=encode)}
+    options = {"transforms": (), "variable_layout": VariableLayout(encode=encode)}
     build(BuildRecipe(kind="imagefolder", root=source, out=tmp_path / "built", **options))
     stored = open_dataset(tmp_path / "built")["train"]
     (command,) = to_imagefolder(open_dataset(stored.path), tmp_path / "out").next

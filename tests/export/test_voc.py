@@ -14,7 +14,7 @@ from loading_stores import build_store
 from PIL import Image
 
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout
+from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.export import Choice, to_voc
 from mmload.export.voc import _sides
 from mmload.store.dataset import Dataset
@@ -78,7 +78,7 @@ def test_variable_size_boxes_and_masks_are_the_same_again(devkit: Devkit, tmp_pa
     for task, fields in (("detection", ("images", "boxes", "labels")), ("segmentation", ("images", "masks"))):
         options = {"task": task, "classes": ["cat", "dog"], "image_set": "train"}
         out = tmp_path / task
-        build(BuildRecipe(kind="voc", root=devkit.root, out=out, whole=WholeLayout(), options=options))
+        build(BuildRecipe(kind="voc", root=devkit.root, out=out, variable_layout=VariableLayout(), options=options))
         stored = open_dataset(out)["train"]
         (command,) = to_voc(open_dataset(out), tmp_path / f"{task}-voc").next
         again = rebuilt(command, tmp_path / f"{task}-again")["train"]

@@ -16,7 +16,7 @@ from mmload.augment import CenterCrop, MixUp, RandomHorizontalFlip, RandomResize
 from mmload.augment.collate import Collate
 from mmload.builder import chunk_assembly
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, WholeLayout
+from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.errors import UsageError
 from mmload.loader import jpeg_strips
 
@@ -38,10 +38,12 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def built(source: Path, out: Path, size: int | None = SHORT, **layout: object) -> Path:
+def built(source: Path, out: Path, size: int | None = SHORT, **options: object) -> Path:
     transforms = () if size is None else ({"step": "Shrink", "size": size},)
-    whole = WholeLayout(**layout)  # type: ignore[arg-type]  # its own fields
-    build(BuildRecipe(kind="imagefolder", root=source, out=out, transforms=transforms, whole=whole), threads=1)
+    layout = VariableLayout(**options)  # type: ignore[arg-type]  # its own fields
+    build(
+        BuildRecipe(kind="imagefolder", root=source, out=out, transforms=transforms, variable_layout=layout), threads=1
+    )
     return out
 
 
@@ -117,7 +119,10 @@ def test_rows_that_miss_the_ends_of_photographs_fail(wide: Path, tmp_path: Path)
     """Squares of the middle, as other builds store them, under a recipe that keeps the whole photograph."""
     out = tmp_path / "out"
     steps = ({"step": "Shrink", "size": SHORT}, {"step": "CenterCrop", "size": [16, 24]})
-    build(BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, whole=WholeLayout()), threads=1)
+    build(
+        BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, variable_layout=VariableLayout()),
+        threads=1,
+    )
     body = json.loads((out / "dataset.json").read_text())
     body["recipe"]["transforms"] = [steps[0]]
     (out / "dataset.json").write_text(resealed(body))
@@ -129,7 +134,10 @@ def test_rows_that_miss_the_ends_of_photographs_fail(wide: Path, tmp_path: Path)
 def test_rows_that_a_recipe_cuts_are_not_held_to_the_photographs(wide: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     steps = ({"step": "Shrink", "size": SHORT}, {"step": "CenterCrop", "size": [16, 24]})
-    build(BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, whole=WholeLayout()), threads=1)
+    build(
+        BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, variable_layout=VariableLayout()),
+        threads=1,
+    )
     report = check(out, wide)
     assert report.passed, parity.table(report)
     assert "proportions" not in found(report)

@@ -146,11 +146,11 @@ def test_layouts_are_trained_on_the_same_tiles(
     monkeypatch.setattr(sys, "argv", ["accuracy", *words])
     assert accuracy.main() == 0
     (found,) = json.loads(record.read_text())
-    arms = ["stock", "square", "whole, pixels", "whole, JPEG"]
+    arms = ["stock", "square", "variable, pixels", "variable, JPEG"]
     assert [list(run) for run in found["runs"]] == [arms, arms]
     assert all(0 <= value <= 1 for run in found["runs"] for value in run.values())
     sizes = found["row_bytes"]
-    assert sizes["whole, JPEG"] < sizes["square"] == 3 * 32 * 32 + 8 < sizes["whole, pixels"]
+    assert sizes["variable, JPEG"] < sizes["square"] == 3 * 32 * 32 + 8 < sizes["variable, pixels"]
     assert found["square"]["minus_stock"][0] == pytest.approx(
         sum(run["square"] - run["stock"] for run in found["runs"]) / 2
     )

@@ -41,7 +41,7 @@ def counts(pattern: str, text: str) -> list[int]:
     return [int(number) for number in found.groups()]
 
 
-@pytest.mark.parametrize("layout", [(), ("--whole",)], ids=["squares", "whole"])
+@pytest.mark.parametrize("layout", [(), ("--variable-size",)], ids=["squares", "whole"])
 def test_a_few_rounds_of_killed_builds(layout: tuple[str, ...]) -> None:
     told = run("builds", "--rounds", 2, "--images", 60, "--seed", 1, *layout)
     assert counts(r"2 rounds, (\d+) kills: every dataset equals", told)[0] > 0

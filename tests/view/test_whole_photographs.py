@@ -30,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """15 pictures as whole photographs, and their source. Read-only."""
     place = tmp_path_factory.mktemp("whole")
     source, out = make_pictures(place / "photos"), place / "out"
-    done = mmload("build", "imagefolder", source, out, "--layout", "whole", "--size", 24, "--encode", "jpeg")
+    done = mmload("build", "imagefolder", source, out, "--layout", "variable", "--size", 24, "--encode", "jpeg")
     assert done.returncode == 0, done.stderr
     return source, out
 
@@ -147,7 +147,7 @@ def test_thumbnails_are_those_of_squares_of_the_same_pixels(tmp_path: Path) -> N
     for number, image in enumerate(some_images(((20, 20),) * 5)):
         Image.fromarray(image.transpose(1, 2, 0)).save(source / f"{number}.png")
     build(BuildRecipe(kind="imagefolder", root=source.parent, out=tmp_path / "squares", transforms=square(20)))
-    done = mmload("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "whole", "--size", 20)
+    done = mmload("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "variable", "--size", 20)
     assert done.returncode == 0, done.stderr
     whole, squares = (thumbnails(package.open(tmp_path / name)["train"]) for name in ("whole", "squares"))
     for name in ("grays", "mean", "std", "checksums"):
@@ -171,7 +171,7 @@ def test_copies_and_classes_of_masks_are_found(tmp_path: Path) -> None:
 def test_an_export_builds_to_the_same_rows(built: tuple[Path, Path], tmp_path: Path) -> None:
     done = mmload("export", built[1], tmp_path / "exported")
     assert done.returncode == 0, done.stderr
-    words = ["--layout", "whole", "--size", "original"]
+    words = ["--layout", "variable", "--size", "original"]
     again = mmload("build", "imagefolder", tmp_path / "exported", tmp_path / "again", *words)
     assert again.returncode == 0, again.stderr
     first, second = package.open(built[1])["train"], package.open(tmp_path / "again")["train"]
