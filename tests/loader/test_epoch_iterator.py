@@ -48,7 +48,7 @@ def test_threads_that_begin_at_once_share_one_worker_and_get_epochs_of_their_own
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    worker, pool = loader_module.BatchWorker, epoch_iterator.single_op_pool
+    worker, pool = loader_module.BatchWorker, epoch_iterator.single_op_threads
 
     def slow_worker(*args: Any, **options: Any) -> Any:
         made.append("worker")
@@ -61,7 +61,7 @@ def test_threads_that_begin_at_once_share_one_worker_and_get_epochs_of_their_own
         return pool(*args)
 
     monkeypatch.setattr(loader_module, "BatchWorker", slow_worker)
-    monkeypatch.setattr(epoch_iterator, "single_op_pool", slow_pool)
+    monkeypatch.setattr(epoch_iterator, "single_op_threads", slow_pool)
     with Loader(dataset, batch_size=4, shuffle=True, threads=1) as loader:
         got = at_once(*[lambda: rows_of(loader)] * 4)
         assert sorted(made) == ["pool", "worker"]
@@ -273,17 +273,15 @@ def test_an_interrupted_iteration_loses_no_batch(dataset: Dataset, where: str, m
         batches = iter(loader)
         got = [] if where == "finishing" else [next(batches).images]
         if where == "waiting":
-            from concurrent.futures import Future
+            wait = epoch_iterator.Job.wait
 
-            result = Future.result
-
-            def ctrl_c(self: Any, timeout: float | None = None) -> Any:
+            def ctrl_c(self: epoch_iterator.Job) -> None:
                 if interrupts:
                     interrupts.clear()
                     raise KeyboardInterrupt
-                return result(self, timeout)
+                wait(self)
 
-            monkeypatch.setattr(Future, "result", ctrl_c)
+            monkeypatch.setattr(epoch_iterator.Job, "wait", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         assert loader.state_dict()["samples"] == 4 * len(got)

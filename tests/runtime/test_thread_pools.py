@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmload.errors import UsageError
-from mmload.runtime.resources import available_cores, check_threads, in_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads, in_threads, single_op_pool, single_op_threads
 
 
 @pytest.fixture
@@ -50,6 +50,15 @@ def test_the_caller_and_later_threads_keep_their_own(two_threads: None) -> None:
         later.start()
         later.join()
         assert seen == [2]
+
+
+def test_single_op_threads_each_run_the_work_with_one_thread(two_threads: None) -> None:
+    numbers: list[int] = []
+    threads = single_op_threads(3, "test", lambda: numbers.append(torch.get_num_threads()))
+    for thread in threads:
+        thread.join()
+    assert numbers == [1] * 3
+    assert torch.get_num_threads() == 2
 
 
 def test_there_is_at_least_one_core() -> None:
