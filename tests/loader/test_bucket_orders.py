@@ -130,7 +130,8 @@ def test_torchvision_gets_each_image_and_mask_in_its_own_size(path: Path) -> Non
                 shown = split[i].images.flip(2)
                 assert torch.equal(image, shown)
                 assert torch.equal(target["masks"], shown[0])
-                assert target["boxes"].tolist() == [[0, 0, SIZES[i][1], SIZES[i][0]]]
+                expected = [[0, 0, SIZES[i][1], SIZES[i][0]]]
+                assert target["boxes"].tolist() == expected, (ids.tolist(), sizes.tolist(), boxes.tolist())
 
 
 def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images(path: Path) -> None:
