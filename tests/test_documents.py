@@ -93,14 +93,13 @@ def test_every_block_of_python_runs_in_the_pages_order(page: Path, world: Path) 
                 exec(code, space)
 
 
-def test_a_recipe_builds_from_coco_by_the_class_of_the_page(world: Path) -> None:
+def test_a_command_builds_from_coco_by_the_class_of_the_page(world: Path) -> None:
     pytest.importorskip("pycocotools", reason="pycocotools is not installed")
     page = ROOT / "docs" / "sources.md"
     (block,) = [each for each in documents.blocks(page) if "class Coco" in each.code]
     Path("my_coco.py").write_text(block.code)
-    (recipe,) = re.findall(r"(    \[source\]\n    kind = \"python\".*?size = 512\n)", page.read_text(), re.DOTALL)
-    Path("coco.toml").write_text(recipe.replace("    ", "").replace("512", "64"))
-    done = mmload("build", "--config", "coco.toml", ".", "coco-64")
+    (command,) = re.findall(r"    mmload (build python .*)\n", page.read_text())
+    done = mmload(*command.replace("512", "64").split())
     assert done.returncode == 0, done.stderr
     train = mmload_open("coco-64")["train"]
     assert train.classes == ("ant",)

@@ -18,8 +18,8 @@ from typing import Any
 
 from mmload.bench.machine import Coldness, files_below, make_cold
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import splits_of
-from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_transforms, square
+from mmload.builder.planned_build import has_boxes, splits_of
+from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_side, square
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan, fields_of, probes
 from mmload.builder.shard_writer import BuildPaths
@@ -285,8 +285,9 @@ def _tried(
     threads: int,
 ) -> Layout:
     """Builds the sample in one layout, and loads it."""
-    transforms = default_transforms(recipe.kind, size, recipe.options, variable_size=layout is not None)
-    built = replace(recipe, transforms=transforms, variable_layout=layout)
+    side = default_side(recipe.kind, size, variable_size=layout is not None)
+    built = replace(recipe, transforms=(), variable_layout=layout, side=side)
+    built = built.with_default_transforms(boxes=has_boxes({_SPLIT: chosen}))
     _build(folder / "first", built, _Chosen(chosen, probes(len(chosen), _FIRST)), threads)  # compiles and imports
     began = time.perf_counter()
     record = _build(folder, built, chosen, threads)
@@ -297,7 +298,7 @@ def _tried(
         bytes=round(record.bytes * share),
         build_seconds=seconds * share,
         images_per_second=_rate(folder / "dataset", min(CROP, size if isinstance(size, int) else CROP), threads),
-        never_seen=_never_seen(transforms, folder / "dataset"),
+        never_seen=_never_seen(built.transforms, folder / "dataset"),
         tried=len(chosen),
         unreadable=len(chosen) - record.rows,
     )

@@ -65,6 +65,25 @@ def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[st
     return first
 
 
+def warnings(losses: Mapping[str, int], images: int) -> tuple[str, ...]:
+    """Returns warnings on what the transforms dropped of a split; empty if nothing is lost.
+
+    Args:
+        losses: the sum over the split.
+        images: rows of the split.
+    """
+    dropped, emptied = losses.get(DROPPED, 0), losses.get(EMPTIED, 0)
+    if not dropped:
+        return ()
+    were = "was" if dropped == 1 else "were"
+    bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
+    boxes = counted(losses.get(BOXES, 0), "box", "boxes")
+    return (
+        f"{dropped:,} of {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
+        "a Letterbox or an exact Resize keeps the whole image",
+    )
+
+
 def sentences(losses: Mapping[str, int], first: Mapping[str, list[str]], images: int) -> tuple[str, ...]:
     """Returns notes on what a split lost or what looks wrong; empty if there is nothing to report.
 
@@ -79,14 +98,6 @@ def sentences(losses: Mapping[str, int], first: Mapping[str, list[str]], images:
     if clipped := losses.get(CLIPPED, 0):
         were = "was" if clipped == 1 else "were"
         notes.append(f"{clipped:,} {boxes} reached over the edge of the image and {were} cut there (clip_boxes)")
-    if dropped := losses.get(DROPPED, 0):
-        were = "was" if dropped == 1 else "were"
-        emptied = losses.get(EMPTIED, 0)
-        bare = f", and {emptied:,} {of_images} lost all of theirs" if emptied else ""
-        notes.append(
-            f"{dropped:,} {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
-            "a Letterbox or an exact Resize keeps the whole image"
-        )
     if cut := losses.get(CUT, 0):
         were = "was" if cut == 1 else "were"
         notes.append(f"{cut:,} {boxes} {were} cut: the transforms keep only a part of the object")

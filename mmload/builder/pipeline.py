@@ -17,7 +17,7 @@ from pathlib import Path
 from mmload.builder.destination import inspect_destination
 from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress
-from mmload.builder.recipe import BuildRecipe, default_transforms
+from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.staging import Staging, killed_at_its_end
 from mmload.errors import UsageError
 from mmload.remote.urls import place
@@ -121,9 +121,7 @@ def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> Buil
         raise UsageError(
             f"build got {recipe!r:.80}; give a BuildRecipe, or two folders, as in build('photos', 'photos-256')"
         )
-    return BuildRecipe(
-        kind="imagefolder", root=place(recipe), out=Path(out), transforms=default_transforms("imagefolder", None, {})
-    )
+    return BuildRecipe(kind="imagefolder", root=place(recipe), out=Path(out), transforms=square(256))
 
 
 def local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None) -> LocalEngine:

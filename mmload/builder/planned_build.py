@@ -32,7 +32,7 @@ from mmload.builder.shard_layout import (
     variable_samples_per_shard,
 )
 from mmload.builder.shard_writer import BuildPaths, ShardSummary, bytes_of
-from mmload.builder.split_records import split_notes, split_record
+from mmload.builder.split_records import split_notes, split_record, split_warnings
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
 from mmload.runtime.durable_files import remove
@@ -114,10 +114,13 @@ class PlannedBuild:
     ) -> None:
         if recipe.root is None or recipe.out is None:
             raise RecipeError("the recipe has no root or no out; give both")
+        self.out = recipe.out
         check_apart(recipe.kind, recipe.root, recipe.out)
-        self.recipe, self.out, self.progress = recipe, recipe.out, progress
-        self.chain = TransformChain(recipe.transforms)
+        TransformChain(recipe.transforms)  # checked before the source is read
         self.splits, excluded = remaining_splits(recipe, exclude)
+        recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
+        self.recipe, self.progress = recipe, progress
+        self.chain = TransformChain(recipe.transforms)
         self.total = sum(len(split) for split in self.splits.values())
         self.errors = ErrorLimit(on_error, max_errors, self.total)
         resolved = replace(recipe, exclude=excluded).resolved()
@@ -242,7 +245,7 @@ class PlannedBuild:
         Raises:
             BuildError: if a split has no row, or writing fails.
         """
-        records, notes = {}, {}
+        records, notes, warnings = {}, {}, {}
         for name, split in self.splits.items():
             summaries = [finished[name, plan.index] for plan in layout.plans[name]]
             if not any(summary.record.rows for summary in summaries):
@@ -250,9 +253,10 @@ class PlannedBuild:
             records[name] = split_record(name, split, layout.fields[name], layout.shard_samples[name], summaries, paths)
             if found := split_notes(split, summaries):
                 notes[name] = found
-        return Manifest(
-            recipe=self.plan["recipe"], fingerprint=self.plan["fingerprint"], splits=records, card={"notes": notes}
-        )
+            if found := split_warnings(summaries):
+                warnings[name] = found
+        card = {"notes": notes, **({"warnings": warnings} if warnings else {})}
+        return Manifest(recipe=self.plan["recipe"], fingerprint=self.plan["fingerprint"], splits=records, card=card)
 
 
 def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
@@ -269,6 +273,18 @@ def _all_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
     if recipe.root is None:
         raise RecipeError("the recipe has no root; give one")
     return make_source(recipe.kind, recipe.root, Decoder(**recipe.decode), recipe.options).splits()
+
+
+def has_boxes(splits: Mapping[str, SourceSplit]) -> bool:
+    """Returns whether the first readable sample of any split has boxes; all samples of a split have the same fields."""
+    return any(_first_has_boxes(split) for split in splits.values())
+
+
+def _first_has_boxes(split: SourceSplit) -> bool:
+    for index in probes(len(split), _PROBES):
+        with suppress(SampleError):  # its shard reports it
+            return "boxes" in split.read(index).fields
+    return False
 
 
 def remaining_splits(recipe: BuildRecipe, listed: str | Path | None) -> tuple[Mapping[str, SourceSplit], Excluded]:

@@ -165,6 +165,8 @@ class BuildRecipe:
         exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.exclusion` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
         variable_layout: how variable-size images are stored; None: all rows have one size.
+        side: pixels of a side that the default transforms give; they are chosen when the source is open, by
+            :meth:`with_default_transforms`. None: ``transforms`` are all.
     """
 
     kind: str
@@ -177,12 +179,28 @@ class BuildRecipe:
     exclude: Mapping[str, Sequence[str]] = field(default_factory=dict)
     out: _PlaceField[Path] = _PlaceField(_path)
     variable_layout: VariableLayout | None = None
+    side: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exclude", _excluded(self.exclude))
         seed = self.shuffle_seed
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
             raise RecipeError(f"shuffle_seed is {seed!r}; use an integer from 0 to 2**63 - 1")
+
+    def with_default_transforms(self, *, boxes: bool) -> BuildRecipe:
+        """Returns the recipe with the default transforms for ``side``; itself without one.
+
+        Args:
+            boxes: whether the samples have boxes: no default loses any.
+        """
+        if self.side is None:
+            return self
+        fit: tuple[Mapping[str, Any], ...] = ({"step": "Letterbox", "size": self.side},)
+        if self.variable_layout is not None:
+            fit = ({"step": "Shrink", "size": self.side},)
+        elif not boxes:
+            fit = square(self.side)
+        return replace(self, transforms=(*self.transforms, *fit), side=None)
 
     def resolved(self) -> dict[str, Any]:
         """Returns the recipe for the manifest: everything that the bytes depend on, and no path of this machine.
@@ -229,32 +247,26 @@ ORIGINAL = "original"
 """A size: photographs as large as they are."""
 
 
-def default_transforms(
-    kind: str, size: int | str | None, options: Mapping[str, Any], *, variable_size: bool = False
-) -> tuple[dict[str, Any], ...]:
-    """Returns the default transforms of a build: a letterbox if boxes must not be lost, else :func:`square`.
+def default_side(kind: str, size: int | str | None, *, variable_size: bool = False) -> int | None:
+    """Returns the side that a build's default transforms give, from the size that is asked for.
 
     Args:
         kind: the source's kind.
         size: pixels of a side; None: 256 for imagefolder and voc, no transforms for others; :data:`ORIGINAL`: none.
-        options: the source's options; voc's ``task`` defaults to detection.
         variable_size: rows vary in size: the short side is shrunk to ``size``.
 
     Raises:
         RecipeError: if the size is invalid.
     """
     if size is None and kind in ("imagefolder", "voc"):
-        size = 256
+        return 256
     if size == ORIGINAL and not variable_size:
         raise RecipeError(f"--size is {ORIGINAL}, and rows have one size; add --layout variable, or give pixels")
     if size is None or size == ORIGINAL:
-        return ()
-    if not isinstance(size, int):
+        return None
+    if not isinstance(size, int) or size < 1:
         raise RecipeError(f"--size is {size!r}; use pixels, as in --size 256, or {ORIGINAL} with --layout variable")
-    if variable_size:
-        return ({"step": "Shrink", "size": size},)
-    boxed = kind == "voc" and options.get("task", "detection") == "detection"
-    return ({"step": "Letterbox", "size": size},) if boxed else square(size)
+    return size
 
 
 def square(size: int) -> tuple[dict[str, Any], ...]:

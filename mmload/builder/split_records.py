@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from mmload.builder.losses import first_names, sentences, total_losses
+from mmload.builder.losses import first_names, sentences, total_losses, warnings
 from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.errors import BuildError
 from mmload.records import FieldSpec
@@ -70,6 +70,12 @@ def split_notes(split: SourceSplit, summaries: Sequence[ShardSummary]) -> list[s
     notes = split.notes() if isinstance(split, HasNotes) else ()
     first = first_names(found for summary in summaries for found in summary.first.items())
     return [*notes, *sentences(total_losses(summary.losses for summary in summaries), first, rows)]
+
+
+def split_warnings(summaries: Sequence[ShardSummary]) -> list[str]:
+    """Returns warnings about what the transforms dropped of a split."""
+    rows = sum(summary.record.rows for summary in summaries)
+    return list(warnings(total_losses(summary.losses for summary in summaries), rows))
 
 
 def join_lists(

@@ -125,10 +125,8 @@ def _recipe_of_words(options: BuildOptions, source: dict[str, object]) -> recipe
     kind, root, out = words
     layout = recipes.layout_of(options.table("store"))
     pixels = int(size) if size is not None and re.fullmatch("[0-9]{1,9}", size) else size
-    transforms = recipes.default_transforms(kind, pixels, source, variable_size=layout is not None)
-    return recipes.BuildRecipe(
-        kind=kind, root=place(root), out=Path(out), transforms=transforms, variable_layout=layout
-    )
+    side = recipes.default_side(kind, pixels, variable_size=layout is not None)
+    return recipes.BuildRecipe(kind=kind, root=place(root), out=Path(out), variable_layout=layout, side=side)
 
 
 def _recipe_of_config(options: BuildOptions) -> recipes.BuildRecipe:

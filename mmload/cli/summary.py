@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmload.errors import bytes_text, counted, one_line
 from mmload.store.manifest import SKIPPED_NAME, Manifest
-from mmload.view.facts import field_text
+from mmload.view.facts import card_lines, field_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,9 +75,10 @@ def of_whole(path: Path, manifest: Manifest, source: str | None) -> str:
 
 
 def warnings(manifest: Manifest) -> list[str]:
-    """Warnings about splits of which much was left out."""
+    """Returns warnings about splits of which much was left out, or of which transforms dropped boxes."""
     lines = []
     for name, split in manifest.splits.items():
+        lines += [f"split {name}: {text}" for text in card_lines(manifest.card, "warnings", name)]
         samples = split.rows + split.skipped_count
         if split.skipped_count > MOST_LEFT_OUT * samples:
             lines.append(

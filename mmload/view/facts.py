@@ -61,7 +61,8 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
             "file": os.path.join(path, name, SKIPPED_NAME) if record.skipped_count else None,
         },
         "excluded": len(manifest.excluded(name)),
-        "notes": _notes(manifest.card, name),
+        "notes": card_lines(manifest.card, "notes", name),
+        "warnings": card_lines(manifest.card, "warnings", name),
     }
 
 
@@ -78,11 +79,11 @@ def field_text(spec: Mapping[str, Any]) -> str:
     return f"{spec['dtype']} [{', '.join('*' if size is None else str(size) for size in spec['shape'])}]"
 
 
-def _notes(card: Mapping[str, Any], split: str) -> list[str]:
-    """Returns the notes of a build on a split; a card is for people and may contain anything."""
-    notes = card.get("notes")
-    of_split = notes.get(split) if isinstance(notes, dict) else None
-    return [str(note) for note in of_split] if isinstance(of_split, list) else []
+def card_lines(card: Mapping[str, Any], kind: str, split: str) -> list[str]:
+    """Returns the "notes" or "warnings" of a build on a split; a card is for people and may contain anything."""
+    by_split = card.get(kind)
+    of_split = by_split.get(split) if isinstance(by_split, dict) else None
+    return [str(line) for line in of_split] if isinstance(of_split, list) else []
 
 
 if TYPE_CHECKING:

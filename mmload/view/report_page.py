@@ -136,7 +136,7 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
     ]
     if facts["mean"]:
         rows += [("mean", _decimals(facts["mean"])), ("std", _decimals(facts["std"]))]
-    rows += [("note", note) for note in facts["notes"]]
+    rows += [(kind, line) for kind in ("warning", "note") for line in facts[f"{kind}s"]]
     parts = [_table(rows), _sheets(split, training, *_shares(splits))]
     parts.append(_classes(facts["classes"], report.classes.get(split.name)))
     if split.name in report.brightness:

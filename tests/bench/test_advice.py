@@ -12,7 +12,7 @@ from PIL import Image
 import mmload as package
 from mmload.bench import sample as advice
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, default_transforms
+from mmload.builder.recipe import BuildRecipe, default_side
 from mmload.errors import SampleError
 
 
@@ -37,11 +37,8 @@ def test_layouts_cost_what_a_build_of_them_does(wide: Path, tmp_path: Path, monk
     assert all(layout.images_per_second > 0 and layout.build_seconds > 0 for layout in found)
     for advised, (size, layout) in zip(found, advice.layouts(32).values(), strict=True):
         out = tmp_path / advised.options.replace(" ", "")
-        transforms = default_transforms("imagefolder", size, {}, variable_size=layout is not None)
-        build(
-            BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=transforms, variable_layout=layout),
-            threads=1,
-        )
+        side = default_side("imagefolder", size, variable_size=layout is not None)
+        build(BuildRecipe(kind="imagefolder", root=wide, out=out, side=side, variable_layout=layout), threads=1)
         assert advised.bytes == package.open(out)["train"].record.bytes
 
 

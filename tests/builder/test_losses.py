@@ -34,8 +34,8 @@ def recipe(devkit: Devkit, out: Path, **more) -> BuildRecipe:
     return BuildRecipe(kind="voc", root=devkit.root, out=out, **{"transforms": square(6), "shard_bytes": 600, **more})
 
 
-def notes(out: Path) -> list[str]:
-    said: list[str] = json.loads((out / "dataset.json").read_text())["card"].get("notes", {}).get("train", [])
+def notes(out: Path, kind: str = "notes") -> list[str]:
+    said: list[str] = json.loads((out / "dataset.json").read_text())["card"].get(kind, {}).get("train", [])
     return said
 
 
@@ -67,11 +67,36 @@ def test_a_dataset_that_names_its_default_is_the_one_that_does_not(boxed: Devkit
     assert build(recipe(boxed, out)).built == 0
 
 
+_SCENES = """
+import torch
+
+WIDE = torch.arange(3 * 6 * 12, dtype=torch.uint8).reshape(3, 6, 12)
+EDGES = torch.tensor([[0.0, 0, 2, 6], [10, 0, 12, 6]])
+
+def scenes():
+    return [{"image": WIDE, "boxes": EDGES, "labels": torch.tensor([0, 1])} for _ in range(3)]
+
+def pictures():
+    return [(WIDE, n) for n in range(3)]
+"""
+
+
+@pytest.mark.parametrize(("called", "steps"), [("scenes", ["Letterbox"]), ("pictures", ["Resize", "CenterCrop"])])
+def test_default_transforms_of_a_python_source_keep_boxes(tmp_path: Path, called: str, steps: list[str]) -> None:
+    (tmp_path / "made_scenes.py").write_text(_SCENES)
+    dataset = f"dataset=made_scenes:{called}"
+    done = mmload("build", "python", tmp_path, tmp_path / "out", "--size", 6, "--set", dataset)
+    assert done.returncode == 0, done.stderr
+    assert CROPPED not in done.stdout + done.stderr
+    body = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert [step["step"] for step in body["recipe"]["transforms"]] == steps
+
+
 @pytest.mark.parametrize("how", [{}, {"threads": 3}, {"processes": 2}, {"shuffle": 1}])
 def test_boxes_that_a_crop_drops_are_counted(boxed: Devkit, tmp_path: Path, how: dict) -> None:
     seed = how.pop("shuffle", None)
     build(recipe(boxed, tmp_path / "out", shuffle_seed=seed), **how)
-    (said,) = [note for note in notes(tmp_path / "out") if CROPPED in note]
+    (said,) = notes(tmp_path / "out", "warnings")
     assert said.startswith("12 of 20 boxes were dropped")
     assert "4 of 12 images" in said
     assert "Letterbox" in said
@@ -90,15 +115,17 @@ def test_the_count_is_the_same_after_an_interruption(boxed: Devkit, tmp_path: Pa
         build(recipe(boxed, tmp_path / "out"), threads=1, progress=stop)
     report = build(recipe(boxed, tmp_path / "out"))
     assert 0 < report.built < 12
-    assert notes(tmp_path / "out") == notes(tmp_path / "whole")
+    for kind in ("notes", "warnings"):
+        assert notes(tmp_path / "out", kind) == notes(tmp_path / "whole", kind)
 
 
-def test_build_and_info_say_what_was_dropped(boxed: Devkit, tmp_path: Path) -> None:
+def test_build_and_info_warn_of_dropped_boxes_on_a_line_of_their_own(boxed: Devkit, tmp_path: Path) -> None:
     config = tmp_path / "crop.toml"
     config.write_text('[source]\nkind = "voc"\n[[transforms]]\nstep = "CenterCrop"\nsize = 6\n')
     done = mmload("build", "--config", config, boxed.root, tmp_path / "out")
-    assert "12 of 20 boxes were dropped" in done.stdout
-    assert "12 of 20 boxes were dropped" in mmload("info", tmp_path / "out").stdout
+    for shown in (done, mmload("info", tmp_path / "out")):
+        (line,) = [line for line in shown.stderr.splitlines() if CROPPED in line]
+        assert line.startswith("mmload: warning: split train: 12 of 20 boxes were dropped")
 
 
 def test_boxes_that_are_cut_at_the_edge_are_counted(devkit: Devkit, tmp_path: Path) -> None:
@@ -114,9 +141,9 @@ def test_boxes_that_a_crop_only_cuts_are_counted(devkit: Devkit, tmp_path: Path)
     devkit.list("train", "a")
     steps = ({"step": "Resize", "size": 7}, {"step": "CenterCrop", "size": 7}, {"step": "CenterCrop", "size": [7, 5]})
     build(recipe(devkit, tmp_path / "twice", transforms=steps))
-    assert notes(tmp_path / "twice")[1:] == ["2 of 3 boxes were cut: the transforms keep only a part of the object"]
+    assert notes(tmp_path / "twice") == ["2 of 3 boxes were cut: the transforms keep only a part of the object"]
     build(recipe(devkit, tmp_path / "once", transforms=square(6)))
-    assert notes(tmp_path / "once")[1:] == ["1 of 3 boxes was cut: the transforms keep only a part of the object"]
+    assert notes(tmp_path / "once") == ["1 of 3 boxes was cut: the transforms keep only a part of the object"]
     build(recipe(devkit, tmp_path / "whole", transforms=({"step": "Letterbox", "size": 7},)))
     assert notes(tmp_path / "whole") == []
 

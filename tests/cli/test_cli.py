@@ -61,7 +61,7 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
 def test_build_says_what_it_did_and_what_to_type_next(folder: Path, tmp_path: Path) -> None:
     done = mmload("build", "imagefolder", folder, tmp_path / "out", "--size", 48)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"built .*out: 18 images in \d+\.\d s \([\d,]+ images/s\)", done.stdout)
+    assert re.search(r"built .*out: 18 images in \d+\.\d s \([\d,.]+ images/s\)", done.stdout)
     assert "train: 18 rows, 3 classes, 0.1 MiB in 1 shard" in done.stdout
     assert f"mmload bench {tmp_path / 'out'} --source {folder}" in done.stdout
     assert open_dataset(tmp_path / "out")["train"].fields["images"].shape == (3, 48, 48)
