@@ -31,8 +31,7 @@ from mmload.augment.levels import (
 from mmload.augment.mix import CutMix, MixUp
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from mmload.augment.random_steps import RandomApply, RandomChoice, RandomOrder
-from mmload.augment.resize import RandomResizedCrop, Resize
-from mmload.augment.sizes import ProgressiveSize
+from mmload.augment.resize import ProgressiveSize, RandomResizedCrop, Resize
 from mmload.augment.step import AfterStep, Step
 from mmload.augment.views import TwoViews, Views
 from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation

@@ -20,6 +20,9 @@ LARGEST = 1e30
 LONGEST_SIDE = 65_535
 """Upper bound of sizes and padding in pixels, as in a JPEG: beyond it is a typing error."""
 
+MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
+"""The interpolations of resizes."""
+
 _SHOWN = 80
 
 
@@ -67,11 +70,12 @@ def numbers(
     *,
     least: float = -LARGEST,
     greatest: float = LARGEST,
+    count: int | None = None,
     expected: str = "finite numbers",
 ) -> tuple[float, ...]:
-    """Checks one or more numbers of a sequence, or of a tensor or array of one dimension, and returns them."""
+    """Checks ``count`` numbers (None: one or more) of a sequence, or of a tensor or array of one dimension."""
     items = elements(values)
-    if not items:
+    if not items or count not in (None, len(items)):
         raise refusal(name, values, expected)
     try:
         return tuple(number(name, one, least=least, greatest=greatest) for one in items)
@@ -97,10 +101,20 @@ def span(
 ) -> tuple[float, float]:
     """Checks a range (least, greatest) and returns it."""
     expected = f"(least, greatest), {bounds}"
-    ends = numbers(name, values, least=least, greatest=greatest, expected=expected)
-    if len(ends) != 2 or ends[0] > ends[1]:
+    low, high = numbers(name, values, least=least, greatest=greatest, count=2, expected=expected)
+    if low > high:
         raise refusal(name, values, expected)
-    return ends[0], ends[1]
+    return low, high
+
+
+def around(
+    name: str, values: object, center: float, *, least: float, reach: float, expected: str, bounds: str
+) -> tuple[float, float]:
+    """Checks a range (least, greatest), or how far it goes from its center to either side, and returns it."""
+    if elements(values) is None:
+        far = number(name, values, least=0.0, greatest=reach, expected=f"{expected}, or (least, greatest)")
+        return max(least, center - far), center + far
+    return span(name, values, least=least, greatest=center + reach, bounds=bounds)
 
 
 def shares(values: object) -> tuple[float, float]:
@@ -116,13 +130,13 @@ def ratios(values: object) -> tuple[float, float]:
     return span("ratio", values, least=1 / LARGEST, bounds="above 0, finite numbers")
 
 
-def pair(size: object) -> tuple[int, int]:
+def pair(size: object, name: str = "size") -> tuple[int, int]:
     """Checks a size of one integer or two and returns it as (height, width)."""
     sides = elements(size)
     sides = (size,) if sides is None else sides
     if len(sides) not in (1, 2):
-        raise refusal("size", size, _SIZE)
-    height, width = (_pixels("size", size, side, 1, _SIZE) for side in (sides[0], sides[-1]))
+        raise refusal(name, size, _SIZE)
+    height, width = (_pixels(name, size, side, 1, _SIZE) for side in (sides[0], sides[-1]))
     return height, width
 
 
@@ -136,6 +150,17 @@ def borders(padding: object) -> tuple[int, int, int, int]:
         _pixels("padding", padding, width, 0, _PADDING) for width in widths * (4 // len(widths))
     )
     return left, top, right, bottom
+
+
+def mask_level(mask_fill: object) -> int:
+    """Checks the class that masks are filled with and returns it."""
+    expected = "an integer from 0 to 255, of which 255 is void"
+    return integer("mask_fill", mask_fill, least=0, greatest=255, expected=expected)
+
+
+def mode_of(interpolation: object, modes: Iterable[str] = MODES) -> str:
+    """Checks an interpolation, a name or torchvision's enum, and returns its name."""
+    return choice("interpolation", getattr(interpolation, "value", interpolation), modes)
 
 
 def flag(name: str, value: object) -> bool:

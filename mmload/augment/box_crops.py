@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import chance, integer, number, numbers, per_channel, refusal, span
+from mmload.augment.arguments import chance, integer, mask_level, number, numbers, per_channel, refusal, span
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.sizes import greatest
+from mmload.augment.resize import greatest
 from mmload.augment.step import Step
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
@@ -50,9 +50,7 @@ class RandomZoomOut(Step):
         self.fill = per_channel("fill", fill)
         self.side_range = span("side_range", side_range, least=1.0, greatest=100.0, bounds="factors from 1 to 100")
         self.p = chance(p)
-        self.mask_fill = integer(
-            "mask_fill", mask_fill, least=0, greatest=255, expected="an integer from 0 to 255, of which 255 is void"
-        )
+        self.mask_fill = mask_level(mask_fill)
 
     def fits(self, plan: Plan) -> bool:
         # The canvas must be around the whole image.

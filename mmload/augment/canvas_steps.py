@@ -8,39 +8,41 @@ larger, and ``fill`` is beside it if it is smaller. Boxes and masks follow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import LONGEST_SIDE, elements, flag, integer, pair, per_channel, refusal, span
+from mmload.augment.arguments import (
+    LONGEST_SIDE,
+    elements,
+    flag,
+    integer,
+    mask_level,
+    pair,
+    per_channel,
+    refusal,
+    span,
+)
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.resize import mode_of, resampling_to
-from mmload.augment.sizes import exactly, least, over, size_with_least
-from mmload.augment.step import Step
+from mmload.augment.resize import ResizingStep, exactly, over, refuse_no_pixel, smaller
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Placement
 from mmload.runtime.memory_pool import constant
 
 
-class PlacedStep(Step):
-    """What all that place images on a canvas share: the interpolation, and the canvas's fill."""
+class PlacedStep(ResizingStep):
+    """What all that place images on a canvas share: the canvas's fill."""
 
-    takes_sizes = True
     is_drop_in = False  # torchvision's have no canvas
 
     def __init__(self, interpolation: Any, antialias: bool | None, fill: Any, mask_fill: int) -> None:
-        super().__init__()
-        self.interpolation = mode_of(interpolation)
-        self.antialias = antialias is not None and flag("antialias", antialias)
+        super().__init__(interpolation, antialias)
         self.fill = per_channel("fill", fill)
-        self.mask_fill = integer(
-            "mask_fill", mask_fill, least=0, greatest=255, expected="an integer from 0 to 255, of which 255 is void"
-        )
+        self.mask_fill = mask_level(mask_fill)
 
     def fits(self, plan: Plan) -> bool:
-        # Only one resize fits into a pass, and it must come before flips, padding, and what changes the fill.
+        # It must come before flips, padding, and what changes the fill.
         return plan.fits_placement(self.interpolation)
 
     def placed(
@@ -50,8 +52,7 @@ class PlacedStep(Step):
         rows, cols = size
         top, left = start or (torch.zeros_like(rows), torch.zeros_like(cols))
         placement = Placement(rows=rows, cols=cols, top=top, left=left, fill=self.fill, mask_fill=self.mask_fill)
-        how = resampling_to(canvas, self.interpolation, self.antialias)
-        return plan.resized(None, replace(how, placement=placement, exact_masks=self.interpolation == "nearest-exact"))
+        return plan.resized(None, self.resampling(canvas, placement=placement))
 
 
 class ScaleJitter(PlacedStep):
@@ -86,27 +87,16 @@ class ScaleJitter(PlacedStep):
         super().__init__(interpolation, antialias, fill, mask_fill)
         if len(elements(target_size) or ()) != 2:
             raise refusal("target_size", target_size, "(height, width)")
-        try:
-            self.target_size = pair(target_size)
-        except ValueError as error:
-            raise refusal("target_size", target_size, f"two integers from 1 to {LONGEST_SIDE}") from error
+        self.target_size = pair(target_size, "target_size")
         self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3, bounds="from 0.001 to 1000")
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws two numbers per sample: the factor, and the place of the crop."""
         least, greatest = self.scale_range
         height, width = plan.frame
-        fitting: Tensor | float
-        if isinstance(height, int) and isinstance(width, int):
-            fitting = min(self.target_size[1] / height, self.target_size[0] / width)
-            shorter: Tensor | float = min(height, width) * fitting * least
-        else:
-            height, width = exactly(height), exactly(width)
-            fitting = torch.minimum(over(self.target_size[1], height), over(self.target_size[0], width))
-            shorter = torch.minimum(height, width) * fitting * least
-        if (min(shorter.tolist(), default=1.0) if isinstance(shorter, Tensor) else shorter) < 1:
-            images = f"images of {size_with_least(shorter, *plan.frame)}"
-            raise ValueError(f"scale_range {self.scale_range} leaves no pixel of {images}: make it larger")
+        fitting = smaller(over(self.target_size[1], height), over(self.target_size[0], width))
+        shorter = smaller(height, width) * fitting * least
+        refuse_no_pixel(f"scale_range {self.scale_range}", shorter, plan.frame, "make it larger")
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
         size = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
@@ -164,14 +154,13 @@ class RandomShortestSize(PlacedStep):
             )
         else:
             canvas = self.max_size, self.max_size
-        high, wide = exactly(height), exactly(width)
+        high, wide = (exactly(plan.per_sample(side)) for side in plan.frame)
         factor = constant(self.min_size, torch.float64, plan.device)[chosen] / torch.minimum(high, wide)
         if self.max_size is not None:
             factor = over(self.max_size, torch.maximum(high, wide)).minimum(factor)
         rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
-        if plan.is_variable_size and min(least(rows), least(cols)) < 1:
-            size = size_with_least(torch.minimum(rows, cols), height, width)
-            raise ValueError(f"max_size {self.max_size} leaves no pixel of an image of {size}")
+        if plan.is_variable_size:
+            refuse_no_pixel(f"max_size {self.max_size}", torch.minimum(rows, cols), plan.frame, "make it larger")
         return self.placed(plan, canvas, (rows, cols), None)
 
     def canvas(self, height: int, width: int) -> tuple[int, int]:
@@ -185,8 +174,7 @@ class RandomShortestSize(PlacedStep):
         if self.max_size is not None:
             factor = min(factor, self.max_size / max(height, width))
         rows, cols = int(height * factor), int(width * factor)
-        if min(rows, cols) < 1:
-            raise ValueError(f"max_size {self.max_size} leaves {rows} x {cols} pixels of images of {height} x {width}")
+        refuse_no_pixel(f"max_size {self.max_size}", min(rows, cols), (height, width), "make it larger")
         return rows, cols
 
 

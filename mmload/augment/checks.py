@@ -53,13 +53,6 @@ def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
         normalized = normalized or isinstance(step, Normalize)
 
 
-def makes_floats(step: nn.Module) -> bool:
-    """Returns whether a step of mmload cannot leave images uint8."""
-    if isinstance(step, AfterStep):
-        return not step.takes_uint8
-    return isinstance(step, Normalize) or (isinstance(step, MixStep) and step.makes_floats)
-
-
 def _refuse_unresized(steps: Sequence[nn.Module]) -> None:
     """Refuses variable-size images, which no batch can be made of.
 
@@ -72,7 +65,7 @@ def _refuse_unresized(steps: Sequence[nn.Module]) -> None:
             if isinstance(step, RandomZoomOut) and variable:
                 raise ValueError(f"RandomZoomOut stands after {variable[0]}: put it first")
             variable.append(type(step).__name__)
-        elif variable and isinstance(step, Resize) and step.short is None and step.size is not None:
+        elif variable and isinstance(step, Resize) and not isinstance(step.size, int | None):
             if step.interpolation.startswith("nearest") and variable[-1] == "a flip":
                 raise ValueError("a Resize by the nearest pixel stands after a flip: put the flip behind it")
             variable = []
@@ -90,7 +83,7 @@ _RESIZE = "put a Resize((height, width))"
 
 def _refuse_floats(step: nn.Module) -> None:
     """Refuses a step whose result is no uint8, in a collate that gives that."""
-    if makes_floats(step):
+    if step.makes_floats if isinstance(step, Step) else isinstance(step, AfterStep) and not step.takes_uint8:
         raise ValueError(
             f"{type(step).__name__} makes floats, and dtype is torch.uint8: give the collate a floating dtype"
         )
@@ -109,15 +102,10 @@ def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> No
     Raises:
         ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.
     """
-    for step in steps if not boxes else ():
-        if isinstance(step, Step) and step.needs_boxes:
-            raise ValueError(f"{type(step).__name__} needs boxes, and the batches have none")
-    if not (boxes or masks):
-        return
     for step in steps:
-        if isinstance(step, AfterStep | LevelStep | MixStep):
+        if isinstance(step, Step | AfterStep):
             step.refuse_fields(boxes=boxes, masks=masks)
-        elif not isinstance(step, Step) and moves(step):
+        elif (boxes or masks) and moves(step):
             name = type(step).__name__
             raise ValueError(
                 f"{name} may move pixels and leave boxes and masks behind: set keeps_geometry = True on it if it does "

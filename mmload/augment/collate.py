@@ -2,11 +2,17 @@
 
 It takes a :class:`~mmload.batch.Batch` with images uint8 [B, C, H, W], a list of rows, or the images alone, and returns
 the same. Steps that can be described are rendered in one pass; the others run after it. It never reads files.
+
+A loader sets the epoch around the making of each batch, in the thread that makes it, so that batches of two epochs may
+be made at once. Without a loader the user sets it on the collate; it lies in shared memory, so that the worker
+processes of a ``DataLoader`` see it, persistent ones included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, overload
 
 import torch
@@ -17,7 +23,6 @@ from mmload.augment.arguments import integer, refusal, shown, torch_device
 from mmload.augment.boxes import BoxRule
 from mmload.augment.checks import refuse_batch, refuse_fields, refuse_steps, refuse_targets
 from mmload.augment.draws import fresh_seeds
-from mmload.augment.epochs import SharedEpoch, epoch_of_loader
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
 from mmload.batch import Batch, lazy_rows
 from mmload.errors import counted
@@ -25,6 +30,57 @@ from mmload.render.image_lines import ImageLines
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
+
+_of_loader: ContextVar[int | None] = ContextVar("epoch of the batch that a loader makes", default=None)
+
+
+@contextmanager
+def batch_of_epoch(epoch: int) -> Iterator[None]:
+    """Sets the epoch of the batches that collates make in this thread while it runs."""
+    before = _of_loader.set(epoch)
+    try:
+        yield
+    finally:
+        _of_loader.reset(before)
+
+
+def epoch_of_loader() -> int | None:
+    """Returns the epoch of the batch that a loader is making in this thread; None: none is."""
+    return _of_loader.get()
+
+
+class SharedEpoch:
+    """The number of an epoch, the same in the process that sets it and in the workers that it starts.
+
+    A pickle of it has the number. Only what ``torch.multiprocessing`` sends to a worker shares the memory too; other
+    copies have memory of their own, and share that.
+    """
+
+    def __init__(self) -> None:
+        self._number: Tensor | None = None
+
+    def set(self, epoch: int) -> None:
+        """Sets it; the first call takes the shared memory, so it has to come before workers start."""
+        if self._number is None:
+            self._number = _shared(torch.full((1,), epoch, dtype=torch.int64))
+        self._number.fill_(epoch)
+
+    def get(self) -> int | None:
+        """Returns the number; None: it was never set."""
+        return None if self._number is None else int(self._number)
+
+    def __getstate__(self) -> tuple[Tensor | None]:
+        return (self._number,)  # pickle would not call __setstate__ with a bare None
+
+    def __setstate__(self, state: tuple[Tensor | None]) -> None:
+        (number,) = state
+        self._number = None if number is None else _shared(number)
+
+
+def _shared(number: Tensor) -> Tensor:
+    """Moves the tensor to shared memory, unless it is there already."""
+    shared: Tensor = number.share_memory_()  # type: ignore[no-untyped-call]  # torch has none
+    return shared
 
 
 def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:

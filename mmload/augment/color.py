@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import LARGEST, chance, elements, number, numbers, shown, span
+from mmload.augment.arguments import LARGEST, around, chance, elements, numbers, shown
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted
 from mmload.render.level_program import (
     BRIGHTNESS,
     CONTRAST,
+    GRAY,
     HUE,
     MOST_NUMBERS,
     NONE,
@@ -46,6 +47,7 @@ class Normalize(Step):
     std: Tensor
 
     takes_sizes = True
+    makes_floats = True
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
@@ -117,6 +119,8 @@ class RandomGrayscale(Step):
     """
 
     takes_sizes = True
+    channels = (1, 3)
+    operation = GRAY
 
     def __init__(self, p: float = 0.1) -> None:
         super().__init__()
@@ -127,17 +131,8 @@ class RandomGrayscale(Step):
         return plan.fits_levels()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        self.refuse_channels(plan.source[0])
+        self.refuse_images(plan)
         return plan.grayed(draws.chance(self.p))
-
-    def refuse_channels(self, channels: int) -> None:
-        """Refuses images without a luma.
-
-        Raises:
-            ValueError: if they have neither one nor three channels.
-        """
-        if channels not in (1, 3):
-            raise ValueError(f"RandomGrayscale takes images of 1 or 3 channels, these have {channels}")
 
 
 @lru_cache(maxsize=64)
@@ -189,7 +184,10 @@ class ColorJitter(LevelStep):
         self.brightness = _factor("brightness", brightness)
         self.contrast = _factor("contrast", contrast)
         self.saturation = _factor("saturation", saturation)
-        self.hue = _rotation(hue)
+        hue = 0.0 if hue is None else hue
+        rotation = "a rotation from 0 to 0.5"
+        turned = around("hue", hue, 0.0, least=-0.5, reach=0.5, expected=rotation, bounds="rotations within 0.5 of 0")
+        self.hue = turned if any(turned) else None
 
     @property
     def ranges(self) -> tuple[tuple[float, float] | None, ...]:
@@ -223,21 +221,6 @@ def _factor(name: str, value: float | Sequence[float] | None) -> tuple[float, fl
     """Checks factors and returns a range around 1; None if it would change nothing."""
     if value is None:
         return None
-    if elements(value) is None:
-        reach = number(name, value, least=0.0, expected="a number from 0, or (least, greatest)")
-        ends = max(0.0, 1.0 - reach), 1.0 + reach
-    else:
-        ends = span(name, value, bounds="finite numbers from 0")
+    bounds = "finite numbers from 0"
+    ends = around(name, value, 1.0, least=0.0, reach=LARGEST, expected="a number from 0", bounds=bounds)
     return None if ends == (1.0, 1.0) else ends
-
-
-def _rotation(value: float | Sequence[float] | None) -> tuple[float, float] | None:
-    """Checks rotations and returns a range around 0; None if it would change nothing."""
-    if value is None:
-        return None
-    if elements(value) is None:
-        reach = number("hue", value, least=0.0, greatest=0.5, expected="a rotation from 0 to 0.5, or (least, greatest)")
-        ends = -reach, reach
-    else:
-        ends = span("hue", value, least=-0.5, greatest=0.5, bounds="rotations within 0.5 of 0")
-    return None if ends == (0.0, 0.0) else ends

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import integer
-from mmload.augment.sizes import Side
 from mmload.render.plan import Plan
 from mmload.runtime.hashing import (
     INCREMENT,
@@ -175,7 +174,7 @@ class Draws:
             return torch.from_numpy(chances(self._words(1).reshape(-1), p))
         return self.uniform(1)[:, 0] < p
 
-    def integers(self, *ranges: tuple[Side, Side]) -> list[Tensor]:
+    def integers(self, *ranges: tuple[Tensor | int, Tensor | int]) -> list[Tensor]:
         """Draws once per sample for each (first, last): integers from first to last, int64 [B] each."""
         if self._seeds.device.type == "cpu" and not any(isinstance(end, Tensor) for ends in ranges for end in ends):
             return list(torch.from_numpy(integers(self._words(len(ranges)), np.array(ranges, np.int64))))

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import borders, chance, choice, flag, integer, pair, per_channel
+from mmload.augment.arguments import borders, chance, choice, flag, integer, mask_level, pair, per_channel
 from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.sizes import Side, exactly, greatest, least, missing, size_with_least
+from mmload.augment.resize import Side, exactly, greatest, least, missing, size_with_least
 from mmload.augment.step import Step
+from mmload.render.level_program import FLIP_X, FLIP_Y
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding
 
@@ -49,9 +50,7 @@ class RandomCrop(Step):
         self.pad_if_needed = flag("pad_if_needed", pad_if_needed)
         self.fill = per_channel("fill", fill)
         self.padding_mode = choice("padding_mode", padding_mode, PADDING_MODES)
-        self.mask_fill = integer(
-            "mask_fill", mask_fill, least=0, greatest=255, expected="an integer from 0 to 255, of which 255 is void"
-        )
+        self.mask_fill = mask_level(mask_fill)
 
     def fits(self, plan: Plan) -> bool:
         # Padding must be around the whole image; a crop inside it always fits.
@@ -142,12 +141,16 @@ class _RandomFlip(Step):
 class RandomHorizontalFlip(_RandomFlip):
     """Mirrored left to right with probability ``p``, drawn per sample."""
 
+    operation = FLIP_X
+
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.flipped(x=draws.chance(self.p))
 
 
 class RandomVerticalFlip(_RandomFlip):
     """Upside down with probability ``p``, drawn per sample."""
+
+    operation = FLIP_Y
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.flipped(y=draws.chance(self.p))

@@ -41,12 +41,10 @@ class MixStep(Step):
 
     Attributes:
         num_classes: what class indices are one-hot encoded with; None: targets are soft already.
-        makes_floats: whether it blends, so that images cannot stay uint8.
         per: ``"sample"``, or ``"batch"`` if it is drawn once a batch, from the first sample's seed.
     """
 
     num_classes: int | None
-    makes_floats = False
     per: str
 
     def fits(self, plan: Plan) -> bool:
@@ -67,10 +65,6 @@ class MixStep(Step):
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws for as many samples as ``draws`` has."""
-        raise NotImplementedError
-
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if batches have boxes or masks that cannot be mixed."""
         raise NotImplementedError
 
     def mixed(self, batch: Batch, plan: Plan) -> Batch:
@@ -152,7 +146,7 @@ class MixUp(_Mix):
     makes_floats = True
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if batches have boxes or masks, of which a blend would be meaningless."""
+        # A blend of them would be meaningless.
         if boxes or masks:
             what = "boxes" if boxes else "masks"
             raise ValueError(f"MixUp would blend images and leave their {what}: leave it out, or load other fields")
@@ -181,7 +175,7 @@ class CutMix(_Mix):
     """
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if batches have boxes: it is unknown how much a pasted image hides. Masks are pasted."""
+        # It is unknown how much of a box a pasted image hides. Masks are pasted.
         if boxes:
             raise ValueError("CutMix would paste over boxes and leave them: leave it out, or load other fields")
 
@@ -237,7 +231,6 @@ class MixChoice(MixStep):
         self.per = _per(per)
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if one of the steps cannot mix them."""
         for step in self._steps:
             step.refuse_fields(boxes=boxes, masks=masks)
 

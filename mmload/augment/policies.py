@@ -15,11 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import choice, flag, integer, number, per_channel
-from mmload.augment.autoaugment_policies import POLICIES
+from mmload.augment.arguments import choice, flag, integer, number
 from mmload.augment.draws import Draws, dirichlet, whole_numbers
-from mmload.augment.step import LevelStep
-from mmload.augment.warps import affine_matrix
+from mmload.augment.warps import WarpingStep, affine_matrix
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, OperationSlot, Program, chain
 from mmload.render.plan import Plan
@@ -79,23 +77,8 @@ def _space(shear: float, pixels: float | None, angle: float, blend: float, bits:
     return [*warps, *blends, *rest]
 
 
-class _Policy(LevelStep):
-    """Draws changes from a space.
-
-    Args:
-        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
-        fill: outside of warped images: a value, or one per channel; None: 0.
-    """
-
-    def __init__(self, *, interpolation: Any, fill: float | Sequence[float] | None) -> None:
-        super().__init__()
-        name = getattr(interpolation, "value", interpolation)
-        self.interpolation = choice("interpolation", name, ("nearest", "bilinear"))
-        self.fill = None if fill is None else per_channel("fill", fill)
-
-    def refuse_images(self, plan: Plan) -> None:
-        super().refuse_images(plan)
-        self.refuse_warp(self.fill, plan)
+class _Policy(WarpingStep):
+    """Draws changes from a space."""
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
         if boxes or masks:
@@ -206,7 +189,7 @@ class RandAugment(_Policy):
         interpolation: Any = "nearest",
         fill: float | Sequence[float] | None = None,
     ) -> None:
-        super().__init__(interpolation=interpolation, fill=fill)
+        super().__init__(interpolation, fill)
         self.num_ops = integer("num_ops", num_ops, least=0, greatest=_MOST_OPERATIONS, expected=_OPERATIONS)
         self.num_magnitude_bins = _bins(num_magnitude_bins)
         last = self.num_magnitude_bins - 1
@@ -241,13 +224,57 @@ class TrivialAugmentWide(_Policy):
         interpolation: Any = "nearest",
         fill: float | Sequence[float] | None = None,
     ) -> None:
-        super().__init__(interpolation=interpolation, fill=fill)
+        super().__init__(interpolation, fill)
         self.num_magnitude_bins = _bins(num_magnitude_bins)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a magnitude, a change and a sign per sample."""
         bins = whole_numbers(draws.uniform(1)[:, 0], self.num_magnitude_bins)
         return self.operations(TRIVIAL_AUGMENT_WIDE, draws, plan, bins, self.num_magnitude_bins)
+
+
+_PAIRS = {
+    "imagenet": (
+        "Posterize 0.4 8, Rotate 0.6 9; Solarize 0.6 5, AutoContrast 0.6; Equalize 0.8, Equalize 0.6; "
+        "Posterize 0.6 7, Posterize 0.6 6; Equalize 0.4, Solarize 0.2 4; Equalize 0.4, Rotate 0.8 8; "
+        "Solarize 0.6 3, Equalize 0.6; Posterize 0.8 5, Equalize 1; Rotate 0.2 3, Solarize 0.6 8; "
+        "Equalize 0.6, Posterize 0.4 6; Rotate 0.8 8, Color 0.4 0; Rotate 0.4 9, Equalize 0.6; "
+        "Equalize 0, Equalize 0.8; Invert 0.6, Equalize 1; Color 0.6 4, Contrast 1 8; Rotate 0.8 8, Color 1 2; "
+        "Color 0.8 8, Solarize 0.8 7; Sharpness 0.4 7, Invert 0.6; ShearX 0.6 5, Equalize 1; "
+        "Color 0.4 0, Equalize 0.6; Equalize 0.4, Solarize 0.2 4; Solarize 0.6 5, AutoContrast 0.6; "
+        "Invert 0.6, Equalize 1; Color 0.6 4, Contrast 1 8; Equalize 0.8, Equalize 0.6"
+    ),
+    "cifar10": (
+        "Invert 0.1, Contrast 0.2 6; Rotate 0.7 2, TranslateX 0.3 9; Sharpness 0.8 1, Sharpness 0.9 3; "
+        "ShearY 0.5 8, TranslateY 0.7 9; AutoContrast 0.5, Equalize 0.9; ShearY 0.2 7, Posterize 0.3 7; "
+        "Color 0.4 3, Brightness 0.6 7; Sharpness 0.3 9, Brightness 0.7 9; Equalize 0.6, Equalize 0.5; "
+        "Contrast 0.6 7, Sharpness 0.6 5; Color 0.7 7, TranslateX 0.5 8; Equalize 0.3, AutoContrast 0.4; "
+        "TranslateY 0.4 3, Sharpness 0.2 6; Brightness 0.9 6, Color 0.2 8; Solarize 0.5 2, Invert 0; "
+        "Equalize 0.2, AutoContrast 0.6; Equalize 0.2, Equalize 0.6; Color 0.9 9, Equalize 0.6; "
+        "AutoContrast 0.8, Solarize 0.2 8; Brightness 0.1 3, Color 0.7 0; Solarize 0.4 5, AutoContrast 0.9; "
+        "TranslateY 0.9 9, TranslateY 0.7 9; AutoContrast 0.9, Solarize 0.8 3; Equalize 0.8, Invert 0.1; "
+        "TranslateY 0.7 9, AutoContrast 0.9"
+    ),
+    "svhn": (
+        "ShearX 0.9 4, Invert 0.2; ShearY 0.9 8, Invert 0.7; Equalize 0.6, Solarize 0.6 6; Invert 0.9, Equalize 0.6; "
+        "Equalize 0.6, Rotate 0.9 3; ShearX 0.9 4, AutoContrast 0.8; ShearY 0.9 8, Invert 0.4; "
+        "ShearY 0.9 5, Solarize 0.2 6; Invert 0.9, AutoContrast 0.8; Equalize 0.6, Rotate 0.9 3; "
+        "ShearX 0.9 4, Solarize 0.3 3; ShearY 0.8 8, Invert 0.7; Equalize 0.9, TranslateY 0.6 6; "
+        "Invert 0.9, Equalize 0.6; Contrast 0.3 3, Rotate 0.8 4; Invert 0.8, TranslateY 0 2; "
+        "ShearY 0.7 6, Solarize 0.4 8; Invert 0.6, Rotate 0.8 4; ShearY 0.3 7, TranslateX 0.9 3; "
+        "ShearX 0.1 6, Invert 0.6; Solarize 0.7 2, TranslateY 0.6 7; ShearY 0.8 4, Invert 0.8; "
+        "ShearX 0.7 9, TranslateY 0.8 3; ShearY 0.8 5, AutoContrast 0.7; ShearX 0.7 2, Invert 0.1"
+    ),
+}
+"""AutoAugment's pairs: a change, its probability and the bin of its magnitude, if it has one."""
+
+
+def _pair(text: str) -> tuple[tuple[str, float, int | None], ...]:
+    parts = (part.split() for part in text.split(", "))
+    return tuple((name, float(chance), int(place[0]) if place else None) for name, chance, *place in parts)
+
+
+POLICIES = {policy: [_pair(pair) for pair in pairs.split("; ")] for policy, pairs in _PAIRS.items()}
 
 
 class AutoAugment(_Policy):
@@ -268,7 +295,7 @@ class AutoAugment(_Policy):
         interpolation: Any = "nearest",
         fill: float | Sequence[float] | None = None,
     ) -> None:
-        super().__init__(interpolation=interpolation, fill=fill)
+        super().__init__(interpolation, fill)
         self.policy = choice("policy", getattr(policy, "value", policy), tuple(POLICIES))
 
     def program(self, plan: Plan, draws: Draws) -> Program:
@@ -281,7 +308,7 @@ class AutoAugment(_Policy):
             column = [one[place] for one in pairs]
             which = _table([names.index(name) for name, _, _ in column], plan)[pair].to(torch.int64)
             share = _table([probability for _, probability, _ in column], plan)[pair]
-            bins = _table([bin_ or 0 for _, _, bin_ in column], plan)[pair].to(torch.int64)
+            bins = _table([place or 0 for _, _, place in column], plan)[pair].to(torch.int64)
             uniform = draws.uniform(2)
             part = self.changes(AUTO_AUGMENT, which, uniform[:, 1] < 0.5, plan, bins, 10)
             parts.append(part.masked(uniform[:, 0] < share))
@@ -314,7 +341,7 @@ class AugMix(_Policy):
         interpolation: Any = "bilinear",
         fill: float | Sequence[float] | None = None,
     ) -> None:
-        super().__init__(interpolation=interpolation, fill=fill)
+        super().__init__(interpolation, fill)
         self.severity = integer("severity", severity, least=1, greatest=10, expected="an integer from 1 to 10")
         self.mixture_width = integer("mixture_width", mixture_width, least=1, greatest=_MOST_OPERATIONS)
         self.chain_depth = integer("chain_depth", chain_depth, greatest=_MOST_OPERATIONS)

@@ -12,20 +12,11 @@ from typing import Any
 from torch import nn
 
 from mmload.augment.arguments import chance, refusal, shown
-from mmload.augment.color import RandomGrayscale
 from mmload.augment.draws import Draws
-from mmload.augment.geometry import RandomHorizontalFlip, RandomVerticalFlip
 from mmload.augment.mix import MixChoice, MixStep, weights
-from mmload.augment.step import LevelStep
-from mmload.render import level_program as levels
-from mmload.render.level_program import Program, chain, one_of, pad_program
+from mmload.augment.step import LevelStep, Step
+from mmload.render.level_program import NONE, Program, chain, one_of, pad_program
 from mmload.render.plan import Plan
-
-_SIMPLE: dict[type[nn.Module], int] = {
-    RandomGrayscale: levels.GRAY,
-    RandomHorizontalFlip: levels.FLIP_X,
-    RandomVerticalFlip: levels.FLIP_Y,
-}
 
 
 class _OfSteps(LevelStep):
@@ -39,35 +30,36 @@ class _OfSteps(LevelStep):
         if not steps:
             raise refusal("transforms", transforms, "a list of at least one step")
         for step in steps:
-            if not isinstance(step, LevelStep | RandomGrayscale | RandomHorizontalFlip | RandomVerticalFlip):
+            if not isinstance(step, LevelStep) and not (isinstance(step, Step) and step.operation is not None):
                 raise TypeError(
                     f"transforms has {shown(step)}, which cannot be drawn per sample: {type(self).__name__} takes "
                     "flips, RandomGrayscale and steps that change levels"
                 )
         self.transforms = nn.ModuleList(steps)
 
+    @property
+    def steps(self) -> list[Step]:
+        """The steps, in order."""
+        return [step for step in self.transforms if isinstance(step, Step)]
+
     def refuse_images(self, plan: Plan) -> None:
-        for step in self.transforms:
-            if isinstance(step, LevelStep):
-                step.refuse_images(plan)
-            elif isinstance(step, RandomGrayscale):
-                step.refuse_channels(plan.source[0])
+        for step in self.steps:
+            step.refuse_images(plan)
 
     def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        for step in self.transforms:
-            if isinstance(step, LevelStep):
-                step.refuse_fields(boxes=boxes, masks=masks)
+        for step in self.steps:
+            step.refuse_fields(boxes=boxes, masks=masks)
 
     def programs(self, plan: Plan, draws: Draws) -> list[Program]:
         """Returns the program of each step."""
-        return [_program_of(step, plan, draws.branch(place)) for place, step in enumerate(self.transforms)]
+        return [_program_of(step, plan, draws.branch(place)) for place, step in enumerate(self.steps)]
 
 
-def _program_of(step: nn.Module, plan: Plan, draws: Draws) -> Program:
+def _program_of(step: Step, plan: Plan, draws: Draws) -> Program:
     if isinstance(step, LevelStep):
         return step.program(plan, draws)
-    operation = next(code for kind, code in _SIMPLE.items() if isinstance(step, kind))
-    return Program.single_operation(operation, plan.count, plan.device, apply_mask=draws.chance(float(step.p)))  # type: ignore[arg-type]
+    on = draws.chance(float(step.p))  # type: ignore[arg-type]  # torch types attributes of modules loosely
+    return Program.single_operation(step.operation or NONE, plan.count, plan.device, apply_mask=on)
 
 
 class RandomApply(_OfSteps):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -14,10 +15,8 @@ from torch import Tensor, nn
 
 from mmload.augment.draws import Draws, fresh_seeds
 from mmload.batch import Batch
-from mmload.errors import counted
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
-from mmload.render.plan_parts import check_levels
 from mmload.render.rendering import Rendering
 
 if TYPE_CHECKING:
@@ -36,11 +35,18 @@ class Step(nn.Module):
         needs_boxes: whether it cannot be done without boxes.
         takes_sizes: whether it can be done to variable-size images.
         is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
+        makes_floats: whether images cannot stay uint8.
+        channels: numbers of channels that images may have; None: any.
+        operation: the operation on levels that it is, with probability ``p``, in a list of steps such as RandomApply;
+            None: it is none.
     """
 
     needs_boxes = False
     takes_sizes = False
     is_drop_in = True
+    makes_floats = False
+    channels: tuple[int, ...] | None = None
+    operation: int | None = None
 
     def fits(self, plan: Plan) -> bool:
         """Returns whether the step can be rendered in the same pass as the steps that ``plan`` describes so far."""
@@ -53,6 +59,18 @@ class Step(nn.Module):
     def at_epoch(self, epoch: int) -> Step:
         """Returns the step with the settings of an epoch; itself if no setting depends on the epoch."""
         return self
+
+    def refuse_images(self, plan: Plan) -> None:
+        """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
+        channels = plan.source[0]
+        if self.channels is not None and channels not in self.channels:
+            allowed = " or ".join(str(number) for number in self.channels)
+            raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if the batches' boxes or masks would be left behind, or boxes are missing."""
+        if self.needs_boxes and not boxes:
+            raise ValueError(f"{type(self).__name__} needs boxes, and the batches have none")
 
     def extra_repr(self) -> str:
         shown = ((name, value) for name, value in arguments_of(self).items() if not isinstance(value, nn.Module))
@@ -158,9 +176,13 @@ class AfterStep(nn.Module):
 
 def arguments_of(step: nn.Module) -> dict[str, Any]:
     """Returns the arguments that a step was made with: its attributes that have the names of the parameters."""
-    names = (name for name in inspect.signature(type(step)).parameters if hasattr(step, name))
-    values = {name: getattr(step, name) for name in names}
+    values = {name: getattr(step, name) for name in _parameters(type(step)) if hasattr(step, name)}  # type: ignore[arg-type]  # torch's hash
     return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+@lru_cache(maxsize=256)
+def _parameters(kind: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(kind).parameters)
 
 
 def sees_fields(step: nn.Module) -> bool:
@@ -212,16 +234,8 @@ def white(dtype: torch.dtype) -> float:
     return 255.0 if dtype == torch.uint8 else 1.0
 
 
-_MOST_PIXELS = 2**31 - 1
-"""Upper bound on the pixels of an image with a frame of one pixel: a warp counts them in 32 bits."""
-
-
 class LevelStep(Step):
-    """Step whose effect is a :class:`~mmload.render.level_program.Program`, which a subclass draws.
-
-    Attributes:
-        channels: numbers of channels that images may have; None: any.
-    """
+    """Step whose effect is a :class:`~mmload.render.level_program.Program`, which a subclass draws."""
 
     channels: tuple[int, ...] | None = (1, 3)
 
@@ -236,33 +250,3 @@ class LevelStep(Step):
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws the operations of each sample of a plan; it must draw as many numbers for every batch."""
         raise NotImplementedError
-
-    def refuse_images(self, plan: Plan) -> None:
-        """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
-        channels = plan.source[0]
-        if self.channels is not None and channels not in self.channels:
-            allowed = " or ".join(str(number) for number in self.channels)
-            raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
-
-    def refuse_warp(self, fill: tuple[float, ...] | None, plan: Plan) -> None:
-        """Refuses images that cannot be warped with this fill.
-
-        Raises:
-            ValueError: if it has another number of channels, is no level of uint8 images, or is outside of [0, 1] for
-                floats; or if the images have more pixels than a warp can count.
-        """
-        channels = plan.source[0]
-        if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
-            raise ValueError(
-                f"images of {plan.height} x {plan.width} are too large for {type(self).__name__}: crop before"
-            )
-        if fill is not None and len(fill) not in (1, channels):
-            raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")
-        if fill is not None and plan.peak > 1:
-            check_levels("fill", fill)
-        elif fill is not None and not all(0 <= one <= 1 for one in fill):
-            got = ", ".join(f"{one:g}" for one in fill)
-            raise ValueError(f"fill is {got} and the images are floats from 0 to 1: give a fill from 0 to 1")
-
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
+    around,
     chance,
-    choice,
     elements,
     flag,
-    integer,
+    mask_level,
+    mode_of,
     number,
     numbers,
     per_channel,
@@ -28,31 +29,49 @@ from mmload.augment.arguments import (
 )
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.step import LevelStep
+from mmload.errors import counted
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
+from mmload.render.plan_parts import check_levels
 from mmload.runtime.memory_pool import constant
 
-_INTERPOLATIONS = ("nearest", "bilinear")
+_MOST_PIXELS = 2**31 - 1
+"""Upper bound on the pixels of an image with a frame of one pixel: a warp counts them in 32 bits."""
 
 
-class _Warp(LevelStep):
-    """What all warps share: interpolation and fills."""
+class WarpingStep(LevelStep):
+    """What all steps share that warp images: the interpolation, and what is outside of a warped image."""
+
+    def __init__(self, interpolation: Any, fill: float | Sequence[float] | None) -> None:
+        super().__init__()
+        self.interpolation = mode_of(interpolation, ("nearest", "bilinear"))
+        self.fill = None if fill is None else per_channel("fill", fill)
+
+    def refuse_images(self, plan: Plan) -> None:
+        super().refuse_images(plan)
+        channels, fill = plan.source[0], self.fill
+        if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
+            raise ValueError(
+                f"images of {plan.height} x {plan.width} are too large for {type(self).__name__}: crop before"
+            )
+        if fill is not None and len(fill) not in (1, channels):
+            raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")
+        if fill is not None and plan.peak > 1:
+            check_levels("fill", fill)
+        elif fill is not None and not all(0 <= one <= 1 for one in fill):
+            got = ", ".join(f"{one:g}" for one in fill)
+            raise ValueError(f"fill is {got} and the images are floats from 0 to 1: give a fill from 0 to 1")
+
+
+class _Warp(WarpingStep):
+    """Warp that boxes and masks follow."""
 
     channels = None
 
     def __init__(self, interpolation: Any, fill: float | Sequence[float] | None, mask_fill: int) -> None:
-        super().__init__()
-        name = getattr(interpolation, "value", interpolation)
-        self.interpolation = choice("interpolation", name, _INTERPOLATIONS)
-        self.fill = None if fill is None else per_channel("fill", fill)
-        self.mask_fill = integer(
-            "mask_fill", mask_fill, least=0, greatest=255, expected="an integer from 0 to 255, of which 255 is void"
-        )
-
-    def refuse_images(self, plan: Plan) -> None:
-        super().refuse_images(plan)
-        self.refuse_warp(self.fill, plan)
+        super().__init__(interpolation, fill)
+        self.mask_fill = mask_level(mask_fill)
 
     def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Tensor, on: Tensor | None = None) -> Program:
         """Returns the operation of this interpolation with a matrix per sample, [B, N]."""
@@ -139,7 +158,10 @@ class RandomAffine(_Warp):
     ) -> None:
         super().__init__(interpolation, fill, mask_fill)
         self.degrees = _angles("degrees", degrees)
-        self.translate = None if translate is None else _moves(translate)
+        self.translate: tuple[float, ...] | None = None
+        if translate is not None:
+            expected = "two shares of width and height, from 0 to 1"
+            self.translate = numbers("translate", translate, least=0.0, greatest=1.0, count=2, expected=expected)
         self.scale = None if scale is None else span("scale", scale, least=1e-3, greatest=1e3, bounds="above 0")
         self.shear = None if shear is None else _shears(shear)
         self.center = _center(center)
@@ -214,42 +236,25 @@ def _between(ends: Sequence[float], uniform: Tensor) -> Tensor:
 
 def _angles(name: str, degrees: object) -> tuple[float, float]:
     """Checks angles and returns (least, greatest) in degrees."""
-    if elements(degrees) is None:
-        reach = number(name, degrees, least=0.0, greatest=1e6, expected="degrees from 0, or (least, greatest)")
-        return 0.0 - reach, reach
-    return span(name, degrees, least=-1e6, greatest=1e6, bounds="in degrees")
+    return around(name, degrees, 0.0, least=-1e6, reach=1e6, expected="degrees from 0", bounds="in degrees")
 
 
 def _shears(shear: object) -> tuple[float, float, float, float]:
     """Checks shears and returns (least x, greatest x, least y, greatest y) in degrees."""
     given = elements(shear)
-    ends = (*_angles("shear", shear if given is None or len(given) != 4 else given[:2]), 0.0, 0.0)
-    if given is not None and len(given) == 4:
-        ends = (*ends[:2], *_angles("shear", given[2:]))
-    if max(abs(end) for end in ends) >= 90:
+    both = (shear, (0.0, 0.0)) if given is None or len(given) != 4 else (given[:2], given[2:])
+    across, over = (_angles("shear", one) for one in both)
+    if max(abs(end) for end in (*across, *over)) >= 90:
         raise refusal("shear", shear, "angles below 90 degrees")
-    return ends
+    return (*across, *over)
 
 
-def _moves(translate: object) -> tuple[float, float]:
-    expected = "two shares of width and height, from 0 to 1"
-    shares = numbers("translate", translate, least=0.0, greatest=1.0, expected=expected)
-    if len(shares) != 2:
-        raise refusal("translate", translate, expected)
-    return shares[0], shares[1]
+def _center(center: object) -> tuple[float, ...] | None:
+    bounds: dict[str, Any] = {"least": -LONGEST_SIDE, "greatest": LONGEST_SIDE}
+    return None if center is None else numbers("center", center, **bounds, count=2, expected="(x, y) in pixels")
 
 
-def _center(center: object) -> tuple[float, float] | None:
-    if center is None:
-        return None
-    expected = "(x, y) in pixels"
-    place = numbers("center", center, least=-LONGEST_SIDE, greatest=LONGEST_SIDE, expected=expected)
-    if len(place) != 2:
-        raise refusal("center", center, expected)
-    return place[0], place[1]
-
-
-def _from_center(center: tuple[float, float] | None, plan: Plan) -> Tensor:
+def _from_center(center: tuple[float, ...] | None, plan: Plan) -> Tensor:
     """Returns a point relative to the image's center, float64 [2]."""
     x, y = (0.0, 0.0) if center is None else (center[0] - 0.5 * plan.width, center[1] - 0.5 * plan.height)
     return constant((x, y), torch.float64, plan.device)

@@ -22,7 +22,7 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.mix import MixChoice, MixStep
+from mmload.augment.mix import MixChoice
 from mmload.augment.step import AfterStep, Step, arguments_of
 from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
@@ -90,7 +90,7 @@ def conversion(collate: Collate) -> int:
 
 def _needs_floats(step: nn.Module) -> bool:
     if isinstance(step, Step):
-        return isinstance(step, augment.Normalize) or (isinstance(step, MixStep) and step.makes_floats)
+        return step.makes_floats
     return not (isinstance(step, AfterStep) and step.takes_uint8)
 
 
@@ -259,12 +259,6 @@ def _fill(step: Any) -> Any:
     return fill if fill == mask_fill else {tv_tensors.Mask: mask_fill, "others": fill}
 
 
-def _resized(step: augment.Resize) -> Any:
-    if step.size is not None:
-        return _of_same_name(step, v2.Resize)
-    return v2.Resize(step.short, InterpolationMode(step.interpolation), step.max_size, step.antialias)
-
-
 def _mixing(step: augment.MixUp | augment.CutMix) -> Any:
     if step.p != 1:
         raise UsageError(
@@ -276,7 +270,6 @@ def _mixing(step: augment.MixUp | augment.CutMix) -> Any:
 _OTHERS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
     augment.PerSample: lambda step: equivalent_of(step.module),
     augment.CenterCrop: lambda step: VoidCenterCrop(step.size),
-    augment.Resize: _resized,
     augment.Letterbox: lambda step: letterbox(step, _one_or_list(step.fill)),
     augment.ScaleJitter: lambda step: scale_jitter(step, _one_or_list(step.fill)),
     augment.RandomShortestSize: lambda step: shortest_size(step, _one_or_list(step.fill)),

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmload.augment.collate import Collate
-from mmload.augment.epochs import batch_of_epoch
+from mmload.augment.collate import Collate, batch_of_epoch
 from mmload.augment.foreign_modules import has_per_sample
 from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, batch_of_epoch
 from mmload.augment.draws import sample_seeds
-from mmload.augment.epochs import batch_of_epoch
 from mmload.augment.foreign_modules import has_per_sample
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.views import Views, collates_of

@@ -96,7 +96,7 @@ def test_resize_is_torchvisions(
 @pytest.mark.parametrize("antialias", [False, True])
 def test_a_max_size_that_leaves_nothing_is_refused(antialias: bool) -> None:
     collate = Collate(Resize(3, max_size=4, antialias=antialias))
-    with pytest.raises(ValueError, match="max_size 4 leaves 4 x 0 pixels of images of 9 x 2: make it larger"):
+    with pytest.raises(ValueError, match="max_size 4 leaves no pixel of images of 9 x 2: make it larger"):
         collate(pictures(2, (3, 9, 2)))
 
 

@@ -9,8 +9,7 @@ from every_step import SIDE, STEPS
 from torch import Tensor, nn
 
 from mmload import augment
-from mmload.augment.collate import Collate
-from mmload.augment.epochs import batch_of_epoch
+from mmload.augment.collate import Collate, batch_of_epoch
 from mmload.batch import Batch
 
 COUNT = 5

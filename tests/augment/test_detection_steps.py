@@ -364,7 +364,7 @@ def test_what_first_shows_at_a_batch_is_refused_there() -> None:
     batch = batch_of(2)
     for collate, message in (
         (Collate(ScaleJitter((20, 20), (0.001, 1))), "scale_range .* leaves no pixel of images of 40 x 52"),
-        (Collate(RandomShortestSize(9, max_size=1)), "max_size 1 leaves 0 x 1 pixels of images of 40 x 52"),
+        (Collate(RandomShortestSize(9, max_size=1)), "max_size 1 leaves no pixel of images of 40 x 52"),
         (Collate(ScaleJitter((20, 20), fill=(1, 2))), "fill has 2 numbers and the images 3 channels"),
         (Collate(RandomZoomOut(0.5), Resize((9, 9))), "fill is 0.5"),
         (Collate(RandomZoomOut(), Resize(lambda epoch: 9)), "size is one number and the images are variable-size"),

@@ -12,10 +12,10 @@ from level_expected import batch_of
 from torch import Tensor, nn
 
 from mmload import augment
-from mmload.augment.autoaugment_policies import POLICIES as PAIRS
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, dirichlet, whole_numbers
 from mmload.augment.policies import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT_WIDE
+from mmload.augment.policies import POLICIES as PAIRS
 from mmload.augment.step import plan_for
 from mmload.batch import Batch
 from mmload.render.rendering import Rendering

@@ -184,7 +184,7 @@ def test_missing_lines_are_refused() -> None:
         ),
         ([RandomHorizontalFlip(), Letterbox(9)], "Letterbox cannot stand after RandomHorizontalFlip if images"),
         ([RandomShortestSize(20)], "max_size is None and the images are variable-size"),
-        ([ScaleJitter((9, 9))], "leaves no pixel of images of 1 x 300"),
+        ([ScaleJitter((9, 9))], "leaves no pixel of an image of 1 x 300"),
     ],
 )
 def test_what_needs_one_size_says_so(steps: list[nn.Module], message: str) -> None:

@@ -212,7 +212,7 @@ def _moved(step: Any, plan: Plan, k: int, name: str, item: Any) -> Any:
                 return _of_size(F.crop(item, *window), list(step.size), step)
             return F.resized_crop(item, *window, list(step.size), InterpolationMode(step.interpolation), step.antialias)
         case augment.Resize():
-            size = [step.short] if step.size is None and step.short is not None else step.size and list(step.size)
+            size = [step.size] if isinstance(step.size, int) else step.size and list(step.size)
             return F.resize(item, size, max_size=step.max_size) if name == "boxes" else _of_size(item, size, step)
         case augment.RandomHorizontalFlip() | augment.AlternatingHorizontalFlip():
             return F.horizontal_flip(item) if plan.flip_x[k] else item

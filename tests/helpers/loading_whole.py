@@ -16,9 +16,8 @@ from whole_datasets import some_images, whole_dataset
 
 import mmload
 from mmload import augment
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, batch_of_epoch
 from mmload.augment.draws import sample_seeds
-from mmload.augment.epochs import batch_of_epoch
 from mmload.batch import Batch
 from mmload.loader import Loader
 from mmload.store.dataset import Split
