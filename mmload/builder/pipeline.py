@@ -3,13 +3,18 @@
 Takes a checked recipe and returns a report on the dataset's folder. The bytes depend on the source and the recipe
 alone, never on threads, processes or interruptions: a build that was killed continues from its finished shards. Never
 prints.
+
+Several processes can build a part each, such as the tasks of a Slurm array. They share nothing but a file system: they
+may run in any order, at once, and again. The one that finds all shards sealed commits the dataset.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +23,16 @@ from mmload.builder.destination import inspect_destination
 from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.staging import Staging, killed_at_its_end
-from mmload.errors import UsageError
+from mmload.builder.shard_layout import ShardLayout, ShardPlan
+from mmload.builder.staging import Staging, drop_leftovers
+from mmload.errors import BuildError, UsageError, counted
 from mmload.remote.urls import place
 from mmload.runtime import nvjpeg
 from mmload.sources.decode import CUDA_BATCH, Decoder
-from mmload.store.manifest import Manifest
+from mmload.store.manifest import Manifest, shard_name
+
+_SHOWN = 3
+_MOST_PARTS = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +59,29 @@ class BuildReport:
     def stored(self) -> int:
         """Rows stored by this run."""
         return self.built - self.skipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartReport:
+    """The result of building a part.
+
+    Attributes:
+        out: the dataset's folder.
+        manifest: of the dataset; None if other parts have still to build some shards.
+        sealed: how many shards are finished, of any part.
+        shards: how many there are in all.
+        seconds: duration.
+        built: samples read by this run.
+        skipped: how many of these were skipped.
+    """
+
+    out: Path
+    manifest: Manifest | None
+    sealed: int
+    shards: int
+    seconds: float
+    built: int
+    skipped: int
 
 
 def build(
@@ -95,19 +127,69 @@ def build(
     began = time.perf_counter()
     recipe = _recipe_of(recipe, out)
     if engine is None:
-        engine = local_engine(recipe, threads, processes)
+        engine = _local_engine(recipe, threads, processes)
     else:
         recipe = _elsewhere(recipe, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    manifest, foreign_files = _build_at(work.out.resolve(), work, engine, overwrite)
-    seconds = time.perf_counter() - began
+    done = _run(work, engine, slice(None), overwrite=overwrite)
+    assert done.manifest is not None  # every shard was built
     return BuildReport(
         out=work.out,
-        manifest=manifest,
-        seconds=seconds,
+        manifest=done.manifest,
+        seconds=time.perf_counter() - began,
         built=work.built,
         skipped=work.skipped,
-        foreign_files=foreign_files,
+        foreign_files=done.foreign_files,
+    )
+
+
+def build_part(
+    recipe: BuildRecipe,
+    part: str | None,
+    *,
+    on_error: str = "fail",
+    max_errors: int | str | None = None,
+    exclude: str | Path | None = None,
+    threads: int | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+    command: Sequence[str] = (),
+) -> PartReport:
+    """Builds a part of the shards; commits the dataset if all are finished then.
+
+    Args:
+        recipe: what to build, the same for all parts; its root and out must be set.
+        part: "3/16" is the third of 16 parts: every 16th shard, from the third on; None: no shard, only commit.
+        on_error: see :func:`mmload.build`, also for the arguments below. ``max_errors`` is of the whole dataset, and
+            checked when it is committed.
+        max_errors: the upper bound on skipped samples.
+        exclude: a list of samples to leave out.
+        threads: decoding threads of each process.
+        processes: processes over shards.
+        progress: called with (samples done, samples of this part).
+        command: the words after ``mmload``.
+
+    Raises:
+        UsageError: if an argument is invalid.
+        SourceError: if the source cannot be read; SampleError names the sample.
+        BuildError: if the destination is taken or cannot be written, parts of another recipe, source or version have
+            begun there, or shards are missing that ``part=None`` should commit.
+    """
+    began = time.perf_counter()
+    chosen = slice(0) if part is None else _shards_of_part(part)
+    engine = _local_engine(recipe, threads, processes)
+    work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
+    done = _run(work, engine, chosen, shared=True)
+    if part is None and done.manifest is None:
+        raise BuildError(_missing(done))
+    return PartReport(
+        out=work.out,
+        manifest=done.manifest,
+        sealed=done.shards - len(done.missing),
+        shards=done.shards,
+        seconds=time.perf_counter() - began,
+        built=work.built,
+        skipped=work.skipped,
     )
 
 
@@ -124,11 +206,11 @@ def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> Buil
     return BuildRecipe(kind="imagefolder", root=place(recipe), out=Path(out), transforms=square(256))
 
 
-def local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None) -> LocalEngine:
+def _local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None) -> LocalEngine:
     """Returns the threads and processes of this machine that build a recipe.
 
     Raises:
-        UsageError: if a number is invalid, or the recipe needs a device that is not destination.
+        UsageError: if a number is invalid, or the recipe needs a device that this machine does not have.
     """
     on_cuda = Decoder(**recipe.decode).device == "cuda"
     if on_cuda:
@@ -149,33 +231,80 @@ def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) 
     return replace(recipe, root=Path(os.path.abspath(recipe.root))) if isinstance(recipe.root, Path) else recipe
 
 
-def _build_at(out: Path, work: PlannedBuild, engine: Engine, overwrite: bool) -> tuple[Manifest, Path | None]:
-    """Returns the dataset at the destination after the build, new or up to date; and :attr:`BuildReport.foreign_files`.
+@dataclass(frozen=True, kw_only=True)
+class _Done:
+    """What stands after a run: the dataset, or how many shards there are, and those that nobody has built."""
 
-    If a killed build still needs cleanup, the destination is inspected after that, with the working folder locked.
-    """
+    manifest: Manifest | None
+    foreign_files: Path | None
+    shards: int
+    missing: Sequence[ShardPlan] = ()
+
+
+def _run(work: PlannedBuild, engine: Engine, chosen: slice, *, shared: bool = False, overwrite: bool = False) -> _Done:
+    """Builds a slice of all shards, beside others if ``shared``; commits the dataset if all are sealed then."""
+    out = work.out.resolve()
     inspect = partial(inspect_destination, out, work.plan, skip=work.errors.skip)
-    to_clean_up = killed_at_its_end(out, work.plan)
-    if not to_clean_up:
-        destination = inspect(overwrite=overwrite)
-        if destination.finished is not None:
-            return destination.finished, None
-    with Staging(out) as staging:
-        if to_clean_up:
-            destination = inspect(overwrite=overwrite and not staging.committed(work.plan))
-            if destination.finished is not None:
-                staging.discard()
-                return destination.finished, staging.foreign_files
-        return _run(work, staging, engine, destination.contents, overwrite), staging.foreign_files
+    manifest = inspect(overwrite=overwrite).finished
+    if manifest is not None:
+        return _finished(manifest, drop_leftovers(out, work.plan))
+    with Staging(out, work.probed_plan(), shared=shared, overwrite=overwrite) as staging:
+        missing, shards = list[ShardPlan](), 0
+        try:
+            # A killed build may have been completed, or another part may have committed, since the look above.
+            destination = inspect(overwrite=overwrite and not staging.committed)
+            manifest = destination.finished
+            if manifest is None:
+                layout = work.layout()
+                shards = len(layout.all_plans)
+                manifest, missing = _build_or_commit(staging, work, layout, engine, chosen, destination.contents)
+            if missing:  # or all are there, in a folder that another part has committed
+                manifest = inspect(overwrite=False).finished
+        except (BuildError, FileNotFoundError):
+            manifest = inspect(overwrite=False).finished if shared else None
+            if manifest is None:  # else another part has committed meanwhile, and removed the folder
+                raise
+        if manifest is None:
+            return _Done(manifest=None, foreign_files=None, shards=shards, missing=missing)
+        staging.discard()
+        return _finished(manifest, staging.foreign_files)
 
 
-def _run(work: PlannedBuild, staging: Staging, engine: Engine, replaces: str | None, overwrite: bool) -> Manifest:
-    """Builds every unfinished shard, then moves the dataset to its destination; see :meth:`Staging.commit`."""
-    staging.begin(work.plan, overwrite=overwrite)
-    layout = work.layout()
-    staging.begin(work.probed_plan(), overwrite=overwrite)
-    finished = work.build_shards(layout, layout.all_plans, staging.paths, engine, shared=False)
+def _finished(manifest: Manifest, foreign_files: Path | None) -> _Done:
+    shards = sum(len(split.shards) for split in manifest.splits.values())
+    return _Done(manifest=manifest, foreign_files=foreign_files, shards=shards)
+
+
+def _build_or_commit(
+    staging: Staging, work: PlannedBuild, layout: ShardLayout, engine: Engine, chosen: slice, replaces: str | None
+) -> tuple[Manifest | None, list[ShardPlan]]:
+    """Builds the chosen shards; commits if all are sealed then. Returns the manifest, or what is missing."""
+    of_all = copy(work.errors)
+    work.build_shards(layout, layout.all_plans[chosen], staging, engine)
+    finished = work.sealed(layout.all_plans, staging.paths)
+    missing = [plan for plan in layout.all_plans if (plan.split, plan.index) not in finished]
+    if missing:
+        return None, missing
+    of_all.add(sum(summary.skipped for summary in finished.values()))
     manifest = work.manifest(layout, finished, staging.paths)
-    staging.await_workers()
     staging.commit(manifest, replaces=replaces)
-    return manifest
+    return manifest, []
+
+
+def _shards_of_part(text: str) -> slice:
+    """Returns the shards of a part such as "3/16": every 16th, from the third on."""
+    found = re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", text)
+    number, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= parts <= _MOST_PARTS:
+        raise UsageError(f"part is {text!r}; write K/N with K from 1 to N, as in 3/16")
+    return slice(number - 1, None, parts)
+
+
+def _missing(done: _Done) -> str:
+    """Returns the message on shards that no part has built."""
+    names = ", ".join(f"{plan.split} {shard_name(plan.index)}" for plan in done.missing[:_SHOWN])
+    more = " and more" if len(done.missing) > _SHOWN else ""
+    return (
+        f"{counted(len(done.missing), 'shard')} of {done.shards} not built yet: {names}{more}; "
+        "run the parts that are to build them, or the same command without --commit"
+    )

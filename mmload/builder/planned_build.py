@@ -33,6 +33,7 @@ from mmload.builder.shard_layout import (
 )
 from mmload.builder.shard_writer import BuildPaths, ShardSummary, bytes_of
 from mmload.builder.split_records import split_notes, split_record, split_warnings
+from mmload.builder.staging import Staging
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
 from mmload.runtime.durable_files import remove
@@ -121,8 +122,7 @@ class PlannedBuild:
         recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
         self.recipe, self.progress = recipe, progress
         self.chain = TransformChain(recipe.transforms)
-        self.total = sum(len(split) for split in self.splits.values())
-        self.errors = ErrorLimit(on_error, max_errors, self.total)
+        self.errors = ErrorLimit(on_error, max_errors, sum(map(len, self.splits.values())))
         resolved = replace(recipe, exclude=excluded).resolved()
         self.plan: dict[str, Any] = {
             "recipe": resolved,
@@ -130,7 +130,7 @@ class PlannedBuild:
             "versions": made_by(),
             **_asked(command),
         }
-        self.done = self.built = self.skipped = 0
+        self.done = self.total = self.built = self.skipped = 0
 
     def probed_plan(self) -> dict[str, Any]:
         """Returns the plan with ``probe``, the CRC-32 of what a few samples of each split become.
@@ -180,29 +180,24 @@ class PlannedBuild:
         plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in self.splits.items()}
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
 
-    def build_shards(
-        self, layout: ShardLayout, plans: Sequence[ShardPlan], paths: BuildPaths, engine: Engine, *, shared: bool
-    ) -> Summaries:
+    def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
         """Builds those of the shards that are not sealed yet.
 
         Args:
             layout: of all shards.
             plans: some of them.
-            paths: of the build.
+            staging: where they are built; if no other process may build there, what stands in the place of an
+                unfinished shard is removed.
             engine: runs the unfinished ones.
-            shared: whether other processes build the same dataset; else what stands in the place of an unfinished
-                shard is removed.
-
-        Returns:
-            The summaries of these shards.
         """
+        paths, self.total = staging.paths, sum(plan.stop - plan.start for plan in plans)
         finished = self.sealed(plans, paths)
         for plan in plans:
             if summary := finished.get((plan.split, plan.index)):
                 self._count(plan.stop - plan.start, summary.skipped)
         missing = [plan for plan in plans if (plan.split, plan.index) not in finished]
         _check_room(paths, missing, layout.sizes)
-        if not shared:
+        if not staging.shared:
             _clear(paths, missing)
         job = ShardJob(
             splits=self.splits,
@@ -215,9 +210,7 @@ class PlannedBuild:
             root=self.recipe.root,
         )
         with _advised():
-            for plan, summary in zip(missing, engine.run(job, missing, self._on_progress), strict=True):
-                finished[plan.split, plan.index] = summary
-        return finished
+            engine.run(job, missing, self._on_progress)
 
     def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> Summaries:
         """Finds the shards that are finished, but not those with skipped samples if this run may not skip any."""

@@ -43,7 +43,6 @@ from mmload.builder.staging_files import (
     SWAP,
     check_made_by_build,
     check_only_own,
-    remove_own,
     remove_set_aside,
     remove_working_folder,
 )
@@ -55,7 +54,6 @@ from mmload.runtime.durable_files import (
     lock,
     open_lock,
     remove,
-    sync,
     sync_folder,
     write_atomically,
 )
@@ -72,27 +70,30 @@ class Staging:
 
     Args:
         out: the destination, with no symbolic link in it.
-        shared_plan: the plan of a build in parts, which share the lock and must all have this plan; None: the lock is
-            held alone, and :meth:`begin` sets the plan.
+        plan: of the build; an unfinished one with this plan goes on. None: no plan is written, and the one that is
+            there stays.
+        shared: whether parts of this build may work in the folder at the same time; else the lock is held alone.
+        overwrite: discard finished shards of another plan.
 
     Attributes:
+        committed: whether a build of this plan was killed after its commit, with only the cleanup remaining.
         foreign_files: new path of files in the replaced dataset's folder that did not belong to it; None: none.
 
     Raises:
         BuildError: if the folder cannot be created, another build holds its lock, it was not created by a build, or it
-            has another plan than the shared one.
+            has finished shards of another plan.
     """
 
-    def __init__(self, out: Path, *, shared_plan: Mapping[str, Any] | None = None) -> None:
-        self.out = out
+    def __init__(
+        self, out: Path, plan: Mapping[str, Any] | None = None, *, shared: bool = False, overwrite: bool = False
+    ) -> None:
+        self.out, self.shared = out, shared
         self.paths = BuildPaths(staging_folder(out))
+        self.committed = False
         self.foreign_files: Path | None = None
-        self._shared_plan = shared_plan
+        self._wanted, self._overwrite = plan, overwrite
         try:
             self._lock = self._enter()
-            if shared_plan is None:
-                self._recover()
-                remove(self.paths.folder / PARTS)  # of processes that were killed: the lock says that none is running
         except OSError as error:
             raise BuildError(f"cannot write beside {out} ({error.strerror}); choose another place") from error
 
@@ -108,34 +109,6 @@ class Staging:
         """Returns the plan of the build in this folder; None if there is none that can be read."""
         return _json(self.paths.folder / PLAN)
 
-    def begin(self, plan: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        """Resumes the build in the folder if it has this plan, else discards it and starts this plan.
-
-        Args:
-            plan: of the build.
-            overwrite: discard finished shards of another plan, too.
-
-        Raises:
-            BuildError: if there are such shards and ``overwrite`` is False, or writing fails.
-        """
-        begun = self.plan()
-        if begun is not None and _have_same_plan(begun, plan):
-            return
-        folder = self.paths.folder
-        if begun is not None and _has_finished_shards(self.paths) and not overwrite:
-            raise BuildError(f"{folder} holds an unfinished build {difference(begun, plan, 'add --overwrite')}")
-        try:
-            remove(folder / PLAN)
-            remove_own(folder)
-            self.paths.dataset.mkdir()
-            write_atomically(folder / PLAN, json.dumps(plan))
-        except OSError as error:
-            raise BuildError(f"cannot write to {folder} ({error.strerror}); choose another place") from error
-
-    def committed(self, plan: Mapping[str, Any]) -> bool:
-        """Returns whether a build of this plan was killed after its commit, with only the cleanup remaining."""
-        return _has_same_recipe(self.plan(), plan) and not self.paths.dataset.exists()
-
     def commit(self, manifest: Manifest, *, replaces: str | None = None) -> None:
         """Writes the manifest, moves the dataset to its destination, and removes a replaced dataset and the folder.
 
@@ -149,6 +122,8 @@ class Staging:
                 the same dataset, another part has committed it.
         """
         check_only_own(self.paths.folder)
+        if not self.shared:
+            self.await_workers()
         try:
             write_manifest(self.paths, manifest)
             dataset = dataset_at(self.out)
@@ -167,12 +142,12 @@ class Staging:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
 
     def discard(self) -> None:
-        """Removes the folder, as far as other parts have not removed it already."""
-        if self._shared_plan is None:
+        """Removes the folder, as far as it is still there."""
+        if self.shared:
+            self._set_aside(self._lock)
+        elif self.paths.folder.exists():
             self._drop_replaced()
             remove_working_folder(self.paths.folder)
-        else:
-            self._set_aside(self._lock)
         remove_set_aside(self.paths.folder)
 
     def await_workers(self) -> None:
@@ -217,9 +192,9 @@ class Staging:
         new.mkdir(parents=True)
         try:
             (new / "lock").write_bytes(MARK)
-            if self._shared_plan is not None:
+            if self._wanted is not None:
                 (new / "dataset").mkdir()
-                write_atomically(new / PLAN, json.dumps(self._shared_plan))
+                write_atomically(new / PLAN, json.dumps(self._wanted))
             with suppress(OSError):  # it is there already
                 new.rename(folder)
         finally:
@@ -227,40 +202,46 @@ class Staging:
         sync_folder(folder.parent)
 
     def _is_usable(self, file: BinaryIO) -> bool:
-        """Locks the file; returns whether the folder can be used: not if it has gone, or is removed as it has no plan.
+        """Locks the file; returns whether the folder can be used: not if it has gone, or is removed to begin anew.
 
         Raises:
-            BuildError: if other builds work in the folder, or parts cannot go on from what is in it.
+            BuildError: if other builds work in the folder, or this one cannot go on from what is in it.
         """
-        folder, shared = self.paths.folder, self._shared_plan is not None
-        if not lock(file, shared=shared):
-            other = "a build without --part" if shared else "another build"
+        folder = self.paths.folder
+        if not lock(file, shared=self.shared):
+            other = "a build without --part" if self.shared else "another build"
             raise BuildError(f"{other} is writing {self.out}; wait for it to end")
         if not os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
             return False
-        if shared:
-            return self._has_shared_plan(file)
-        check_only_own(folder)
-        if os.fstat(file.fileno()).st_size != len(MARK):  # of an older build, or one that was killed early
-            file.truncate(0)
-            file.write(MARK)
-            sync(file)
-        self.await_workers()
-        return True
-
-    def _has_shared_plan(self, file: BinaryIO) -> bool:
-        folder, begun = self.paths.folder, self.plan()
-        if (folder / SWAP).exists() or (folder / "replaced").exists():
-            raise BuildError(f"{folder} is of a build that was killed at its end; run it again without --part first")
-        if begun is None or ("probe" not in begun and not _has_finished_shards(self.paths)):  # nothing to go on from
+        if not self.shared:
             check_only_own(folder)
-            self._set_aside(file)
-            remove_set_aside(folder)
-            return False
-        if not _have_same_plan(begun, self._shared_plan or {}):
-            unlike = difference(begun, self._shared_plan or {}, "remove that folder")
-            raise BuildError(f"{folder} holds an unfinished build {unlike}; no part removes the shards of others")
-        return True
+            self.await_workers()
+            self._recover()
+            remove(folder / PARTS)  # of processes that were killed: the lock says that none is running
+        elif (folder / SWAP).exists() or (folder / "replaced").exists():
+            raise BuildError(f"{folder} is of a build that was killed at its end; run it again without --part first")
+        if self._wanted is None or self._has_plan(self._wanted):
+            return True
+        check_only_own(folder)
+        self._set_aside(file)
+        remove_set_aside(folder)
+        return False
+
+    def _has_plan(self, plan: Mapping[str, Any]) -> bool:
+        """Returns whether the build in the folder has this plan; False if there is nothing to go on from.
+
+        Raises:
+            BuildError: if finished shards of another plan are there, which this build may not discard.
+        """
+        folder, begun = self.paths.folder, self.plan()
+        self.committed = _has_same_recipe(begun, plan) and not self.paths.dataset.exists()
+        if begun is None or self.committed or _have_same_plan(begun, plan):
+            return begun is not None
+        if self.shared or (_has_finished_shards(self.paths) and not self._overwrite):
+            unlike = difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
+            others = "; no part removes the shards of others" if self.shared else ""
+            raise BuildError(f"{folder} holds an unfinished build {unlike}{others}")
+        return False
 
     def _set_aside(self, file: BinaryIO) -> None:
         """Gives the folder another name, if it is still the one whose lock this is."""
@@ -326,29 +307,23 @@ def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
         file.write(manifest.dumps().encode("utf-8", "backslashreplace"))
 
 
-def killed_at_its_end(out: Path, plan: Mapping[str, Any]) -> bool:
-    """Returns whether this build or a repair may have been killed in its last steps, and left the folder beside OUT.
-
-    Then the destination may be complete, or temporarily missing, and the leftovers must be removed.
-    """
-    folder = staging_folder(out)
-    begun = _json(folder / PLAN)
-    aside = any((folder / name).exists() for name in ("replaced", SWAP))
-    return folder.exists() and (aside or begun is None or _has_same_recipe(begun, plan))
-
-
-def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> None:
-    """Removes what a killed repair, or a killed part of this plan, has left beside a finished dataset.
+def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> Path | None:
+    """Removes what a repair or a build of this plan, killed at its end, has left beside a finished dataset.
 
     The folder stays if it is in use, or if a build of another plan can resume from it.
+
+    Returns:
+        :attr:`Staging.foreign_files`.
     """
-    folder = staging_folder(out)
+    folder, foreign_files = staging_folder(out), None
     if os.path.lexists(folder):
         with suppress(BuildError), Staging(out) as staging:
             begun = staging.plan()
             if begun is None or (plan is not None and _has_same_recipe(begun, plan)):
                 staging.discard()
+            foreign_files = staging.foreign_files
     remove_set_aside(folder)
+    return foreign_files
 
 
 def hold_worker_lock(paths: BuildPaths) -> BinaryIO:

@@ -97,7 +97,10 @@ def remove_own(folder: Path) -> None:
 
 def remove_set_aside(folder: Path) -> None:
     """Removes the folders beside a working folder that parts of a build have prepared, or set aside to be removed."""
-    for leftover in [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]:
+    leftovers: list[Path] = []
+    with suppress(OSError):  # a folder that may not be listed
+        leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
+    for leftover in leftovers:
         with suppress(OSError):  # another process is removing it, too
             remove_working_folder(leftover)
 

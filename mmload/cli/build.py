@@ -25,8 +25,7 @@ from mmload.remote.urls import place
 
 if TYPE_CHECKING:
     from mmload.bench.sample import Layout
-    from mmload.builder.parts import PartReport
-    from mmload.builder.pipeline import BuildReport
+    from mmload.builder.pipeline import BuildReport, PartReport
 
 _ADVISED_SIZE = 256
 
@@ -47,7 +46,7 @@ def build(**given: Any) -> None:
     }
     with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
         if options.in_parts:
-            from mmload.builder.parts import build_part
+            from mmload.builder.pipeline import build_part
 
             part = build_part(recipe, options.part, progress=progress, **how)
         else:

@@ -13,8 +13,7 @@ from mmload.view.facts import card_lines, field_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mmload.builder.parts import PartReport
-    from mmload.builder.pipeline import BuildReport
+    from mmload.builder.pipeline import BuildReport, PartReport
 
 MOST_LEFT_OUT = 0.1
 """The share of a split's samples that may be left out without a warning."""

@@ -173,9 +173,9 @@ def test_a_build_killed_while_it_wrote_its_manifest_leaves_no_half_of_it_in_the_
 
 def test_overwrite_after_a_kill_before_the_first_shard_builds(source, tmp_path):
     build(recipe(source, tmp_path / "out"))
-    with Staging((tmp_path / "out").resolve()) as staging:
-        manifest = read(tmp_path / "out")
-        staging.begin({"recipe": manifest.recipe, "fingerprint": manifest.fingerprint})
+    manifest = read(tmp_path / "out")
+    with Staging((tmp_path / "out").resolve(), {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint}):
+        pass
     assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
 
 

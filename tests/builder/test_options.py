@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mmload.builder.options import BuildOptions, declarations, recipe_keys
-from mmload.builder.parts import build_part
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import from_mapping
 from mmload.cli import build as command
 from mmload.errors import UsageError

@@ -18,8 +18,7 @@ from msgspec import structs
 from PIL import Image, ImageOps
 
 from mmload.builder import shard_job, staging_files
-from mmload.builder.parts import build_part
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild, made_by
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob

@@ -17,8 +17,7 @@ from conftest import contents
 from msgspec import structs
 
 from mmload.builder import staging as staging_module
-from mmload.builder.parts import build_part
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import square
 from mmload.builder.staging import Staging
 from mmload.builder.staging_files import MARK
@@ -125,8 +124,7 @@ def test_a_foreign_file_among_a_builds_own_is_refused_and_stays(source: Path, tm
 
 @pytest.mark.parametrize("name", OURS_NOT)
 def test_a_foreign_file_that_appears_among_a_builds_own_stays(source: Path, tmp_path: Path, name: str) -> None:
-    with Staging(tmp_path / "out") as staging:
-        staging.begin({"recipe": {}, "fingerprint": ""})
+    with Staging(tmp_path / "out", {"recipe": {}, "fingerprint": ""}) as staging:
         file = staging.paths.folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("years of work")

@@ -243,10 +243,11 @@ def test_a_disk_that_refuses_the_mended_shard_is_said(
 
 def test_repair_waits_for_no_build_and_touches_none(out: Path, source: Path, tmp_path: Path) -> None:
     flip(out / "train/000000/images.memmap")
-    with Staging(out) as staging:
-        with pytest.raises(BuildError, match="another build is writing"):
-            repair(out, source)
-        staging.begin({"recipe": {}, "fingerprint": ""})
+    with (
+        Staging(out, {"recipe": {}, "fingerprint": ""}),
+        pytest.raises(BuildError, match="another build is writing"),
+    ):
+        repair(out, source)
     with pytest.raises(BuildError, match="holds an unfinished build"):
         repair(out, source)
     assert (tmp_path / ".out.building" / "plan.json").exists()
