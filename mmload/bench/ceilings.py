@@ -127,7 +127,7 @@ class Disk:
         room = max(block, _DISK_BYTES)
         for number, shard in enumerate(rows.record.shards):
             size = min(shard.files[name].bytes, room // self._row_bytes * self._row_bytes)
-            path = Path(rows.reader.files.held(name, number).path)
+            path = Path(rows.files.held(name, number).path)
             self._blocks += [(path, at, min(block, size - at)) for at in range(0, size, block)]
             self._lengths |= {path: size} if size else {}
             room -= size

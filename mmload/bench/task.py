@@ -159,7 +159,7 @@ class Task:
         """Bytes of a stored image; of whole photographs, on average."""
         if not self.whole:
             return self.rows.fields["images"].row_bytes
-        return float(self.rows.reader.field("images").index.offsets[-1]) / max(1, len(self.rows))
+        return float(self.rows.files.field("images").index.offsets[-1]) / max(1, len(self.rows))
 
     @property
     def pixel_bytes(self) -> float:
@@ -171,7 +171,7 @@ class Task:
     @property
     def _sizes(self) -> npt.NDArray[np.int64]:
         """Height and width of each row."""
-        return self.rows.reader.field("images").index.sizes.astype(np.int64)
+        return self.rows.files.field("images").index.sizes.astype(np.int64)
 
     @property
     def layout(self) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -34,11 +35,8 @@ if TYPE_CHECKING:
     from mmload.loader.device_batches import DeviceBatches, DeviceDecoder, ResidentRows
 
 
-class Delivery(Protocol):
-    """Batch as a worker thread leaves it."""
-
-    def receive(self) -> BatchOrViews:
-        """Returns the finished batch. Called once, in the training thread."""
+Delivery = Callable[[], BatchOrViews]
+"""Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
 
 
 class Statistics(NamedTuple):
@@ -59,10 +57,11 @@ class Statistics(NamedTuple):
     note: str = ""
 
 
-class BatchWorker:
-    """Work of a loader's threads, which share memory, tier and device. Thread-safe.
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings:
+    """What a loader's batches are made of, and how. Picklable.
 
-    Args:
+    Attributes:
         split: source of the rows.
         fields: fields to read.
         collate: makes the batch of the rows; None: the rows as stored.
@@ -72,33 +71,34 @@ class BatchWorker:
         batch_size: largest number of rows per batch.
         slots: number of batches that can be alive in the loader at once.
         framed: see :meth:`mmload.augment.collate.Collate.prepare`.
-        decoded: whether the tier "memory" keeps the pixels of JPEGs.
+        cache_pixels: whether the tier "memory" keeps the pixels of JPEGs.
         decode: decoder of JPEGs, one of :data:`~mmload.loader.arguments.DECODERS`.
-        new_pool: makes the memory of images, once per view; None: ordinary memory.
-
-    Attributes:
-        read_seconds: time spent reading rows that were gathered at once, all threads together.
-        render_seconds: time spent rendering, including reading row by row.
     """
 
-    def __init__(
-        self,
-        split: AnySplit,
-        fields: Sequence[str],
-        collate: Callable[[Batch], BatchOrViews] | None,
-        *,
-        device: torch.device,
-        tier: str,
-        seed: int,
-        batch_size: int,
-        slots: int,
-        framed: bool = False,
-        cache_pixels: bool = False,
-        decode: str = "cpu",
-        new_pool: Callable[[], MemoryPool] | None = None,
-    ) -> None:
-        self._framed = framed
-        self._split, self._collate, self._seed = split, collate, seed
+    split: AnySplit
+    fields: Sequence[str]
+    collate: Callable[[Batch], BatchOrViews] | None
+    device: torch.device
+    tier: str
+    seed: int
+    batch_size: int
+    slots: int
+    framed: bool
+    cache_pixels: bool
+    decode: str
+
+
+class BatchWorker:
+    """Work of a loader's threads, which share memory, tier and device. Thread-safe.
+
+    Args:
+        settings: of the loader.
+        new_pool: makes the memory of images, once per view; None: ordinary memory.
+    """
+
+    def __init__(self, settings: BatchSettings, new_pool: Callable[[], MemoryPool] | None = None) -> None:
+        split, fields, collate = settings.split, settings.fields, settings.collate
+        self._settings, self._split, self._collate = settings, split, collate
         views = collates_of(collate)
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = has_per_sample(collate)
@@ -107,48 +107,47 @@ class BatchWorker:
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name)) for name in large}
         self._masks = None if "masks" in self._others else self._large.get("masks")  # of variable size
-        new_pool = new_pool or partial(MemoryPool, slots)
+        new_pool = new_pool or partial(MemoryPool, settings.slots)
         self._memory = new_pool()
         self._view_memories = [new_pool() for _ in views]
-        self._tier = make_tier(tier, split, device, cache_pixels) if "images" in fields else None
-        self._smaller = decode == "scaled"
+        has_images = "images" in fields
+        self._tier = make_tier(settings.tier, split, settings.device, settings.cache_pixels) if has_images else None
         self._lock = threading.Lock()
-        self.read_seconds = self.render_seconds = 0.0
+        self._read_seconds = self._render_seconds = 0.0
         self._resident: ResidentRows | None = None
         self._on_device: DeviceDecoder | ResidentRows | None = None
         self._device_batches: DeviceBatches | None = None
-        self._send: Callable[[HostBatch], Delivery] | None = None
-        if device.type == "cuda":
-            self._use_device(device, tier, decode, batch_size, slots)
+        self._send: Callable[[BatchOrViews], Delivery] | None = None
+        if settings.device.type == "cuda":
+            self._use_device(settings)
 
-    def _use_device(self, device: torch.device, tier: str, decode: str, batch_size: int, slots: int) -> None:
+    def _use_device(self, settings: BatchSettings) -> None:
         """Prepares what batches on a CUDA device need, which the CPU path does not import."""
         from mmload.loader import device_batches as on_device
 
-        port = on_device.CudaPort(device)
-        late = self._finish_in_training
-        self._send = partial(on_device.LateBatch if late else on_device.send_finished, port)
+        port = on_device.CudaPort(settings.device)
+        self._send = partial(on_device.send_batch, port)
         if self._tier is not None and self._tier.rows.spec.variable_size:
-            decoder = on_device.DeviceDecoder(self._tier, port, decode)
-            if tier == "device":
+            decoder = on_device.DeviceDecoder(self._tier, port, settings.decode)
+            if settings.tier == "device":
                 self._on_device = self._resident = on_device.ResidentRows(decoder, port, len(self._split))
-            elif decode == "cuda":
+            elif settings.decode == "cuda":
                 self._on_device = decoder
             return
-        copied = self._others if self._tier is None or tier == "device" else [*self._others, "images"]
+        copied = self._others if self._tier is None or settings.tier == "device" else [*self._others, "images"]
         self._device_batches = on_device.DeviceBatches(
             port,
             {name: self._split.fields[name] for name in copied},
             tier=self._tier,
             collate=self._collate,
-            batch_size=batch_size,
-            slots=slots,
+            batch_size=settings.batch_size,
+            slots=settings.slots,
         )
 
     def statistics(self) -> Statistics:
         """Returns counters since the worker was made."""
         source = self._resident or self._tier
-        times = self.read_seconds, self.render_seconds
+        times = self._read_seconds, self._render_seconds
         return Statistics(*times, source.hits, source.misses, source.note) if source else Statistics(*times)
 
     def make(self, selection: RowSelection, epoch: int) -> Delivery:
@@ -165,29 +164,30 @@ class BatchWorker:
         self._split.check_changed()  # rows in memory are not read, so no file would show it
         try:
             rows = selection.rows
-            seeds = sample_seeds(self._seed, epoch, rows, selection.occurrences)
+            seeds = sample_seeds(self._settings.seed, epoch, rows, selection.occurrences)
             if self._device_batches is not None:
                 return self._device_batches.ship(rows, seeds, epoch, self._fill)
             if self._on_device is not None:
                 views, began = self._prepared(self._without_images(rows, seeds), rows, epoch), perf_counter()
                 batch = self._on_device.batch(rows, partial(self._made_of, views))
-                self.add_seconds(render=perf_counter() - began)
+                self._add_seconds(render=perf_counter() - began)
                 return batch
-            host_batch = self._host_batch(rows, seeds, epoch)
-            if not self._finish_in_training:
-                host_batch.finish()
-            return host_batch if self._send is None else self._send(host_batch)
+            finish, send = self._begun(rows, seeds, epoch), self._send
+            if self._finish_in_training:
+                return finish if send is None else lambda: send(finish())()
+            made = finish()
+            return (lambda: made) if send is None else send(made)
         except MmloadError:
             raise
         except Exception as error:
             error.add_note(f"while making a batch of {self._split!r}: {shown_rows(selection.rows)}")
             raise
 
-    def add_seconds(self, *, read: float = 0.0, render: float = 0.0) -> None:
+    def _add_seconds(self, *, read: float = 0.0, render: float = 0.0) -> None:
         """Adds to the time spent. Thread-safe."""
         with self._lock:
-            self.read_seconds += read
-            self.render_seconds += render
+            self._read_seconds += read
+            self._render_seconds += render
 
     def _without_images(self, rows: Tensor, seeds: Tensor) -> Batch:
         """Reads the rows' fields of fixed size, except images, into host memory."""
@@ -210,16 +210,29 @@ class BatchWorker:
         made = tuple(view.finish(view.render_images(images, images[0].device)) for view in views)
         return made if isinstance(self._collate, Views) else made[0]
 
-    def _host_batch(self, rows: Tensor, seeds: Tensor, epoch: int) -> HostBatch:
-        """Makes a batch in host memory, with its images read and, by a Collate, rendered."""
-        batch = self._without_images(rows, seeds)
-        if self._tier is None:
-            return HostBatch(self, self._collate, batch, epoch)
-        if not isinstance(self._collate, Collate | Views):
+    def _begun(self, rows: Tensor, seeds: Tensor, epoch: int) -> Delivery:
+        """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
+        batch, collate = self._without_images(rows, seeds), self._collate
+        if self._tier is not None and isinstance(collate, Collate | Views):
+            views = self._prepared(batch, rows, epoch)
+            return partial(self._finished_views, views, self._rendered(views, rows))
+        if self._tier is not None:
             batch.images = self._gathered(self._tier, rows)
-            return HostBatch(self, self._collate, batch, epoch)
-        views = self._prepared(batch, rows, epoch)
-        return HostBatch(self, self._collate, batch, epoch, list(zip(views, self._rendered(views, rows), strict=True)))
+
+        def finish() -> BatchOrViews:
+            if collate is None:
+                return batch
+            with batch_of_epoch(epoch):
+                return collate(batch)
+
+        return finish
+
+    def _finished_views(self, views: Sequence[PreparedBatch], rendered: Sequence[Tensor]) -> BatchOrViews:
+        """Runs the steps that need rendered pixels."""
+        began = perf_counter()
+        made = tuple(view.finish(images) for view, images in zip(views, rendered, strict=True))
+        self._add_seconds(render=perf_counter() - began)
+        return made if isinstance(self._collate, Views) else made[0]
 
     def _prepared(self, batch: Batch, rows: Tensor, epoch: int) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""
@@ -238,7 +251,7 @@ class BatchWorker:
                 source=spec.torch_dtype,
                 sizes=sizes,
                 masks=masks,
-                framed=self._framed,
+                framed=self._settings.framed,
             )
         return prepared if isinstance(prepared, tuple) else (prepared,)
 
@@ -247,7 +260,7 @@ class BatchWorker:
         began, spec = perf_counter(), tier.rows.spec
         images = self._memory.empty((len(rows), *spec.shape), spec.torch_dtype)
         tier.gather_into(rows, images)
-        self.add_seconds(read=perf_counter() - began)
+        self._add_seconds(read=perf_counter() - began)
         return images
 
     def _rendered(self, views: Sequence[PreparedBatch], rows: Tensor) -> list[Tensor]:
@@ -267,23 +280,23 @@ class BatchWorker:
             began = perf_counter()
             for view, out in zip(views, outs, strict=True):
                 view.render_batch(images, out)
-            self.add_seconds(render=perf_counter() - began)
+            self._add_seconds(render=perf_counter() - began)
             return outs
         began, first = perf_counter(), 0
-        needed = _needed_by(views, self._smaller) if spec.variable_size else None
+        needed = _needed_by(views, self._settings.decode == "scaled") if spec.variable_size else None
         for stored in self._tier.parts(rows, needed):
             lines, stop = lines_of(stored, self._tier.rows), first + len(stored.rows)
             for view, out in zip(views, outs, strict=True):
                 view.render_lines(first, lines, out[first:stop])
             first = stop
-        self.add_seconds(render=perf_counter() - began)
+        self._add_seconds(render=perf_counter() - began)
         return outs
 
     def _fill(self, name: str, rows: Tensor, buffer: Tensor) -> None:
         """Reads rows of one field into a pinned buffer."""
         began = perf_counter()
         self._read(name, rows, buffer)
-        self.add_seconds(read=perf_counter() - began)
+        self._add_seconds(read=perf_counter() - began)
 
 
 def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
@@ -298,46 +311,3 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
     needed["first"] = np.maximum(each["first"].min(0) - more, 0)
     needed["stop"] = each["stop"].max(0) + more
     return needed
-
-
-class HostBatch:
-    """Batch in host memory: a :class:`Delivery` that may still have steps to run.
-
-    Args:
-        worker: counts the time.
-        collate: makes the batch.
-        batch: its rows; without images where ``views`` are given.
-        epoch: epoch of the batch.
-        views: the batch as a Collate, or each of a Views, has drawn it, and the images to finish.
-    """
-
-    def __init__(
-        self,
-        worker: BatchWorker,
-        collate: Callable[[Batch], BatchOrViews] | None,
-        batch: Batch,
-        epoch: int,
-        views: Sequence[tuple[PreparedBatch, Tensor]] = (),
-    ) -> None:
-        self._worker, self._collate, self._epoch = worker, collate, epoch
-        self._made: BatchOrViews = batch
-        self._batch, self._views = batch, views
-        self._is_finished = False
-
-    def finish(self) -> None:
-        """Runs the remaining steps."""
-        if self._views:
-            began = perf_counter()
-            made = tuple(prepared.finish(rendered) for prepared, rendered in self._views)
-            self._made = made if isinstance(self._collate, Views) else made[0]
-            self._worker.add_seconds(render=perf_counter() - began)
-        elif self._collate is not None:
-            with batch_of_epoch(self._epoch):
-                self._made = self._collate(self._batch)
-        self._is_finished = True
-
-    def receive(self) -> BatchOrViews:
-        """Finishes the batch if needed and returns it."""
-        if not self._is_finished:
-            self.finish()
-        return self._made

@@ -172,7 +172,7 @@ class DeviceBatches:
 
     def ship(
         self, rows: Tensor, seeds: Tensor, epoch: int, fill: Callable[[str, Tensor, Tensor], None]
-    ) -> ArrivingBatch:
+    ) -> Callable[[], BatchOrViews]:
         """Gathers a batch into pinned buffers and queues the copies.
 
         Args:
@@ -180,96 +180,48 @@ class DeviceBatches:
             seeds: int64 [B].
             epoch: epoch of the batch.
             fill: (field, rows, buffer) writes the rows of a field into its buffer.
+
+        Returns:
+            What makes the caller's stream wait for the copies, and renders there.
         """
         count = len(rows)
         ids, keys = self._ids.ship(count, partial(_copy, rows)), self._seeds.ship(count, partial(_copy, seeds))
         fields = {name: ring.ship(count, partial(fill, name, rows)) for name, ring in self._fields.items()}
-        return ArrivingBatch(self._port, self._resident, self._collate, epoch, ids, keys, fields)
+        return partial(self._arrived, epoch, ids, keys, fields)
 
-
-@dataclass(frozen=True)
-class ArrivingBatch:
-    """Batch whose copies to the device are queued: a :class:`~mmload.loader.batch_worker.Delivery`."""
-
-    port: Port
-    resident: DeviceTier | None
-    collate: Callable[[Batch], BatchOrViews] | None
-    epoch: int
-    ids: Shipped
-    seeds: Shipped
-    fields: Mapping[str, Shipped]
-
-    def receive(self) -> BatchOrViews:
+    def _arrived(self, epoch: int, ids: Shipped, seeds: Shipped, fields: Mapping[str, Shipped]) -> BatchOrViews:
         """Makes the caller's stream wait for the copies, and renders there."""
-        ids = self.ids.arrive(self.port)
-        fields = {name: shipped.arrive(self.port) for name, shipped in self.fields.items()}
-        batch = make_batch(fields, len(ids), ids=ids, seeds=self.seeds.arrive(self.port), device=ids.device)
-        if self.resident is not None:
-            self.resident.count(len(ids))
-            if isinstance(self.collate, Collate | Views):
-                with batch_of_epoch(self.epoch):
-                    return self.collate.render(batch, self.resident.images, ids)
-            batch.images = self.resident.images[ids]
-        if self.collate is None:
-            return batch
-        with batch_of_epoch(self.epoch):
-            return self.collate(batch)
+        rows, collate, resident = ids.arrive(self._port), self._collate, self._resident
+        arrived = {name: shipped.arrive(self._port) for name, shipped in fields.items()}
+        batch = make_batch(arrived, len(rows), ids=rows, seeds=seeds.arrive(self._port), device=rows.device)
+        with batch_of_epoch(epoch):
+            if resident is not None:
+                resident.count(len(rows))
+                if isinstance(collate, Collate | Views):
+                    return collate.render(batch, resident.images, rows)
+                batch.images = resident.images[rows]
+            return batch if collate is None else collate(batch)
 
 
 def _copy(values: Tensor, buffer: Tensor) -> None:
     buffer.copy_(values)
 
 
-class Finishing(Protocol):
-    """Batch that the training thread may have to finish."""
-
-    def receive(self) -> BatchOrViews:
-        """Returns the finished batch."""
-
-
-class SentBatch:
-    """Batch on a device: a :class:`~mmload.loader.batch_worker.Delivery`.
-
-    Args:
-        port: port of the device.
-        made: the batch, or the batches of several views.
-        event: after all of it.
-    """
-
-    def __init__(self, port: Port, made: BatchOrViews, event: Event) -> None:
-        self._port, self._made, self._event = port, made, event
-
-    def receive(self) -> BatchOrViews:
-        """Makes the caller's stream wait for the batch and returns it."""
-        for batch in self._made if isinstance(self._made, tuple) else (self._made,):
-            for tensor in batch.values(include_nested=True, leaves_only=True):
-                self._port.hand_over(tensor, self._event)
-        return self._made
-
-
-def send_batch(port: Port, made: BatchOrViews) -> SentBatch:
+def send_batch(port: Port, made: BatchOrViews) -> Callable[[], BatchOrViews]:
     """Sends a batch in host memory, or those of several views, to the device."""
 
     def copies() -> BatchOrViews:
         return tuple(one.to(port.device) for one in made) if isinstance(made, tuple) else made.to(port.device)
 
-    return SentBatch(port, *port.queue(copies))
+    return partial(_received, port, *port.queue(copies))
 
 
-def send_finished(port: Port, host: Finishing) -> SentBatch:
-    """Sends a batch that is finished in host memory to the device."""
-    return send_batch(port, host.receive())
-
-
-class LateBatch:
-    """Batch that the training thread finishes in host memory and sends."""
-
-    def __init__(self, port: Port, host: Finishing) -> None:
-        self._port, self._host = port, host
-
-    def receive(self) -> BatchOrViews:
-        """Finishes and sends the batch."""
-        return send_batch(self._port, self._host.receive()).receive()
+def _received(port: Port, made: BatchOrViews, event: Event) -> BatchOrViews:
+    """Makes the caller's stream wait for a batch on the device, of which ``event`` is the end, and returns it."""
+    for batch in made if isinstance(made, tuple) else (made,):
+        for tensor in batch.values(include_nested=True, leaves_only=True):
+            port.hand_over(tensor, event)
+    return made
 
 
 class DeviceDecoder:
@@ -287,18 +239,17 @@ class DeviceDecoder:
         self._tier, self._port, self._decode = tier, port, decode
         self._lock = threading.Lock()
 
-    def batch(self, rows: Tensor, make: Callable[[list[Tensor]], BatchOrViews]) -> SentBatch:
+    def batch(self, rows: Tensor, make: Callable[[list[Tensor]], BatchOrViews]) -> Callable[[], BatchOrViews]:
         """Makes a batch of the images of rows, int64 [B], on the device.
 
         Memory that one thread has freed, with work on it still queued, may be reused by the decoder, which does not
-        wait for
-        the stream: so the next batch begins when all of this one is done.
+        wait for the stream: so the next batch begins when all of this one is done.
 
         Raises:
             DamagedError: if a JPEG has another size than its row, or is broken.
             DeviceError: if the device fails.
         """
-        return SentBatch(self._port, *self._queued(rows, make))
+        return partial(_received, self._port, *self._queued(rows, make))
 
     def images(self, rows: Tensor) -> list[Tensor]:
         """Returns the rows' images on the device, uint8 [C, h, w], with no work left in the queue."""
@@ -368,8 +319,8 @@ class ResidentRows(HitCounter):
         self._images = [image for rows in parts for image in decoder.images(rows)]
         self.count(misses=count)
 
-    def batch(self, rows: Tensor, make: Callable[[list[Tensor]], BatchOrViews]) -> SentBatch:
+    def batch(self, rows: Tensor, make: Callable[[list[Tensor]], BatchOrViews]) -> Callable[[], BatchOrViews]:
         """Makes a batch of the images of rows, int64 [B], on the device."""
         self.count(len(rows))
         images = [self._images[row] for row in rows.tolist()]
-        return SentBatch(self._port, *self._port.queue(lambda: make(images)))
+        return partial(_received, self._port, *self._port.queue(lambda: make(images)))

@@ -47,7 +47,7 @@ class Prefetcher:
     def prefetch(self, epoch: int, offset: int) -> None:
         """Starts the prefetch of an epoch, after ``offset`` of its samples, and ends that of an earlier epoch."""
         order = self._order
-        prefetch_epoch = getattr(self._view.rows.reader, "prefetch_epoch", None)  # only of rows in object storage
+        prefetch_epoch = getattr(self._view.rows, "prefetch_epoch", None)  # only of rows in object storage
         if not isinstance(order, Order) or prefetch_epoch is None:
             return
         if not self._takes:
@@ -197,7 +197,7 @@ class WorkerPool:
         if reply.made is None:
             self.check_open()
             raise UsageError("the batch was cancelled; begin another epoch with iter(loader)")
-        return reply.made.receive()
+        return reply.made()
 
     def prefetch(self, epoch: int, offset: int) -> None:
         """Prefetches what an epoch reads from object storage, after ``offset`` of its samples."""

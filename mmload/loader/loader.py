@@ -37,7 +37,7 @@ from mmload.loader.arguments import (
     resolve_view,
     returns_for,
 )
-from mmload.loader.batch_worker import BatchWorker, Statistics
+from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
 from mmload.loader.epoch_orders import BlockOrder, bucketed
 from mmload.loader.order import Order, RowSelection, combine_occurrences, occurrences_in
@@ -364,11 +364,10 @@ class Loader:
     def _usable_pool(self) -> BatchPool:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
-            make_worker = partial(
-                BatchWorker,
-                self.split,
-                self._fields,
-                self.collate,
+            settings = BatchSettings(
+                split=self.split,
+                fields=self._fields,
+                collate=self.collate,
                 device=self.device,
                 tier=self.tier,
                 seed=self.seed,
@@ -381,9 +380,9 @@ class Loader:
             if self._subprocess:
                 from mmload.loader.subprocess_pool import SubprocessPool
 
-                self._pool = SubprocessPool(make_worker, self._prefetcher, self.threads, self.batch_size)
+                self._pool = SubprocessPool(settings, self._prefetcher, self.threads)
             else:
-                self._pool = WorkerPool(make_worker(), self._prefetcher, self.threads)
+                self._pool = WorkerPool(BatchWorker(settings), self._prefetcher, self.threads)
         return self._pool
 
     def close(self) -> None:

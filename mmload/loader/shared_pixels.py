@@ -25,8 +25,7 @@ from mmload.records import FieldSpec
 from mmload.render.image_lines import ImageLines
 from mmload.runtime import shared_segment
 from mmload.runtime.shared_segment import NotSharedError, Segment
-from mmload.store.field_rows import Numbers
-from mmload.store.row_reader import memory_of
+from mmload.store.row_reader import Numbers, memory_of
 from mmload.store.split_views import AnySplit
 
 _MOST_SHOWN = 8  # numbers of processes in a text

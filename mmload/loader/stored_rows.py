@@ -14,7 +14,7 @@ import torch
 from mmload.errors import DamagedError
 from mmload.render.image_lines import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
 from mmload.runtime.memory_pool import scratch
-from mmload.store.field_rows import Numbers, Places, Rows
+from mmload.store.row_reader import Numbers, Places, Rows
 from mmload.store.variable_rows import JPEG
 
 Bytes = npt.NDArray[np.uint8]

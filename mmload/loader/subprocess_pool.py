@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
@@ -24,7 +24,7 @@ import numpy as np
 
 from mmload.errors import UsageError
 from mmload.loader import subprocess_worker as protocol
-from mmload.loader.batch_worker import BatchWorker, Statistics
+from mmload.loader.batch_worker import BatchSettings, Statistics
 from mmload.loader.epoch_iterator import Prefetcher, check_open
 from mmload.loader.order import RowSelection
 from mmload.loader.subprocess_worker import Message, receive
@@ -58,23 +58,20 @@ class SubprocessPool:
     """Subprocess that makes batches; it ends with this object, or with the training process. Thread-safe.
 
     Args:
-        make_worker: makes the BatchWorker; picklable.
-        announcer: tells a dataset in object storage what an epoch reads; picklable.
+        settings: of the batches.
+        prefetcher: prefetches what an epoch reads from object storage.
         threads: number of batches that the subprocess makes at once.
-        batch_size: largest number of rows per batch.
 
     Raises:
         UsageError: if the collate cannot be sent to another process, or this process may not start one.
     """
 
-    def __init__(
-        self, make_worker: Callable[..., BatchWorker], prefetcher: Prefetcher, threads: int, batch_size: int
-    ) -> None:
+    def __init__(self, settings: BatchSettings, prefetcher: Prefetcher, threads: int) -> None:
         if current_process().daemon:
             raise UsageError("subprocess=True in a worker process, which may not start another one; leave it out")
-        payload = _pickled((make_worker, prefetcher))
+        payload = _pickled((settings, prefetcher))
         self._arena = SharedArena()
-        self._records = protocol.records_in(self._arena, batch_size)
+        self._records = protocol.records_in(self._arena, settings.batch_size)
         self._records.slots["is_cancelled"] = 0
         semaphores = context()
         done = [semaphores.Semaphore(0) for _ in range(protocol.SLOTS)]
@@ -89,7 +86,7 @@ class SubprocessPool:
                 payload,
                 self._arena,
                 self._signals,
-                batch_size,
+                settings.batch_size,
                 threads,
                 name="mmload-loader",
                 daemon=True,

@@ -12,7 +12,6 @@ import os
 import pickle
 import threading
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Semaphore
@@ -25,7 +24,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from mmload.batch import Batch
-from mmload.loader.batch_worker import BatchWorker
+from mmload.loader.batch_worker import BatchSettings, BatchWorker
 from mmload.loader.epoch_iterator import Prefetcher
 from mmload.loader.order import RowSelection
 from mmload.runtime.memory_pool import Bytes, MemoryPool, Place, SharedArena, SharedBuffers
@@ -248,7 +247,7 @@ def serve(
 
     Args:
         pipe: receives the error that keeps the subprocess from starting.
-        payload: a function that makes the BatchWorker of its memory pools, and the Announcer, pickled.
+        payload: settings of the batches and the Prefetcher, pickled.
         arena: memory of requests and batches.
         signals: semaphores of both processes.
         batch_size: largest number of rows per batch.
@@ -256,12 +255,12 @@ def serve(
     """
     depend_on_parent(lambda: os._exit(0))
     try:
-        make_worker: Callable[..., BatchWorker]
+        settings: BatchSettings
         prefetcher: Prefetcher
-        make_worker, prefetcher = pickle.loads(payload)
+        settings, prefetcher = pickle.loads(payload)
         records = records_in(arena, batch_size)
         buffers = SharedBuffers(arena, records.end)
-        worker = make_worker(new_pool=lambda: MemoryPool(source=buffers.buffer))
+        worker = BatchWorker(settings, new_pool=lambda: MemoryPool(source=buffers.buffer))
         server = _Server(worker, prefetcher, records, buffers, signals)
     except Exception as error:
         pipe.send(portable(error))
@@ -315,7 +314,7 @@ class _Server:
         worker, epoch, count = self._worker, int(slot["epoch"]), int(slot["rows"])
         if kind == BATCH:
             rows, occurrences = (torch.from_numpy(numbers[:count].copy()) for numbers in self._records.rows[number])
-            return worker.make(RowSelection(rows, occurrences if slot["has_occurrences"] else None), epoch).receive()
+            return worker.make(RowSelection(rows, occurrences if slot["has_occurrences"] else None), epoch)()
         if kind == PREFETCH:
             return self._prefetcher.prefetch(epoch, count)
         return worker.statistics()

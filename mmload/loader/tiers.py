@@ -19,9 +19,9 @@ from mmload.render.image_lines import LINES, PIXELS
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.resources import free_memory, local_ranks
-from mmload.store.field_rows import FieldRows, Numbers, Places, Rows, read
+from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import RowMap, row_map
-from mmload.store.row_reader import memory_of
+from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
 from mmload.store.split_views import AnySplit
 
 if TYPE_CHECKING:

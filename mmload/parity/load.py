@@ -48,7 +48,7 @@ def shape_of(split: Split) -> Shape:
     if not spec.variable_size:
         channels, height, width = spec.shape
         return channels, height, width
-    ((height, width), _) = Counter(map(tuple, split.reader.field("images").index.sizes.tolist())).most_common(1)[0]
+    ((height, width), _) = Counter(map(tuple, split.files.field("images").index.sizes.tolist())).most_common(1)[0]
     return spec.channels, int(height), int(width)
 
 
@@ -298,7 +298,7 @@ def check_scaled(split: Split) -> list[Verdict]:
     Args:
         split: a split of variable-size images; without JPEGs nothing is compared.
     """
-    reader = split.reader.field("images")
+    reader = split.files.field("images")
     jpegs = np.flatnonzero(reader.index.encodings == JPEG)
     sizes = reader.index.sizes
     found = []

@@ -128,7 +128,7 @@ def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | No
     sizes = [source.size for source in split.source(slice(None))]
     if any(size is None for size in sizes):
         return None
-    stored = split.reader.field("images").index.sizes.astype(np.int64)
+    stored = split.files.field("images").index.sizes.astype(np.int64)
     photographs = np.array(sizes, np.int64)
     rotated = (photographs[:, 0] > photographs[:, 1]) != (stored[:, 0] > stored[:, 1])
     photographs[rotated] = photographs[rotated][:, ::-1]  # as the file says, and turned when it was decoded

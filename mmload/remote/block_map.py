@@ -19,8 +19,9 @@ from mmload.errors import DamagedError, StoreError
 from mmload.remote.cached_reader import CachedFiles
 from mmload.remote.layout import Numbers
 from mmload.remote.remote_blocks import RemoteBlocks
-from mmload.store.field_rows import FieldRows, Places, Rows
+from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import Guard, Refusal, reserved
+from mmload.store.row_reader import Places, Rows
 
 SMALLEST_ROW = 64 * 2**10
 """Bytes of a row from which on its block is mapped: to map and unmap a smaller one takes longer than to read it."""
@@ -34,7 +35,7 @@ def block_map(rows: Rows) -> BlockMap | None:
 
     if not isinstance(rows, FieldRows) or not isinstance(rows.split_files, CachedFiles) or not can_populate():
         return None
-    blocks, spec = rows.split_files.blocks(rows), rows.spec
+    blocks, spec = rows.split_files.blocks(rows.name), rows.spec
     step = math.lcm(1 if spec.variable_size else spec.row_bytes, mmap.PAGESIZE)
     if blocks.grid.row_bytes < SMALLEST_ROW or step > _LARGEST_STEP:
         return None

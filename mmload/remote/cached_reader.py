@@ -20,12 +20,11 @@ from mmload.remote.object_store import check_parallel
 from mmload.remote.remote_blocks import RemoteBlocks, Requests
 from mmload.runtime.regular_files import open_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import Folder, Revision
-from mmload.store.field_rows import Places
+from mmload.store.dataset_folder import Folder, HeldFile, Revision
+from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import Manifest, SplitRecord, shard_name
-from mmload.store.row_reader import SMALL_ROW, RowReader
+from mmload.store.row_reader import SMALL_ROW, Places
 from mmload.store.shard_table import BYTES
-from mmload.store.split_files import Field, HeldFile, LocalFiles
 
 
 class RemoteFolder(Folder):
@@ -120,10 +119,11 @@ class CachedFiles(LocalFiles):
         """Limit of the cache in bytes."""
         return self._cache.limit
 
-    def blocks(self, field: Field) -> RemoteBlocks:
+    def blocks(self, name: str) -> RemoteBlocks:
         """Returns the blocks of a field."""
+        field = self.field(name)
         offsets = field.index.offsets if field.spec.variable_size else None
-        return self._cache.blocks(self.split, field.name, offsets)
+        return self._cache.blocks(self.split, name, offsets)
 
     def revision(self, name: str, shard: int) -> Revision:
         """Returns a constant per file, as the blocks are always those of the manifest."""
@@ -147,7 +147,7 @@ class CachedFiles(LocalFiles):
 
     def arriving(
         self,
-        field: Field,
+        field: FieldRows,
         rows: Numbers,
         places: Places,
         out: memoryview,
@@ -156,7 +156,7 @@ class CachedFiles(LocalFiles):
     ) -> Iterator[None]:
         if field.name not in self.record.fields:  # a file of an index, which is here as a whole
             return super().arriving(field, rows, places, out, starts, groups)
-        blocks = self.blocks(field)
+        blocks = self.blocks(field.name)
         of_rows = blocks.grid.blocks_of_rows(rows)
         requests = blocks.fetch_missing(of_rows)
         pieces, ends = _pieces(blocks, of_rows, places, out, starts, groups)
@@ -167,14 +167,11 @@ class CachedFiles(LocalFiles):
         return _filled(blocks, requests, pieces, ends, damaged, len(rows))
 
 
-class CachedReader(RowReader):
-    """Reader of the rows of a split through a cache. Thread-safe and picklable."""
+class CachedSplit(Split):
+    """Split of a dataset in object storage."""
 
+    files_type = CachedFiles
     files: CachedFiles
-
-    def blocks(self, name: str) -> RemoteBlocks:
-        """Returns the blocks of a field."""
-        return self.files.blocks(self.field(name))
 
     def prefetch_epoch(
         self, fields: Sequence[str], takes: Sequence[Take], epoch: int, now: int, margin: int
@@ -191,20 +188,14 @@ class CachedReader(RowReader):
         Returns:
             The prefetch, which ends when it is closed or collected.
         """
-        read = [self.field(name) for name in fields]
+        specs = {name: self.fields[name] for name in fields}
         large = [
-            self.files.blocks(field) for field in read if field.spec.variable_size or field.spec.row_bytes > SMALL_ROW
+            self.files.blocks(name) for name, spec in specs.items() if spec.variable_size or spec.row_bytes > SMALL_ROW
         ]
         for blocks in large:
             blocks.plan = EpochPlan(blocks.grid, takes, margin, blocks.plan)
             blocks.plan.begin(epoch, now)
         return ReadAhead(large, self.files.limit, epoch)
-
-
-class CachedSplit(Split):
-    """Split of a dataset in object storage."""
-
-    reader_type, files_type = CachedReader, CachedFiles
 
 
 class CachedDataset(Dataset):

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from numba import types
 
 from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_internals import tuple_type
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
@@ -151,6 +152,10 @@ class FileRanges(NamedTuple):
     handles: Numbers
 
 
+_NUMBERS = _types.int64[::1]
+_RANGES = tuple_type(FileRanges, _NUMBERS, _NUMBERS, _types.uint8[::1], _NUMBERS, _types.boolean, _NUMBERS)
+
+
 def make_resident(
     memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Flags
 ) -> tuple[int, int] | None:
@@ -170,7 +175,7 @@ def make_resident(
     base, first = memory.ctypes.data, 0
     while first < len(starts):
         some = slice(first, None)
-        failed = int(_make_resident(base, *ranges, files[some], starts[some], lengths[some], absent[some]))
+        failed = int(_make_resident(base, ranges, files[some], starts[some], lengths[some], absent[some]))
         if failed < 0:
             break
         first += failed
@@ -200,27 +205,15 @@ def _read(handle: int, offset: int, length: int, spare: Flags) -> None:
         done += more
 
 
-@numba_compiled(
-    "int64(uintp, int64[::1], int64[::1], uint8[::1], int64[::1], boolean, int64[::1], "
-    "int64[::1], int64[::1], int64[::1], uint8[::1])"
-)
+@numba_compiled(_types.int64(_types.uintp, _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _types.uint8[::1]))
 def _make_resident(
-    base: int,
-    firsts: Numbers,
-    ends: Numbers,
-    known: Flags,
-    segments: Numbers,
-    looks: bool,
-    handles: Numbers,
-    files: Numbers,
-    starts: Numbers,
-    lengths: Numbers,
-    absent: Flags,
+    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Flags
 ) -> int:
     """Brings parts in for :func:`make_resident`; returns the first part that cannot be read, or -1.
 
     With ``known`` it brings in complete segments. All parts are announced before the first one is waited for.
     """
+    firsts, ends, known, segments, looks, handles = ranges
     count = len(starts)
     begins, stops = np.empty(count, np.int64), np.empty(count, np.int64)
     most = 0

@@ -18,14 +18,14 @@ import numpy.typing as npt
 from mmload.errors import MmloadError, UsageError, choices, counted
 from mmload.records import FieldSpec
 from mmload.runtime.lazy_property import lazy_property
-from mmload.store.dataset_folder import Folder, open_folder
+from mmload.store.dataset_folder import Folder, check_files, open_folder
+from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_map import OpenFile, joinable, mapped
 from mmload.store.row_numbers import is_single_row, row_array, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
 from mmload.store.shard_table import files_of
-from mmload.store.split_files import LocalFiles, check_files
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -104,17 +104,18 @@ class Split:
         folder: folder of the dataset.
         name: name of the split.
         record: its manifest entry.
+        files: files of its shards.
         reader: reads its rows.
     """
 
-    reader_type: ClassVar[Callable[..., RowReader]] = RowReader
     files_type: ClassVar[Callable[..., LocalFiles]] = LocalFiles
 
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.folder = folder
         self.name = name
         self.record = record
-        self.reader = self.reader_type(self.files_type(folder, name, record))
+        self.files = self.files_type(folder, name, record)
+        self.reader = RowReader(f"split {name!r} of {folder.path}", self.files.field)
         self._samples = Samples(folder, name, record)
 
     @property
@@ -141,7 +142,7 @@ class Split:
     def _revisions(self) -> str:
         """Digest of the revisions of the files."""
         shards = range(len(self.record.shards))
-        found = [self.reader.files.revision(name, shard) for name in files_of(self.fields) for shard in shards]
+        found = [self.files.revision(name, shard) for name in files_of(self.fields) for shard in shards]
         return sha256(repr(found).encode()).hexdigest()
 
     @property
@@ -362,7 +363,7 @@ class Split:
         if not rows:
             return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
         if joinable(sizes):
-            files = [self.reader.files.held(name, index) for index in shards]
+            files = [self.files.held(name, index) for index in shards]
             flat = mapped([OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)])
             check_files(files)
             return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)

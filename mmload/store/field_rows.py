@@ -1,14 +1,17 @@
-"""Rows of one field: where each lies in the files of the shards, and how they are read.
+"""Rows of a field of a split: where each lies in the files of the shards, and how these are read.
 
-A fixed-size row begins at its number times its bytes, a variable-size row where its shard's offsets say. Both have one
-description, :data:`ROW`; reading, mapping and rendering need no other.
+A fixed-size row begins at its number times its bytes, a variable-size row where its shard's offsets say. Files are
+opened at their first use. Rows are
+read here if they cannot be mapped (:mod:`mmload.store.row_map`), or if only a few are needed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,71 +19,14 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
+from mmload.store.dataset_folder import Folder, HeldFile, Revision, check_files, revision_of
+from mmload.store.manifest import SplitRecord, shard_name
+from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
 from mmload.store.row_sources import Samples
-from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, parts_of
-from mmload.store.split_files import HeldFile, LocalFiles
-from mmload.store.variable_rows import RAW, Bytes, Index, Pixels, VariableRows, encoding_of, fault_of
+from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, files_of, parts_of
+from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of
 
-Numbers = npt.NDArray[np.int64]
-
-ROW = np.dtype(
-    [
-        ("file", np.int64),
-        ("offset", np.int64),
-        ("bytes", np.int64),
-        ("height", np.int32),
-        ("width", np.int32),
-        ("encoding", np.uint8),
-    ],
-    align=True,
-)
-"""Place of a row: the number of its file, its first byte there, and its bytes; height and width of an image or a mask,
-else 0; and its encoding, :data:`~mmload.store.variable_rows.RAW` or :data:`~mmload.store.variable_rows.JPEG`."""
-
-Places = npt.NDArray[np.void]
-"""Structured [B] of :data:`ROW`."""
-
-
-class Rows(Protocol):
-    """Rows of one field of a split, :class:`FieldRows`, or of a concatenation. Thread-safe."""
-
-    spec: FieldSpec
-
-    def __len__(self) -> int: ...
-
-    def files(self) -> tuple[list[HeldFile], list[int]] | None:
-        """Returns the open files of the rows and the bytes of each; None if the rows are not in local files."""
-
-    def located(self, rows: Numbers) -> Places:
-        """Returns where rows, int64 [B], lie in :meth:`files`.
-
-        Raises:
-            DamagedError: if offsets, sizes or encodings contradict each other or the manifest's checksums.
-            StoreError: if they cannot be read, or were written to.
-        """
-
-    def arriving(
-        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> Iterator[None]:
-        """Reads rows into memory, some at a time.
-
-        Args:
-            rows: int64 [B].
-            places: [B], places of the rows, or of the parts of them to read.
-            out: memory for the rows.
-            starts: int64 [B], the byte of ``out`` at which each begins.
-            groups: number of rows up to the end of each group; the last is B.
-
-        Yields:
-            None after each group, when it is complete and checked to belong to the dataset that was opened.
-
-        Raises:
-            DamagedError: if a row cannot be read from its file; it names the row.
-            StoreError: if a file cannot be opened or read, or was written to since the dataset was opened.
-        """
-
-    def damaged(self, row: int, reason: str) -> DamagedError:
-        """Returns the error of a row: its number, the sample it was made from, what is wrong, and what to do."""
+_MOST_BYTES = 8 * 2**20  # of rows that one call reads
 
 
 class FieldRows:
@@ -229,46 +175,143 @@ class FieldRows:
         )
 
 
-def read(field: Rows, rows: Numbers, out: memoryview, starts: Numbers | None = None) -> None:
-    """Reads rows, int64 [B], to each of ``starts`` in ``out``; None: one after another."""
-    if not len(rows):
+class _Range(NamedTuple):
+    """Range of a file that fills ``out`` from ``offset`` on, with the rows from ``first`` on."""
+
+    file: HeldFile
+    offset: int
+    out: memoryview
+    first: int
+    rows: int
+
+
+class LocalFiles:
+    """Files of a split in a folder. Thread-safe, picklable, and safe to use after a fork.
+
+    Args:
+        folder: of the dataset.
+        split: name of the split.
+        record: its manifest entry.
+
+    Attributes:
+        is_local: whether the files stay where they are; else blocks come and go, and :meth:`arriving` fetches them.
+    """
+
+    is_local = True
+
+    def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
+        self.folder, self.split, self.record = folder, split, record
+        self._held: dict[tuple[int, str], HeldFile] = {}
+        self._fields: dict[str, FieldRows] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "split": self.split, "record": self.record}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]  # files are opened again, lazily
+
+    def field(self, name: str) -> FieldRows:
+        """Returns the rows of a field; or of one of its files, such as ``images.sizes``, which has a row for each."""
+        found = self._fields.get(name)
+        if found is None:
+            spec = self.record.fields.get(name) or files_of(self.record.fields)[name].spec
+            found = self._fields.setdefault(name, FieldRows(self, name, spec))
+        return found
+
+    def revision(self, name: str, shard: int) -> Revision:
+        """Returns the revision of a file that rows are read from."""
+        recorded = self.folder.recorded_revision(self.split, name, shard)
+        return revision_of(self.folder.stat(self._path(name, shard))) if recorded is None else recorded
+
+    def held(self, name: str, shard: int) -> HeldFile:
+        """Returns an open file of a shard, by its name without ``.memmap``.
+
+        Lock-free, as a fork could leave a lock held.
+        """
+        key = (shard, name)
+        held = self._held.get(key)
+        if held is None:
+            revision = self.folder.recorded_revision(self.split, name, shard)
+            record = self.record.shards.file(shard, name)
+            held = self._held.setdefault(key, HeldFile(self.folder, self._path(name, shard), record, revision))
+        return held
+
+    def arriving(
+        self,
+        field: FieldRows,
+        rows: Numbers,
+        places: Places,
+        out: memoryview,
+        starts: Numbers,
+        groups: Sequence[int],
+    ) -> Iterator[None]:
+        """Reads rows of a field, as :meth:`Rows.arriving`; one system call reads neighbors."""
+        ranges = self._ranges(field, places, out, starts, groups)
+        ends = np.searchsorted([each.first for each in ranges], groups).tolist()
+        requested, done = False, 0
+        for end in ends:
+            for index in range(done, end):
+                each = ranges[index]
+                got = 0 if requested else _read_cached(each.file.handle, each.out, each.offset)
+                if got < len(each.out) and not requested:
+                    requested = True
+                    _request_readahead(ranges[index:])
+                try:
+                    each.file.fill(each.out, each.offset, got)
+                except DamagedError:
+                    _raise_first(field, each, rows, places)
+                    raise
+            check_files(each.file for each in ranges[done:end])
+            done = end
+            yield
+
+    def _ranges(
+        self, field: FieldRows, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
+    ) -> list[_Range]:
+        """Returns the ranges to read: rows that follow each other in a file and in memory, of one group."""
+        if not len(places):
+            return []
+        file, offset, size = places["file"], places["offset"], places["bytes"]
+        breaks = (np.diff(file) != 0) | (offset[1:] != offset[:-1] + size[:-1])
+        breaks |= (starts[1:] != starts[:-1] + size[:-1]) | (np.diff(starts // _MOST_BYTES) != 0)
+        breaks[np.array(groups[:-1], np.int64) - 1] = True
+        heads = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+        stops = np.append(heads[1:], len(places))
+        files = {number: self.held(field.file, number) for number in np.unique(file).tolist()}
+        lists = file[heads], offset[heads], starts[heads], starts[stops - 1] + size[stops - 1], heads, stops - heads
+        return [
+            _Range(files[number], at, out[start:end], first, rows)  # iterating over lists, not arrays: 5 us less a row
+            for number, at, start, end, first, rows in zip(*(values.tolist() for values in lists), strict=True)
+        ]
+
+    def _path(self, name: str, shard: int) -> str:
+        return f"{self.split}/{shard_name(shard)}/{name}.memmap"
+
+
+def _raise_first(field: FieldRows, each: _Range, rows: Numbers, places: Places) -> None:
+    """Raises the error of the first row of a range that cannot be read, if it still cannot."""
+    for index in range(each.first, each.first + each.rows):
+        offset, size = int(places["offset"][index]), int(places["bytes"][index])
+        try:
+            each.file.fill(memoryview(bytearray(size)), offset)
+        except DamagedError as error:
+            raise field.damaged(int(rows[index]), str(error)) from error
+
+
+def _request_readahead(ranges: Sequence[_Range]) -> None:
+    """Asks the system to read ahead; only a hint."""
+    if not hasattr(os, "posix_fadvise"):
         return
-    places = field.located(rows)
-    if starts is None:
-        starts = np.cumsum(places["bytes"]) - places["bytes"]
-    for _ in field.arriving(rows, places, out, starts, [len(rows)]):
-        pass
+    for each in ranges:
+        with suppress(OSError):
+            os.posix_fadvise(each.file.handle, each.offset, len(each.out), os.POSIX_FADV_WILLNEED)
 
 
-def read_rows(field: Rows, rows: Numbers) -> VariableRows:
-    """Reads rows, int64 [B], as they are stored.
-
-    Raises:
-        DamagedError, StoreError: as :meth:`Rows.located` and :meth:`Rows.arriving`.
-    """
-    places = field.located(rows)
-    offsets = np.concatenate([[0], np.cumsum(places["bytes"])]).astype(np.int64)
-    out = np.empty(offsets[-1], np.uint8)
-    for _ in field.arriving(rows, places, out.data, offsets[:-1], [len(rows)]) if len(rows) else ():
-        pass
-    return VariableRows(
-        bytes=out,
-        offsets=offsets,
-        sizes=np.stack([places["height"], places["width"]], 1),
-        encodings=np.ascontiguousarray(places["encoding"]),
-        channels=field.spec.channels,
-    )
-
-
-def pixels_of(field: Rows, row: int) -> Pixels:
-    """Reads and decodes a row of variable size: uint8 [*channels, H, W], contiguous.
-
-    Raises:
-        DamagedError, StoreError: as :func:`read_rows`, and if its bytes are not a JPEG of its size.
-    """
-    stored = read_rows(field, np.array([row]))
+def _read_cached(handle: int, out: memoryview, offset: int) -> int:
+    """Reads what is in the page cache, without waiting for the disk; 0 where the system cannot do that."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return 0
     try:
-        pixels = np.ascontiguousarray(stored.pixels(0))
-    except DamagedError as error:
-        raise field.damaged(row, str(error)) from error
-    return pixels if len(field.spec.shape) == 3 else pixels[0]
+        return os.preadv(handle, [out], offset, os.RWF_NOWAIT)
+    except OSError:  # EAGAIN: nothing is cached; the blocking read reports any other error
+        return 0

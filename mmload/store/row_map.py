@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.runtime.resources import free_memory
-from mmload.store.field_rows import Numbers, Places, Rows
-from mmload.store.split_files import HeldFile, check_files
+from mmload.store.dataset_folder import HeldFile, check_files
+from mmload.store.row_reader import Numbers, Places, Rows
 
 Refusal = Callable[[int, Exception], Exception]
 """Makes the error of a row, by its index among those that were asked for, from that of its file."""

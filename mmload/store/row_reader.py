@@ -1,25 +1,87 @@
-"""Reads rows of a split, or of a concatenation of splits, from their files into memory that the caller owns.
+"""Rows of a field, of a split or of a concatenation of splits, read into memory that the caller owns.
 
-Here rows are read (``preadv``); :mod:`mmload.store.row_map` maps them for those who read many. torch is imported only
-where tensors are asked for: :meth:`RowReader.array` needs none.
+Rows of fixed and of variable size have one description, :data:`ROW`; reading, mapping and rendering need no other. Here
+they are read (``preadv``); :mod:`mmload.store.row_map` maps them for those who read many. torch is imported only where
+tensors are asked for: :meth:`RowReader.array` needs none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
-from mmload.errors import UsageError
+from mmload.errors import DamagedError, UsageError
 from mmload.records import FieldSpec
-from mmload.store.field_rows import FieldRows, Numbers, Rows, pixels_of, read
-from mmload.store.shard_table import files_of
-from mmload.store.split_files import LocalFiles
+from mmload.store.dataset_folder import HeldFile
+from mmload.store.variable_rows import Pixels, VariableRows
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Numbers = npt.NDArray[np.int64]
+
+ROW = np.dtype(
+    [
+        ("file", np.int64),
+        ("offset", np.int64),
+        ("bytes", np.int64),
+        ("height", np.int32),
+        ("width", np.int32),
+        ("encoding", np.uint8),
+    ],
+    align=True,
+)
+"""Place of a row: the number of its file, its first byte there, and its bytes; height and width of an image or a mask,
+else 0; and its encoding, :data:`~mmload.store.variable_rows.RAW` or :data:`~mmload.store.variable_rows.JPEG`."""
+
+Places = npt.NDArray[np.void]
+"""Structured [B] of :data:`ROW`."""
+
+
+class Rows(Protocol):
+    """Rows of one field of a split or of a concatenation. Thread-safe."""
+
+    spec: FieldSpec
+
+    def __len__(self) -> int: ...
+
+    def files(self) -> tuple[list[HeldFile], list[int]] | None:
+        """Returns the open files of the rows and the bytes of each; None if the rows are not in local files."""
+
+    def located(self, rows: Numbers) -> Places:
+        """Returns where rows, int64 [B], lie in :meth:`files`.
+
+        Raises:
+            DamagedError: if offsets, sizes or encodings contradict each other or the manifest's checksums.
+            StoreError: if they cannot be read, or were written to.
+        """
+
+    def arriving(
+        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
+    ) -> Iterator[None]:
+        """Reads rows into memory, some at a time.
+
+        Args:
+            rows: int64 [B].
+            places: [B], places of the rows, or of the parts of them to read.
+            out: memory for the rows.
+            starts: int64 [B], the byte of ``out`` at which each begins.
+            groups: number of rows up to the end of each group; the last is B.
+
+        Yields:
+            None after each group, when it is complete and checked to belong to the dataset that was opened.
+
+        Raises:
+            DamagedError: if a row cannot be read from its file; it names the row.
+            StoreError: if a file cannot be opened or read, or was written to since the dataset was opened.
+        """
+
+    def damaged(self, row: int, reason: str) -> DamagedError:
+        """Returns the error of a row: its number, the sample it was made from, what is wrong, and what to do."""
+
 
 COLUMN_BYTES = 64 * 2**20
 """A field of small rows (targets, counts) stays in memory after the first read, if all of it is at most this large."""
@@ -31,25 +93,22 @@ _COLUMN_ROWS = 2**16
 """Rows of a column that are read at a time: numbers of all of them took 60 bytes a row."""
 
 
-class Reader:
-    """Reads rows of whatever :meth:`field` gives. Thread-safe; a copy reads again, lazily.
+class RowReader:
+    """Reads rows of a split or a concatenation. Thread-safe, picklable, and safe to use after a fork.
 
     Args:
         where: names what is read, for messages.
+        field: returns the rows of a field; picklable.
     """
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, where: str, field: Callable[[str], Rows]) -> None:
+        self._where, self.field = where, field
         self._columns: dict[str, Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": {}}
+        return {**self.__dict__, "_columns": {}}  # a copy reads again, lazily
 
-    def field(self, name: str) -> Rows:
-        """Returns the rows of a field."""
-        raise NotImplementedError
-
-    def rows(self, name: str, rows: Numbers) -> Sequence[NDArray[Any]]:
+    def rows(self, name: str, rows: Numbers) -> Sequence[npt.NDArray[Any]]:
         """Reads rows of a field, without torch: for each an array of its own shape, of images the decoded pixels.
 
         Raises:
@@ -63,7 +122,7 @@ class Reader:
             else list(self.array(name, rows))
         )
 
-    def array(self, name: str, rows: Numbers) -> NDArray[Any]:
+    def array(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows of a field of fixed size, without torch.
 
         Args:
@@ -147,32 +206,53 @@ class Reader:
         return column
 
 
-class RowReader(Reader):
-    """Reads rows of a split. Thread-safe, picklable, and safe to use after a fork.
-
-    Args:
-        files: of the split.
-    """
-
-    def __init__(self, files: LocalFiles) -> None:
-        super().__init__(f"split {files.split!r} of {files.folder.path}")
-        self.files = files
-        self._fields: dict[str, FieldRows] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_fields": {}}
-
-    def field(self, name: str) -> FieldRows:
-        """Returns the rows of a field; or of one of its files, such as ``images.sizes``, which has a row for each."""
-        found = self._fields.get(name)
-        if found is None:
-            spec = self.files.record.fields.get(name) or files_of(self.files.record.fields)[name].spec
-            found = self._fields.setdefault(name, FieldRows(self.files, name, spec))
-        return found
-
-
 def memory_of(tensor: Tensor) -> memoryview:
     """Returns the bytes of a contiguous CPU tensor, writable, not copied."""
     import torch
 
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy 2 on 3.11
+
+
+def read(field: Rows, rows: Numbers, out: memoryview, starts: Numbers | None = None) -> None:
+    """Reads rows, int64 [B], to each of ``starts`` in ``out``; None: one after another."""
+    if not len(rows):
+        return
+    places = field.located(rows)
+    if starts is None:
+        starts = np.cumsum(places["bytes"]) - places["bytes"]
+    for _ in field.arriving(rows, places, out, starts, [len(rows)]):
+        pass
+
+
+def read_rows(field: Rows, rows: Numbers) -> VariableRows:
+    """Reads rows, int64 [B], as they are stored.
+
+    Raises:
+        DamagedError, StoreError: as :meth:`Rows.located` and :meth:`Rows.arriving`.
+    """
+    places = field.located(rows)
+    offsets = np.concatenate([[0], np.cumsum(places["bytes"])]).astype(np.int64)
+    out = np.empty(offsets[-1], np.uint8)
+    for _ in field.arriving(rows, places, out.data, offsets[:-1], [len(rows)]) if len(rows) else ():
+        pass
+    return VariableRows(
+        bytes=out,
+        offsets=offsets,
+        sizes=np.stack([places["height"], places["width"]], 1),
+        encodings=np.ascontiguousarray(places["encoding"]),
+        channels=field.spec.channels,
+    )
+
+
+def pixels_of(field: Rows, row: int) -> Pixels:
+    """Reads and decodes a row of variable size: uint8 [*channels, H, W], contiguous.
+
+    Raises:
+        DamagedError, StoreError: as :func:`read_rows`, and if its bytes are not a JPEG of its size.
+    """
+    stored = read_rows(field, np.array([row]))
+    try:
+        pixels = np.ascontiguousarray(stored.pixels(0))
+    except DamagedError as error:
+        raise field.damaged(row, str(error)) from error
+    return pixels if len(field.spec.shape) == 3 else pixels[0]

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from mmload.errors import DamagedError, StoreError, UsageError, counted
 from mmload.runtime.regular_files import read_at
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder
+from mmload.store.dataset_folder import Folder, HeldFile
 from mmload.store.manifest import SAMPLES_NAME, SplitRecord
-from mmload.store.split_files import HeldFile
 
 _CHUNK_BYTES = 16 * 2**20
 _ID = re.compile(rb'^\{"id": "([^"\\\n]*(?:\\.[^"\\\n]*)*)"', re.MULTILINE)

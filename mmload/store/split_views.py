@@ -19,10 +19,10 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
 from mmload.store.dataset import Split
-from mmload.store.field_rows import ROW, FieldRows, Numbers, Places
+from mmload.store.dataset_folder import HeldFile
+from mmload.store.field_rows import FieldRows
 from mmload.store.row_numbers import row_numbers, rows_digest
-from mmload.store.row_reader import Reader
-from mmload.store.split_files import HeldFile
+from mmload.store.row_reader import ROW, Numbers, Places, RowReader
 
 
 @dataclass(frozen=True)
@@ -83,22 +83,27 @@ class Joined:
         self.name = " + ".join(split.name for split in splits)
         self.fields = splits[0].fields
         self.classes = splits[0].classes
-        self.reader = JoinedReader(splits, pieces)
-        self._splits = splits
+        self.reader = RowReader(self.name, self.field)
+        self._splits, self._numbering = splits, _Numbering(splits, pieces)
 
     @property
     def key(self) -> Hashable:
         """Value that is equal where the same splits are joined in the same way."""
-        return (*(split.key for split in self._splits), self.reader.numbering)
+        return (*(split.key for split in self._splits), self._numbering.key)
 
     @property
     def digest(self) -> int:
         """63-bit digest of the samples that the rows are made of."""
-        made_of = *(split.digest for split in self._splits), self.reader.numbering
+        made_of = *(split.digest for split in self._splits), self._numbering.key
         return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
 
     def __len__(self) -> int:
-        return len(self.reader)
+        return len(self._numbering)
+
+    def field(self, name: str) -> JoinedRows:
+        """Returns the rows of a field of all splits."""
+        fields = [split.files.field(name) for split in self._splits]
+        return JoinedRows(fields, self._numbering.owners, len(self))
 
     def check_changed(self) -> None:
         """Checks that no split was replaced by another dataset."""
@@ -116,16 +121,14 @@ Owners = Callable[[Numbers], tuple[Numbers, Numbers]]
 """Rows of a concatenation -> the split of each, and its number there."""
 
 
-class JoinedReader(Reader):
-    """Reads rows by their number in a concatenation.
+class _Numbering:
+    """Numbers of the rows of a concatenation.
 
     Rows of all splits have one numbering, split by split; ``pieces`` are runs or lists of it. Runs are found by
     their ends; if any piece is a list, all of them become one list of 8 bytes per row.
     """
 
     def __init__(self, splits: list[Split], pieces: list[range | Tensor]) -> None:
-        super().__init__(" + ".join(split.name for split in splits))
-        self._splits = splits
         self._starts = np.cumsum([0, *map(len, splits)])[:-1]
         self._ends = np.cumsum([len(piece) for piece in pieces])
         runs = [piece for piece in pieces if isinstance(piece, range)]
@@ -138,16 +141,13 @@ class JoinedReader(Reader):
         return int(self._ends[-1])
 
     @property
-    def numbering(self) -> Hashable:
+    def key(self) -> Hashable:
         """Value that is equal for equal numberings."""
         if self._table is not None:
             return sha256(self._table.tobytes()).hexdigest()
         return (*self._ends.tolist(), *self._shifts.tolist())
 
-    def field(self, name: str) -> JoinedRows:
-        return JoinedRows([split.reader.field(name) for split in self._splits], self._owners, len(self))
-
-    def _owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+    def owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Returns the split of each row and its number there: int64 [B] each."""
         if self._table is None:
             numbers = rows + self._shifts[np.searchsorted(self._ends, rows, side="right")]

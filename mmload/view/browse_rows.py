@@ -14,10 +14,10 @@ from mmload.errors import UsageError, choices
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, name_of_target
 from mmload.pictures.drawing import name_of
 from mmload.store.dataset_folder import Folder
+from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
-from mmload.store.split_files import LocalFiles
 
 Rows = npt.NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class SplitRows:
 
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.name, self.record = name, record
-        self._reader = RowReader(LocalFiles(folder, name, record))
+        self._reader = RowReader(f"split {name!r} of {folder.path}", LocalFiles(folder, name, record).field)
         self.samples = Samples(folder, name, record)
         self._members: OrderedDict[int, Rows] = OrderedDict()
         self._lock = Lock()

@@ -73,7 +73,7 @@ def test_raw_rows_are_the_photographs_shrunk_by_torchvision(pictures: Path, tmp_
 def test_jpeg_rows_are_encoded_with_a_restart_marker_a_line(pictures: Path, tmp_path: Path) -> None:
     split, raw = built(pictures, tmp_path / "out", encode="jpeg", quality=95), built(pictures, tmp_path / "raw")
     for row in range(15):
-        data = split.reader.field("images").encoded(row).tobytes()
+        data = split.files.field("images").encoded(row).tobytes()
         picture = Image.fromarray(raw[row].images.permute(1, 2, 0).numpy())
         expected = io.BytesIO()
         picture.save(expected, "JPEG", quality=95, subsampling="4:2:0", restart_marker_rows=1)
@@ -87,13 +87,13 @@ def test_the_sources_own_jpegs_are_stored_where_nothing_changes_them(pictures: P
     kept = 0
     for row in range(15):
         name, size = split.source(row)
-        data = split.reader.field("images").encoded(row).tobytes()
+        data = split.files.field("images").encoded(row).tobytes()
         own = (pictures / name).read_bytes()
         if name.endswith("jpg") and min(size or ()) <= 24:
             kept += 1
             assert data == own
         else:
-            assert data == other.reader.field("images").encoded(row).tobytes() != own
+            assert data == other.files.field("images").encoded(row).tobytes() != own
     assert 0 < kept < 8
 
 
@@ -105,11 +105,11 @@ def test_a_jpeg_that_only_pillow_reads_is_encoded_again(pictures: Path, tmp_path
         picture.convert("CMYK").save(name, quality=90)
     split = built(source, tmp_path / "out", size=None, encode="source")
     row = split.row_of("class0/0.jpg")
-    assert split.reader.field("images").encoded(row).tobytes() != name.read_bytes()
+    assert split.files.field("images").encoded(row).tobytes() != name.read_bytes()
     decoded = Decoder()(name.read_bytes()).int()
     assert (split[row].images.int() - decoded).abs().float().mean() < 12
     turned = built(source, tmp_path / "turned", size=None, encode="source", decode={"exif_orient": True})
-    assert turned.reader.field("images").encoded(2).tobytes() != (source / turned.source(2).id).read_bytes()
+    assert turned.files.field("images").encoded(2).tobytes() != (source / turned.source(2).id).read_bytes()
 
 
 def test_mixed_rows_are_pixels_or_jpegs_by_a_hash_of_their_id(pictures: Path, tmp_path: Path) -> None:

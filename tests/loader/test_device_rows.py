@@ -123,7 +123,7 @@ def test_every_jpeg_is_decoded_there_and_many_at_a_time(
     stores: dict[str, Path], decoder: Device, tier: str, encoding: str
 ) -> None:
     path = stores[f"whole {encoding}"]
-    index = open_dataset(path)["train"].reader.field("images").index
+    index = open_dataset(path)["train"].files.field("images").index
     collate = TwoViews(Collate(RandomResizedCrop(24)), Collate(Resize((20, 20)), Normalize.imagenet()))
     options = {"tier": tier, "batch_size": 9, "threads": 3}
     got = epoch_of(path, collate, device="cuda", decode="cuda", **options)
@@ -171,7 +171,7 @@ def test_modules_of_other_packages_run_in_the_training_thread(stores: dict[str, 
 
 def test_what_the_device_refuses_is_decoded_here(stores: dict[str, Path], decoder: Device) -> None:
     path, collate = stores["whole jpeg"], Collate(Resize((20, 20)))
-    whole = open_dataset(path)["train"].reader.field("images")
+    whole = open_dataset(path)["train"].files.field("images")
     decoder.refuses = {bytes(whole.encoded(3))}
     assert same(epoch_of(path, collate, device="cuda", decode="cuda"), epoch_of(path, collate))
     assert len(decoder.batches) > 4  # one by one where it refused a batch

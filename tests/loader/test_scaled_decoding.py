@@ -82,7 +82,7 @@ def reference(data: np.ndarray, window: tuple[int, int, int, int], out: int, shr
 @pytest.mark.parametrize("out", [96, 36, 24, 10])
 def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> None:
     split = open_dataset(dataset)["train"]
-    whole = split.reader.field("images")
+    whole = split.files.field("images")
     collate = Collate(RandomResizedCrop(out), dtype=torch.uint8)
     found, exact = pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu")
     used = set()
@@ -184,7 +184,7 @@ def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("mmload.loader.batch_worker.lines_of", noted)
     pixels_of(dataset, Collate(Resize((5, 8))))
     shrinks = np.concatenate(made)["shrink"]
-    jpegs = (open_dataset(dataset)["train"].reader.field("images").index.encodings == JPEG).sum()
+    jpegs = (open_dataset(dataset)["train"].files.field("images").index.encodings == JPEG).sum()
     assert (shrinks > 1).sum() == jpegs
     assert {2, 4} <= set(shrinks.tolist())
 

@@ -18,7 +18,7 @@ from mmload.loader.stored_rows import locate_rows, split_by_size
 from mmload.render.image_lines import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
 from mmload.store.dataset import open as open_dataset
-from mmload.store.split_files import LocalFiles
+from mmload.store.field_rows import LocalFiles
 
 
 @given(st.lists(st.integers(0, 12), max_size=20), st.integers(1, 20))

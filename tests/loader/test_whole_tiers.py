@@ -108,7 +108,7 @@ def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest
     decode = jpeg_strips.decode_lines
     monkeypatch.setattr(jpeg_strips, "decode_lines", lambda *args: calls.append(1) or decode(*args))  # type: ignore[func-returns-value]
     wanted = [expected(dataset, crop(), epoch=epoch) for epoch in range(2)]
-    jpegs = int((split.reader.field("images").index.encodings == JPEG).sum())
+    jpegs = int((split.files.field("images").index.encodings == JPEG).sum())
     with Loader(split, collate=crop(), seed=3, tier="memory", batch_size=4, cache_pixels=True, shuffle=True) as loader:
         for epoch in range(2):
             for batch in loader:
@@ -127,7 +127,7 @@ def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest
 def test_pixels_count_where_memory_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = whole_dataset(tmp_path / "data", some_images([(200, 200)] * 4), encoding="jpeg")
     split = open_dataset(path)["train"]
-    stored = int(split.reader.field("images").index.offsets[-1])
+    stored = int(split.files.field("images").index.offsets[-1])
     assert stored < 100_000
     monkeypatch.setattr(shared_pixels, "unfilled_bytes", lambda: 0)  # of whatever else this machine keeps
     for free, tier, decoded in ((stored, "disk", False), (959_998, "disk", False), (960_000, "memory", True)):

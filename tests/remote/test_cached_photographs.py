@@ -22,7 +22,7 @@ from mmload.errors import DamagedError, RemoteError
 from mmload.remote.copies import push
 from mmload.remote.layout import SMALLEST_BLOCK, SMALLEST_VARIABLE_BLOCK, BlockChecksums, BlockGrid, first_rows
 from mmload.store.dataset import Dataset
-from mmload.store.field_rows import read_rows
+from mmload.store.row_reader import read_rows
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
 
@@ -78,7 +78,7 @@ def test_blocks_hold_whole_rows() -> None:
 
 def test_runs_of_blocks_cover_their_bytes(url: str, photographs: Dataset, tmp_path: Path) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
-    index = remote["train"].reader.field("images").index
+    index = remote["train"].files.field("images").index
     grid: BlockGrid = cache_of(remote).blocks("train", "images", index.offsets).grid
     blocks = grid.blocks_of_rows(np.arange(len(SIZES)))
     assert 15 < grid.blocks < len(SIZES)
@@ -132,7 +132,7 @@ def test_cached_photographs_half_of_the_data_in_cache(tmp_path: Path, order: str
     with mmload.Loader(remote["train"], order=order, **options) as loader:  # type: ignore[arg-type]
         for _ in range(4):
             assert sum(len(batch) for batch in loader) == 96
-            fetched.append(remote["train"].reader.blocks("images").fetched_bytes / size)  # type: ignore[attr-defined]
+            fetched.append(remote["train"].files.blocks("images").fetched_bytes / size)  # type: ignore[attr-defined]
     assert fetched[0] == pytest.approx(1, abs=0.1)
     assert np.diff(fetched).mean() <= 0.55, fetched
 
@@ -161,7 +161,7 @@ def test_cached_photographs_what_a_crash_of_the_machine_lost_is_fetched_again(
     for fetched in (len(expected), 0, None):
         remote = mmload.open(url, cache=tmp_path / "cache")
         assert np.array_equal(read_rows(remote["train"].reader.field("images"), rows).bytes, expected)
-        blocks, root = remote["train"].reader.blocks("images"), cache_of(remote).root  # type: ignore[attr-defined]
+        blocks, root = remote["train"].files.blocks("images"), cache_of(remote).root  # type: ignore[attr-defined]
         if fetched is None:
             assert 0 < blocks.fetched_bytes < len(expected)
         else:
@@ -224,7 +224,7 @@ def test_cached_photographs_processes_share_a_cache(photographs: Dataset, url: s
         import mmload
         import numpy as np
         from functools import partial
-        from mmload.store.field_rows import read_rows
+        from mmload.store.row_reader import read_rows
         remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit=1_200_000)
         total, read = 0, partial(read_rows, remote["train"].reader.field("images"))
         for epoch in range(4):

@@ -141,7 +141,7 @@ def test_without_the_wait_the_batches_are_not_those_of_the_cpu(
     with Loader(detections, batch_size=2, device="cuda", tier="disk", threads=1) as loader:
         worker = cast(WorkerPool, loader._usable_pool())._worker
         arrivals = [worker.make(RowSelection(torch.arange(2 * turn, 2 * turn + 2)), 0) for turn in range(12)]
-        ids = torch.cat([arrival.receive().ids for arrival in arrivals])
+        ids = torch.cat([arrival().ids for arrival in arrivals])
     assert not torch.equal(ids, torch.arange(COUNT))
 
 

@@ -40,7 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def downloaded(url: str, cache: Path, limit: int | None, **options: Any) -> list[int]:
     """Bytes that a real cache fetches in each of three epochs."""
     split = mmload.open(url, cache=cache, cache_limit=limit)["train"]
-    blocks: Any = split.reader.blocks("images")  # type: ignore[attr-defined]  # of a reader through a cache
+    blocks: Any = split.files.blocks("images")  # type: ignore[attr-defined]  # of a reader through a cache
     fetched = [0]
     with mmload.Loader(split, batch_size=2, threads=1, prefetch=0, tier="disk", **options) as loader:
         for _ in range(3):

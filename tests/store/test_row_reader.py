@@ -14,12 +14,10 @@ from written_datasets import of_tensors
 
 from mmload.errors import DamagedError
 from mmload.loader import Loader
-from mmload.store import split_files
+from mmload.store import field_rows
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
-from mmload.store.field_rows import read
-from mmload.store.row_reader import RowReader, memory_of
-from mmload.store.split_files import LocalFiles
+from mmload.store.row_reader import RowReader, memory_of, read
 
 ROWS = torch.tensor([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
 ROW_BYTES = 3 * 32 * 32
@@ -28,7 +26,7 @@ ROW_BYTES = 3 * 32 * 32
 @pytest.fixture
 def reader(dataset: Dataset) -> RowReader:
     """Of 18 rows in shards of 5."""
-    return RowReader(LocalFiles(dataset["train"].folder, "train", dataset["train"].record))
+    return dataset["train"].reader
 
 
 Told = list[tuple[int, int]]
@@ -73,14 +71,14 @@ def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
 
 def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    read_cached = split_files._read_cached
+    read_cached = field_rows._read_cached
 
     def counted(handle: int, out: memoryview, offset: int) -> int:
         sizes.append(len(out) // ROW_BYTES)
         return read_cached(handle, out, offset)
 
-    monkeypatch.setattr(split_files, "_MOST_BYTES", 2 * ROW_BYTES)
-    monkeypatch.setattr(split_files, "_read_cached", counted)
+    monkeypatch.setattr(field_rows, "_MOST_BYTES", 2 * ROW_BYTES)
+    monkeypatch.setattr(field_rows, "_read_cached", counted)
     assert torch.equal(reader.gather("images", torch.arange(9)), images[:9])
     assert sizes[:1] == [2]
 
@@ -94,7 +92,7 @@ def test_a_cold_batch_is_announced_from_its_first_missing_row(
         size = left.pop(0) if left else 0
         return os.preadv(handle, [out[:size]], offset) if size else 0
 
-    monkeypatch.setattr(split_files, "_read_cached", cached)
+    monkeypatch.setattr(field_rows, "_read_cached", cached)
     rows = torch.tensor([1, 8, 4, 12, 16])
     assert torch.equal(torch.cat(in_parts(reader, rows, 2)), images[rows])
     assert told == [(4 * ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, ROW_BYTES), (ROW_BYTES, ROW_BYTES)]
@@ -102,16 +100,16 @@ def test_a_cold_batch_is_announced_from_its_first_missing_row(
 
 def test_the_row_that_cannot_be_read_is_named(dataset: Dataset, tmp_path: Path) -> None:
     shutil.copytree(dataset.path, tmp_path / "copy")
-    reader = open_dataset(tmp_path / "copy")["train"].reader
-    os.truncate(reader.files.held("images", 1).path, 3 * ROW_BYTES + 5)  # of the fourth row of the second shard
+    split = open_dataset(tmp_path / "copy")["train"]
+    os.truncate(split.files.held("images", 1).path, 3 * ROW_BYTES + 5)  # of the fourth row of the second shard
     with pytest.raises(DamagedError, match=r"images of row 8 of split 'train' of .*000001/images.memmap ends at byte"):
-        read(reader.field("images"), np.arange(18), memoryview(bytearray(18 * ROW_BYTES)))
+        read(split.reader.field("images"), np.arange(18), memoryview(bytearray(18 * ROW_BYTES)))
 
 
-def test_a_warm_batch_is_not_announced(reader: RowReader, images: Tensor, told: Told) -> None:
+def test_a_warm_batch_is_not_announced(dataset: Dataset, reader: RowReader, images: Tensor, told: Told) -> None:
     if not hasattr(os, "RWF_NOWAIT"):
         pytest.skip("this system cannot read without waiting")
-    with open(reader.files.held("images", 0).path, "rb") as file:
+    with open(dataset["train"].files.held("images", 0).path, "rb") as file:
         try:
             os.preadv(file.fileno(), [bytearray(10)], 0, os.RWF_NOWAIT)
         except OSError as error:
@@ -137,12 +135,12 @@ def test_a_hint_that_is_refused_does_no_harm(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
-    monkeypatch.setattr(split_files, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(field_rows, "_read_cached", lambda handle, out, offset: 0)
     assert torch.equal(reader.gather("images", ROWS), images[ROWS])
 
 
 def test_tiers_read_cold_files_alike(dataset: Dataset, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_files, "_read_cached", lambda handle, out, offset: 0)
+    monkeypatch.setattr(field_rows, "_read_cached", lambda handle, out, offset: 0)
     for tier in ("disk", "memory"):
         with Loader(dataset, batch_size=4, shuffle=True, tier=tier, threads=2) as loader:
             for batch in loader:

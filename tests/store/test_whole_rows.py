@@ -53,7 +53,7 @@ def split_of(path: Path) -> Split:
 
 def test_every_row_comes_back_in_its_own_size(built: Path) -> None:
     split = split_of(built)
-    encodings = split.reader.field("images").index.encodings
+    encodings = split.files.field("images").index.encodings
     assert len(set(encodings.tolist())) == (2 if built.name == "mixed" else 1)
     for row, size in enumerate(SIZES):
         one = split[row]

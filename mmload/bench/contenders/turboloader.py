@@ -172,7 +172,7 @@ def write_tar(task: Task, folder: Path) -> None:
 
 def write_tar_of_rows(task: Task, folder: Path) -> None:
     """Writes the task's repeats of the stored JPEGs."""
-    reader = task.rows.reader.field("images")
+    reader = task.rows.files.field("images")
     with tarfile.open(folder / _TAR, "w") as tar:
         for number in range(task.epoch_images):
             data = reader.encoded(number % len(task.rows)).tobytes()
