@@ -85,7 +85,7 @@ def main() -> None:
     loader = Loader(  # made after init_process_group, from which it knows its rank
         train,
         batch_size=options.batch_size // world_size,
-        order="shuffled",
+        shuffle=True,
         collate=mmload.Collate(RandomResizedCrop(options.crop), RandomHorizontalFlip(), normalize),
         device=device,
         tail="drop",  # every rank takes the same number of steps, as they wait for each other

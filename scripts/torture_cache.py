@@ -231,9 +231,9 @@ def read(cache: Path, log: Path, squares: str, squares_url: str, photographs: st
         number = draw.randrange(2)
         with full_disk_allowed():
             if draw.random() < 0.1:
-                order = draw.choice(("shuffled", "block"))
+                order = draw.choice((None, "block"))
                 with mmload.Loader(
-                    remote[0], batch_size=8, order=order, tier="disk", threads=1, seed=draw.randrange(99)
+                    remote[0], batch_size=8, shuffle=order is None, order=order, tier="disk", threads=1, seed=draw.randrange(99)
                 ) as loader:
                     for batch in loader:
                         for row, target, image in zip(batch.ids.tolist(), batch.targets, batch.images, strict=True):

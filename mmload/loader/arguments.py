@@ -16,7 +16,7 @@ from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices
-from mmload.loader.orders import ORDERS, Sampling
+from mmload.loader.orders import Sampling
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import can_share
@@ -46,6 +46,9 @@ _OF_DATALOADER = {
     "in_order": "batches come in order; leave it out",
 }
 """What to write in place of each argument of torch's DataLoader that a Loader does not have."""
+
+_SHUFFLES: Mapping[object, str] = {"shuffled": "give shuffle=True", "sequential": "leave it out, or give shuffle=False"}
+"""What to write in place of an order that ``shuffle`` requests."""
 
 
 def check_unknown(arguments: Mapping[str, object]) -> None:
@@ -310,5 +313,7 @@ def resolve_order(shuffle: object, order: str | Sampling | None, sampler: object
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} are both given; each decides the order alone")
     if not isinstance(order, str | Sampling | None):
-        raise TypeError(f"order is {order!r}; choose {choices(ORDERS)}, or an order of mmload.loader.orders")
+        raise TypeError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
+    if order in _SHUFFLES:
+        raise ValueError(f"order is {order!r}; {_SHUFFLES[order]}")
     return order or ("shuffled" if shuffle else "sequential")

@@ -80,9 +80,8 @@ class Loader:
         batch_size: rows per batch, on each rank.
         shuffle: True for a new random order each epoch, False for the stored order.
         split: name of the split; only needed if a dataset has several.
-        order: in place of ``shuffle``: "shuffled", "sequential", or "block", which reads neighbors together, for data
-            larger than memory on disks that favor long reads; or how rows are drawn, by a function of
-            :mod:`mmload.loader.orders` such as ``weighted(weights)``.
+        order: in place of ``shuffle``: "block" shuffles, and reads neighbors together, for data larger than memory on
+            disks that favor long reads; or a function of :mod:`mmload.loader.orders` such as ``weighted(weights)``.
         seed: 0 to 2**64 - 1; decides order and draws.
         collate: a :class:`Collate`, a list of its steps, a :class:`~mmload.augment.views.Views`, whose batches have a
             Batch per view, or any callable that takes a Batch of uint8 rows. None: the rows as they are stored.

@@ -33,8 +33,6 @@ from mmload.runtime.permutation import MAX_ROWS
 from mmload.store.row_numbers import as_integer, row_numbers
 from mmload.store.split_views import View
 
-ORDERS = ("shuffled", "block", "sequential")
-
 _LABELS_AT_ONCE = 1 << 16
 
 
@@ -68,7 +66,7 @@ def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> E
         return BlockOrder(rows=len(view), seed=seed)
     if order == "sequential":
         return StoredOrder(rows=len(view))
-    raise ValueError(f"order is {order!r}; choose {choices(ORDERS)}, or an order of mmload.loader.orders")
+    raise ValueError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
 
 
 def weighted(weights: object, num_samples: int | None = None) -> Sampling:

@@ -10,6 +10,7 @@ from typing import Any
 from loading_foreign import Ranked, Turning
 from loading_options import numbers_of
 from loading_orders import order as order_of_kind
+from loading_orders import order_name
 from loading_reference import GOLDEN, batched, dealt
 
 from mmload.batch import Batch
@@ -74,7 +75,7 @@ class Driven:
         if sampler is not None:
             return "rows"
         names = {"shuffled": "full", "sequential": "sequential", "block": "block of 64 rows, window of 64"}
-        return names[self.lasting["order"]]
+        return names[order_name(self.lasting)]
 
     def coming(self, epoch: int, offset: int, rank: int | None = None) -> list[list[Come]]:
         """What an iteration has to give, on this rank or another."""
@@ -141,9 +142,9 @@ def rows_of(rows: int, lasting: dict[str, Any]) -> Callable[[int], list[int]]:
         return sampler.rows_of
     if sampler is not None:
         return lambda epoch: numbers_of(sampler, rows)
-    if lasting["order"] == "sequential":
+    if order_name(lasting) == "sequential":
         return lambda epoch: list(range(rows))
-    order = order_of_kind(kind="block" if lasting["order"] == "block" else "full", rows=rows, seed=lasting["seed"])
+    order = order_of_kind(kind="block" if order_name(lasting) == "block" else "full", rows=rows, seed=lasting["seed"])
 
     def permuted(epoch: int) -> list[int]:
         mixed: list[int] = order.rows_for(epoch).tolist()

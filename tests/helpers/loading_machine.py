@@ -17,6 +17,7 @@ from hypothesis.stateful import precondition, rule
 from loading_driven import Driven, Run, State, rows_of
 from loading_foreign import samplers
 from loading_options import collates, row_likes, row_lists, settings_of_loaders
+from loading_orders import order_options
 from loading_replaced import HOW, take_the_place
 from loading_rows import STEPS, STORES, Rows, fields_of
 from loading_stores import REPLACED
@@ -70,7 +71,7 @@ class Loading(Rows):
         elif order == "sampler":
             lasting["sampler"] = data.draw(samplers(len(ids)))
         else:
-            lasting["order"] = order
+            lasting |= order_options(order)
         if lasting["collate"] is None and data.draw(st.booleans()):
             lasting["fields"] = data.draw(st.lists(st.sampled_from(sorted(self.files)), min_size=1, unique=True))
         return lasting, ids, data.draw(settings_of_loaders(self.rows))
@@ -238,7 +239,7 @@ class Loading(Rows):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(shutil.copytree(STORES[self.kind], Path(folder) / "store"))
             split = mmload.open(path)["train"]
-            lasting = {"dataset": split, "seed": 1, "order": "shuffled", "collate": data.draw(collates(self.kind))}
+            lasting = {"dataset": split, "seed": 1, "shuffle": True, "collate": data.draw(collates(self.kind))}
             changing = data.draw(settings_of_loaders(self.rows))
             with Loader(**lasting, **changing) as loader:
                 one = Driven(loader, lasting, list(range(self.rows)), changing, rows_of(self.rows, lasting))

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mmload.loader.epoch_orders import BlockOrder, ShuffledOrder, StoredOrder
 from mmload.loader.order import Order
 
 KINDS = ("sequential", "full", "block")
+
+
+def order_options(name: str) -> dict[str, Any]:
+    """Returns the arguments of a Loader for "sequential", "shuffled" or "block" order."""
+    return {"order": name} if name == "block" else {"shuffle": name == "shuffled"}
+
+
+def order_name(options: Mapping[str, Any]) -> str:
+    """Returns the name of the order that arguments of a Loader request; the inverse of :func:`order_options`."""
+    return options.get("order") or ("shuffled" if options.get("shuffle") else "sequential")
 
 
 def order(kind: str, rows: int, seed: int = 0, block_size: int = 64, window: int = 64, **dealt: Any) -> Order:

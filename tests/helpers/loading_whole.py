@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from hypothesis import note
 from hypothesis import strategies as st
+from loading_orders import order_options
 from torch import Tensor, nn
 from whole_datasets import some_images, whole_dataset
 
@@ -80,7 +81,7 @@ def play(data: Any, stores: dict[str, Path]) -> None:
     steps = data.draw(steps_of(bucket is not None))
     collate = Collate(*steps, dtype=data.draw(st.sampled_from([torch.float32, torch.float16])))
     order = data.draw(st.sampled_from(["sequential", "shuffled", "block"]))
-    lasting = {"seed": data.draw(st.integers(0, 9)), "order": order}
+    lasting = {"seed": data.draw(st.integers(0, 9)), **order_options(order)}
     lasting |= {"collate": collate, "bucket": bucket, "batch_size": data.draw(st.integers(1, 7))}
     epoch, used = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 3))
     note(f"{encoding}: {steps} {lasting}")

@@ -241,6 +241,10 @@ def test_loader_options_that_cannot_be_meant_are_refused(dataset: Dataset, optio
 def test_old_spellings_are_refused_with_the_new_ones(dataset: Dataset) -> None:
     with pytest.raises(ValueError, match="shuffle is 'block'; give order='block'"):
         Loader(dataset, shuffle="block")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="order is 'shuffled'; give shuffle=True"):
+        Loader(dataset, order="shuffled")
+    with pytest.raises(ValueError, match="order is 'sequential'; leave it out, or give shuffle=False"):
+        Loader(dataset, order="sequential")
     with pytest.raises(TypeError, match="Loader has no argument 'decoded': give cache_pixels=True"):
         Loader(dataset, decoded=True)  # type: ignore[arg-type]
 

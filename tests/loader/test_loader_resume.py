@@ -13,6 +13,7 @@ from conftest import crop_collate
 from forked_program import Program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading_orders import order_options
 
 from mmload.loader import Loader
 from mmload.store.dataset import Dataset
@@ -61,7 +62,7 @@ def test_the_same_samples_whatever_the_settings(
         with Loader(
             dataset,
             batch_size=batch_size,
-            order=kind,
+            **order_options(kind),
             seed=5,
             collate=crop_collate(),
             threads=threads,

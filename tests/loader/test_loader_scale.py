@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from loading_orders import order_options
 from written_datasets import sparse_dataset
 
 import mmload
@@ -55,7 +56,7 @@ def test_two_terabytes_open_at_once(tmp_path: Path) -> None:
         began = time.perf_counter()
         split = mmload.open(path)["train"]
         opened = time.perf_counter()
-        with Loader(split, batch_size=64, order=order, threads=2, tier="disk") as loader:
+        with Loader(split, batch_size=64, **order_options(order), threads=2, tier="disk") as loader:
             batch = next(iter(loader))
             first = time.perf_counter()
         print(f"opened in {1000 * (opened - began):.1f} ms, first batch {1000 * (first - opened):.1f} ms later")

@@ -13,6 +13,7 @@ import pytest
 import torch
 from cached_datasets import BLOCKS, as_before_a_start, cache_of, end_all
 from conftest import crop_collate
+from loading_orders import order_options
 from object_storage import Bucket
 from written_datasets import of_tensors
 
@@ -60,7 +61,7 @@ def test_cached_datasets_batches_are_those_of_the_local_dataset(
 ) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
     for seed in range(2):
-        options = {"order": order, "seed": seed, "collate": crop_collate(), "tier": "disk"}
+        options = {**order_options(order), "seed": seed, "collate": crop_collate(), "tier": "disk"}
         expected, got = batches(large, **options), batches(remote, **options)
         assert len(got) == len(expected)
         assert all(map(torch.equal, got, expected))
@@ -118,7 +119,9 @@ def test_cached_datasets_half_of_the_data_in_cache(url: str, tmp_path: Path, ord
     cache = cache_of(remote)
     blocks = cache.blocks("train", "images")
     fetched, most = [0], 0
-    with mmload.Loader(remote["train"], batch_size=2, threads=1, prefetch=0, order=order, tier="disk") as loader:
+    with mmload.Loader(
+        remote["train"], batch_size=2, threads=1, prefetch=0, **order_options(order), tier="disk"
+    ) as loader:
         for _ in range(4):
             for _ in loader:
                 most = max(most, cache.folder.used)

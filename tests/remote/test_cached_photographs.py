@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cached_datasets import as_before_a_start, cache_of, end_all
+from loading_orders import order_options
 from object_storage import Bucket
 from torch.utils.data import ConcatDataset
 from whole_datasets import some_images, whole_dataset
@@ -102,8 +103,8 @@ def test_cached_photographs_batches_are_those_of_the_local_dataset(
     for limit in (None, 2_000_000):
         remote = mmload.open(url, cache=tmp_path / f"cache-{limit}", cache_limit=limit)
         for seed in range(2):
-            local = batches(photographs["train"], order=order, seed=seed)
-            assert same(local, batches(remote["train"], order=order, seed=seed))
+            local = batches(photographs["train"], **order_options(order), seed=seed)
+            assert same(local, batches(remote["train"], **order_options(order), seed=seed))
         assert 0 < cache_of(remote).folder.used <= (limit or 1 << 30)
         end_all()
 
@@ -129,7 +130,7 @@ def test_cached_photographs_half_of_the_data_in_cache(tmp_path: Path, order: str
     size = sum(file.stat().st_size for file in path.rglob("*.bytes.memmap"))
     remote = mmload.open(f"memory://{tmp_path.name}/data", cache=tmp_path / "cache", cache_limit=size // 2)
     fetched, options = [], {"batch_size": 2, "threads": 1, "prefetch": 0, "tier": "disk", "collate": collate()}
-    with mmload.Loader(remote["train"], order=order, **options) as loader:  # type: ignore[arg-type]
+    with mmload.Loader(remote["train"], **order_options(order), **options) as loader:  # type: ignore[arg-type]
         for _ in range(4):
             assert sum(len(batch) for batch in loader) == 96
             fetched.append(remote["train"].files.blocks("images").fetched_bytes / size)  # type: ignore[attr-defined]

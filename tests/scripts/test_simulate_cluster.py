@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loading_orders import order_options
 from written_datasets import of_tensors
 
 import mmload
@@ -56,7 +57,7 @@ def test_two_nodes_download_the_bytes_of_real_caches(script: Any, url: str, tmp_
     epochs = script.ORDERS[order](rows=ROWS)
     for node in range(2):
         simulated = script.Node(script.grid_of(ROWS, ROW_BYTES), script.takes_of(epochs, node, 2, 1), None)
-        real = downloaded(url, tmp_path / f"{order}{node}", None, order=order, rank=node, world_size=2)
+        real = downloaded(url, tmp_path / f"{order}{node}", None, **order_options(order), rank=node, world_size=2)
         expected = [simulated.epoch(number).bytes for number in range(3)]
         assert real == pytest.approx(expected, rel=0, abs=2 * ROW_BYTES)
 
@@ -71,7 +72,7 @@ def test_simulate_cluster_half_of_the_data_in_cache(script: Any, url: str, tmp_p
     shares = np.array([simulated.epoch(number).bytes / (ROWS * ROW_BYTES) for number in range(3)])
     apart = []
     for attempt in range(3):
-        real = downloaded(url, tmp_path / f"cache-{attempt}", limit, order=order)
+        real = downloaded(url, tmp_path / f"cache-{attempt}", limit, **order_options(order))
         apart.append(float(np.abs(np.array(real) / (ROWS * ROW_BYTES) - shares).max()))
         if apart[-1] <= 0.12:
             break

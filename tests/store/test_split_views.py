@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import crop_collate
+from loading_orders import order_options
 from torch.utils.data import ConcatDataset, Subset, random_split
 from written_datasets import of_one_value
 
@@ -63,17 +64,20 @@ def test_the_rows_are_torchs_in_its_order(dataset: Dataset, name: str, tier: str
 @pytest.mark.parametrize("name", NESTED)
 def test_ranks_share_an_epoch_and_a_state_goes_on(dataset: Dataset, name: str, order: str) -> None:
     nested = NESTED[name](dataset["train"])
-    whole = Loader(nested, batch_size=3, order=order, collate=crop_collate())
+    whole = Loader(nested, batch_size=3, **order_options(order), collate=crop_collate())
     batches = list(whole)
     ids = [row for batch in batches for row in batch.ids.tolist()]
     dealt = [
-        r for rank in range(2) for b in Loader(nested, order=order, rank=rank, world_size=2) for r in b.ids.tolist()
+        r
+        for rank in range(2)
+        for b in Loader(nested, **order_options(order), rank=rank, world_size=2)
+        for r in b.ids.tolist()
     ]
     assert sorted(dealt) == sorted(ids) == sorted(r for b in Loader(nested) for r in b.ids.tolist())
     if len(batches) > 1:
-        first = Loader(nested, batch_size=3, order=order)
+        first = Loader(nested, batch_size=3, **order_options(order))
         next(iter(first))
-        resumed = Loader(nested, batch_size=3, order=order, collate=crop_collate())
+        resumed = Loader(nested, batch_size=3, **order_options(order), collate=crop_collate())
         resumed.load_state_dict(first.state_dict())
         assert all(torch.equal(a.images, b.images) for a, b in zip(resumed, batches[1:], strict=True))
 
