@@ -119,11 +119,6 @@ def _fault(part: nn.Module) -> str | None:
 _one_at_a_time = threading.RLock()
 
 
-def has_per_sample(collate: object) -> bool:
-    """Returns whether there is a :class:`PerSample` somewhere in a collate."""
-    return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())
-
-
 class _ChangedSample(NamedTuple):
     """One sample after the module: its image, its boxes, the indices of these among the boxes before, and its mask."""
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mmload.augment.arguments import shown
 from mmload.augment.collate import Collate, split_rows, stacked_rows, variable_size_rows
 from mmload.augment.draws import view_seeds
+from mmload.augment.foreign_modules import PerSample
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
 from mmload.render.torch_sampling import OwnMasks
@@ -153,6 +154,11 @@ def collates_of(collate: object) -> tuple[Collate, ...]:
     if isinstance(collate, Views):
         return collate.collates
     return (collate,) if isinstance(collate, Collate) else ()
+
+
+def has_per_sample(collate: object) -> bool:
+    """Returns whether there is a :class:`PerSample` somewhere in a collate."""
+    return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())
 
 
 def _expect_collate(name: str, view: object) -> None:

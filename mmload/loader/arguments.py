@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from mmload.augment.collate import Collate, batch_of_epoch
-from mmload.augment.foreign_modules import has_per_sample
 from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
-from mmload.augment.views import Views, collates_of
+from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices
 from mmload.loader.orders import Sampling

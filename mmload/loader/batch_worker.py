@@ -18,9 +18,8 @@ from torch import Tensor
 
 from mmload.augment.collate import Collate, batch_of_epoch
 from mmload.augment.draws import sample_seeds
-from mmload.augment.foreign_modules import has_per_sample
 from mmload.augment.prepared_batch import PreparedBatch
-from mmload.augment.views import Views, collates_of
+from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection

@@ -46,11 +46,19 @@ def looks_like(stored: Tensor, reference: Reference, transforms: v2.Compose) -> 
     """
     if reference.images is None or reference.images.shape != stored.shape:
         return ""
-    best, name = _FAR_NEARER * _apart(stored, reference.images), ""
-    for candidate, score in _scores(stored, reference, transforms):
-        if score < best:
-            best, name = score, candidate
-    return name
+    return _nearest(_scores(stored, reference, transforms), _apart(stored, reference.images))
+
+
+def batch_looks_like(image: Tensor, expected: Tensor) -> str:
+    """Returns the known fault that explains an image of a batch, as text; empty if none does."""
+    name = _nearest(_of_pixels(image, expected), _apart(image, expected))
+    return f"looks like {name}" if name else ""
+
+
+def _nearest(scores: Iterator[tuple[str, float]], apart: float) -> str:
+    """Returns the variant that is the nearest and much nearer than the reference; empty if none is."""
+    name, score = min(scores, key=lambda each: each[1], default=("", apart))
+    return name if score < _FAR_NEARER * apart else ""
 
 
 def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Sequence[int]) -> dict[int, int]:
@@ -87,15 +95,19 @@ def _scores(stored: Tensor, reference: Reference, transforms: v2.Compose) -> Ite
     right = reference.images
     if right is None:
         return
-    bases = [("", right), *_geometries(reference, transforms)]
-    for base, pixels in bases:
-        if pixels.shape != stored.shape:
-            continue
-        if base:
+    yield from _of_pixels(stored, right)
+    for base, pixels in _geometries(reference, transforms):
+        if pixels.shape == stored.shape:
             yield base, _apart(stored, pixels)
-        for change, changed in _changes(pixels):
-            yield f"{base}, and {change}" if base else change, _apart(stored, changed)
-    yield from _shifted(stored, right)
+            for change, changed in _changes(pixels):
+                yield f"{base}, and {change}", _apart(stored, changed)
+
+
+def _of_pixels(image: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
+    """Yields the variants of an image that need nothing but its pixels."""
+    for change, changed in _changes(right):
+        yield change, _apart(image, changed)
+    yield from _shifted(image, right)
 
 
 def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, Tensor]]:
@@ -118,13 +130,14 @@ def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[
 
 def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yields variants of an image with its channels, axes or levels changed."""
+    white = 1.0 if pixels.is_floating_point() else 255
     if len(pixels) == 3:
         yield "channels swapped (BGR)", pixels.flip(0)
     yield "mirrored left to right", pixels.flip(-1)
     yield "upside down", pixels.flip(-2)
     yield "rotated by 180 degrees", pixels.flip(-1, -2)
     yield "rows and columns exchanged", pixels.transpose(-1, -2)
-    yield "inverted levels", 255 - pixels
+    yield "inverted levels", white - pixels
 
 
 def _shifted(stored: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
@@ -172,4 +185,5 @@ def _apart(a: Tensor, b: Tensor) -> float:
     """Returns the mean difference in levels; infinite for different shapes."""
     if a.shape != b.shape:
         return float("inf")
-    return float((a.to(torch.int16) - b.to(torch.int16)).abs().to(torch.float32).mean())
+    kind = torch.float64 if a.is_floating_point() else torch.int16  # uint8 has no difference below 0
+    return float((a.to(kind) - b.to(kind)).abs().to(torch.float32).mean())

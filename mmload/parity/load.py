@@ -22,6 +22,7 @@ from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.errors import counted
 from mmload.loader import Loader
+from mmload.parity.known_faults import batch_looks_like
 from mmload.parity.program_replay import Allowance, Items, frame_after
 from mmload.parity.replay import Shape, StepDraws, beyond_torch, drawn, followable, results
 from mmload.parity.report import Verdict
@@ -85,8 +86,7 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
         notes.append(f"{counted(totals.left_out, 'row')} not compared: torch cannot resize an image to {limits}")
     if "boxes" in split.fields and collate.box_rule.min_visible:
         notes.append(f"boxes are not compared: torchvision has no min_visible, here {collate.box_rule.min_visible:g}")
-    verdicts.extend(Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in notes)
-    return verdicts
+    return verdicts + [Verdict.note("load", f"{name}, equal draws", text) for text in notes]
 
 
 class _RowsCompared:
@@ -120,7 +120,7 @@ class _RowsCompared:
         share = float((apart > limit).to(torch.float64).mean())
         if share > (_SCATTERED if allowance.scattered else 0.0):
             self.far += 1
-            self.looks.append(_image_looks_like(got, expected))
+            self.looks.append(batch_looks_like(got, expected))
 
     def field(self, name: str, apart: float, limit: float = 0.0) -> None:
         """Adds a row's field: its difference from torchvision's, and the upper bound."""
@@ -129,26 +129,16 @@ class _RowsCompared:
 
     def verdicts(self, name: str) -> list[Verdict]:
         """Returns one verdict for the images and one per field."""
-        right = not self.far
-        mean = self.total / max(self.values, 1)
-        text = f"{counted(self.rows, 'row')} within {self.greatest:.2g} levels, limit {self.limit:g}"
-        numbers: dict[str, float | int | str] = {
-            "rows": self.rows,
-            "greatest": self.greatest,
-            "mean": mean,
-            "limit": self.limit,
-            "far": self.far,
-        }
-        looks = "" if right else max(set(self.looks), key=self.looks.count)
-        lines = [_line(f"{name}, equal draws", right, text, looks, numbers)]
+        rows = counted(self.rows, "row")
+        text = f"{rows} within {self.greatest:.2g} levels, limit {self.limit:g}"
+        looks = max(set(self.looks), key=self.looks.count, default="")
+        numbers = {"greatest": self.greatest, "mean": self.total / max(self.values, 1), "limit": self.limit}
+        name_of = f"{name}, equal draws"
+        lines = [Verdict.judged("load", name_of, not self.far, text, looks, rows=self.rows, **numbers, far=self.far)]
         for field, (wrong, greatest) in sorted(self.wrong.items()):
-            text = (
-                f"{wrong:,} of {counted(self.rows, 'row')} differ, by {greatest:g} at most"
-                if wrong
-                else f"{counted(self.rows, 'row')} equal"
-            )
-            numbers = {"rows": self.rows, "wrong": wrong, "greatest": greatest}
-            lines.append(_line(f"{name}, {field} for equal draws", not wrong, text, "", numbers))
+            text = f"{wrong:,} of {rows} differ, by {greatest:g} at most" if wrong else f"{rows} equal"
+            counts = {"rows": self.rows, "wrong": wrong, "greatest": greatest}
+            lines.append(Verdict.judged("load", f"{name}, {field} for equal draws", not wrong, text, **counts))
         return lines
 
 
@@ -264,30 +254,6 @@ def _levels(steps: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | float:
     return scale
 
 
-def _image_looks_like(got: Tensor, expected: Tensor) -> str:
-    """Returns the known fault that explains an image; empty if none does."""
-    changes = {
-        "mirrored left to right": expected.flip(-1),
-        "upside down": expected.flip(-2),
-        "channels swapped (BGR)": expected.flip(0),
-    }
-    changes |= {
-        f"off by ({down}, {along}) pixels": expected.roll((-down, -along), (-2, -1))
-        for down in (-1, 0, 1)
-        for along in (-1, 0, 1)
-        if (down, along) != (0, 0)
-    }
-    got, inner = got.to(torch.float64), slice(1, -1)  # uint8 has no difference below 0, and no mean
-    apart = {name: float((got - image)[:, inner, inner].abs().mean()) for name, image in changes.items()}
-    name = min(apart, key=lambda each: apart[each])
-    return f"looks like {name}" if apart[name] < 0.3 * float((got - expected).abs().mean()) else ""
-
-
-def _line(name: str, right: bool, text: str, diagnosis: str, numbers: dict[str, float | int | str]) -> Verdict:
-    state = "pass" if right else "fail"
-    return Verdict(part="load", name=name, state=state, text=text, diagnosis=diagnosis, numbers=numbers)
-
-
 def check_scaled(split: Split) -> list[Verdict]:
     """Compares JPEGs that the Loader decodes smaller with torchvision's resize of their pixels.
 
@@ -310,17 +276,11 @@ def check_scaled(split: Split) -> list[Verdict]:
         means = [_scaled_apart(split, int(row), (sizes[row] / (RESERVE * shrink)).astype(int).tolist()) for row in rows]
         mean, most = sum(means) / len(means), max(means)
         text = f"mean {mean:.2f} levels from a full decode, {most:.2f} in one row; limit: mean {_SCALED_LIMIT:g}"
-        if mean > _SCALED_LIMIT:
-            text += ': leave out decode="scaled" where it matters'
-        found.append(
-            Verdict(
-                part="load",
-                name=f"JPEGs decoded to 1/{shrink}",
-                state="pass" if mean <= _SCALED_LIMIT else "note",
-                text=text,
-                numbers={"rows": len(rows), "mean": mean, "most": most},
-            )
-        )
+        name, numbers = f"JPEGs decoded to 1/{shrink}", {"rows": len(rows), "mean": mean, "most": most}
+        if mean <= _SCALED_LIMIT:
+            found.append(Verdict.judged("load", name, True, text, **numbers))
+        else:
+            found.append(Verdict.note("load", name, f'{text}: leave out decode="scaled" where it matters', **numbers))
     return found
 
 

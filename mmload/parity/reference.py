@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,12 @@ class Reference:
 
     kind: str
     file: str
-    opened: PIL.Image.Image | None
-    images: Tensor | None
-    pillow: Tensor | None
-    differs: str
-    padded: bool
-    fields: dict[str, Tensor]
+    opened: PIL.Image.Image | None = None
+    images: Tensor | None = None
+    pillow: Tensor | None = None
+    differs: str = ""
+    padded: bool = False
+    fields: dict[str, Tensor] = field(default_factory=dict)
 
 
 class ReferenceMaker:
@@ -89,6 +89,7 @@ class ReferenceMaker:
             SampleError: if it is unreadable.
         """
         path = file_of(self.split, index)
+        file = str(path or self.split.id(index))
         fields: dict[str, Tensor] = {}
         if not isinstance(self.split, ImageFolderSplit) or path is None:
             fields = dict(self.split.read(index).fields)
@@ -97,19 +98,16 @@ class ReferenceMaker:
         if path is not None and path.suffix.lower() != ".pt":
             kind, opened, differs = self._opened(path, self.split.id(index))
         elif pixels is None or pixels.dtype != torch.uint8:
-            return self._without_image(index, fields if pixels is None else {**fields, "images": pixels})
+            return Reference(kind="array", file=file, fields=fields if pixels is None else {**fields, "images": pixels})
         else:
             kind, opened, differs = "array", _picture(pixels), ""
         image = tv_tensors.Image(pixels) if opened is None else F.to_image(opened)
         reference = Reference(
             kind=kind,
-            file=str(path or self.split.id(index)),
+            file=file,
             opened=opened,
-            images=None,
             pillow=None if opened is None else F.pil_to_tensor(self.transforms(opened)),
             differs=differs,
-            padded=False,
-            fields={},
         )
         return self._transformed(reference, image, fields)
 
@@ -135,19 +133,6 @@ class ReferenceMaker:
             return "16 bits are scaled"
         rotated = self.decoded.exif_orient and image.getexif().get(0x0112, 1) != 1
         return "rotated as EXIF says" if rotated else ""
-
-    def _without_image(self, index: int, fields: dict[str, Tensor]) -> Reference:
-        file = str(file_of(self.split, index) or self.split.id(index))
-        return Reference(
-            kind="array",
-            file=file,
-            opened=None,
-            images=None,
-            pillow=None,
-            differs="",
-            padded=False,
-            fields=fields,
-        )
 
     def _transformed(self, reference: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
         """Returns the reference with the results of torchvision's transforms on the tensor."""

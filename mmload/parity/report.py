@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import PIL
 import PIL.Image
@@ -52,6 +52,19 @@ class Verdict:
     text: str
     diagnosis: str = ""
     numbers: dict[str, float | int | str] = field(default_factory=dict)
+
+    @classmethod
+    def judged(
+        cls, part: str, name: str, holds: bool, text: str, diagnosis: str = "", /, **numbers: float | int | str
+    ) -> Self:
+        """Returns "pass" or "fail"; the diagnosis is of a failure alone."""
+        state, diagnosis = ("pass", "") if holds else ("fail", diagnosis)
+        return cls(part=part, name=name, state=state, text=text, diagnosis=diagnosis, numbers=numbers)
+
+    @classmethod
+    def note(cls, part: str, name: str, text: str, /, **numbers: float | int | str) -> Self:
+        """Returns information without a judgment."""
+        return cls(part=part, name=name, state="note", text=text, numbers=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

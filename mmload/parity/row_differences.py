@@ -68,15 +68,8 @@ class Difference:
         )
 
     def __add__(self, other: Difference) -> Difference:
-        return Difference(
-            rows=self.rows + other.rows,
-            unequal=self.unequal + other.unequal,
-            values=self.values + other.values,
-            greatest=max(self.greatest, other.greatest),
-            total=self.total + other.total,
-            squares=self.squares + other.squares,
-            over=self.over + other.over,
-        )
+        sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        return Difference(**sums | {"greatest": max(self.greatest, other.greatest)})
 
     @property
     def mean(self) -> float:
@@ -288,13 +281,13 @@ class RowAggregate:
         for name, reasons in (("shapes", self.shapes), ("reading", self.unread)):
             if reasons:
                 text = f"{counted(len(reasons), 'row')} cannot be compared; the first: {reasons[0]}"
-                lines.append(Verdict(part=self.split.name, name=name, state="fail", text=text))
+                lines.append(Verdict.judged(self.split.name, name, False, text))
         if self.references.on_cuda:
             text = "JPEGs were decoded by a CUDA device, not as a CPU decodes them: their mean difference is limited"
-            lines.append(Verdict(part=self.split.name, name="by design", state="note", text=text))
+            lines.append(Verdict.note(self.split.name, "by design", text))
         for reason, count in sorted(self.differs.items()):
             text = f"{counted(count, 'row')} unlike torchvision's ImageFolder on purpose: {reason} (docs/images.md)"
-            lines.append(Verdict(part=self.split.name, name="by design", state="note", text=text))
+            lines.append(Verdict.note(self.split.name, "by design", text))
         return lines
 
     def _limits(self, kind: str, limits: Limits) -> Limits:
@@ -307,22 +300,18 @@ class RowAggregate:
         return PILLOW_BICUBIC if InterpolationMode.BICUBIC in modes else PILLOW
 
     def _pixels(self, kind: str, reference: str, found: Difference, limits: Limits, diagnosis: str) -> Verdict:
-        right = limits.hold(found)
-        numbers: dict[str, float | int | str] = {
-            "rows": found.rows,
-            "unequal": found.unequal,
-            "greatest": found.greatest,
-            "mean": found.mean,
-            "share_over_1": found.share_over,
-            "psnr": found.psnr if found.squares else "equal",
-        }
-        return Verdict(
-            part=self.split.name,
-            name=f"pixels of {kind}, {reference}",
-            state="pass" if right else "fail",
-            text=difference_text(found, limits),
-            diagnosis="" if right else diagnosis,
-            numbers=numbers,
+        return Verdict.judged(
+            self.split.name,
+            f"pixels of {kind}, {reference}",
+            limits.hold(found),
+            difference_text(found, limits),
+            diagnosis,
+            rows=found.rows,
+            unequal=found.unequal,
+            greatest=found.greatest,
+            mean=found.mean,
+            share_over_1=found.share_over,
+            psnr=found.psnr if found.squares else "equal",
         )
 
     def _field(self, name: str, counts: _FieldCounts) -> Verdict:
@@ -332,13 +321,8 @@ class RowAggregate:
             text = f"{wrong}, by {counts.greatest:g} at most; {counts.first}"
         elif counts.greatest:
             text = f"{counted(counts.rows, 'row')} within {counts.greatest:.3g}"
-        return Verdict(
-            part=self.split.name,
-            name=name,
-            state="fail" if counts.wrong else "pass",
-            text=text,
-            numbers={"rows": counts.rows, "wrong": counts.wrong, "greatest": counts.greatest},
-        )
+        numbers = {"rows": counts.rows, "wrong": counts.wrong, "greatest": counts.greatest}
+        return Verdict.judged(self.split.name, name, not counts.wrong, text, **numbers)
 
 
 def _loss_verdicts(split: str, quality: int, ratios: Mapping[str, list[float]]) -> list[Verdict]:
@@ -352,7 +336,7 @@ def _loss_verdicts(split: str, quality: int, ratios: Mapping[str, list[float]]) 
             mean, least = sum(lossy) / len(lossy), min(lossy)
             text = f"JPEGs of quality {quality}: PSNR {mean:.1f} dB on average, {least:.1f} dB at least"
             numbers |= {"psnr_mean": mean, "psnr_least": least}
-        found.append(Verdict(part=split, name=f"loss of {kind}", state="note", text=text, numbers=numbers))
+        found.append(Verdict.note(split, f"loss of {kind}", text, **numbers))
     return found
 
 

@@ -112,7 +112,7 @@ def _store_side(
     worst: list[WorstRow] = []
     for split in splits:
         if not len(split):
-            verdicts.append(Verdict(part=split.name, name="rows", state="note", text="there are none"))
+            verdicts.append(Verdict.note(split.name, "rows", "there are none"))
             continue
         source = _source_of(split, sources, root)
         found, differing = check_store(
@@ -128,7 +128,7 @@ def _load_side(splits: list[Split], collate: Collate | Views | None, *, seed: in
     """Checks batches of the first split that has images."""
     split = _augmented(splits)
     if split is None:
-        return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]
+        return [Verdict.note("load", "images", "no split has uint8 images to augment")]
     collates = usual_collates(split) if collate is None else _named(collate)
     verdicts = check_scaled(split) if split.fields["images"].variable_size else []
     for name, each in collates.items():

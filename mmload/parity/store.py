@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -41,6 +42,7 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     Returns:
         The verdict, and for each row the sample's index; -1 where the source has no such sample.
     """
+    verdict = partial(Verdict.judged, split.name, "rows")
     names = _ids(split.path / split.name / SAMPLES_NAME)
     left_out = set(_ids(split.path / split.name / SKIPPED_NAME)) if split.record.skipped_count else set()
     count = len(source)
@@ -51,7 +53,7 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     found = [index_of.get(name, -1) for name in names]
     if found == expected:
         how = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
-        return _line(split, "rows", True, f"{counted(len(names), 'row')} made of the source's samples, in {how}"), found
+        return verdict(True, f"{counted(len(names), 'row')} made of the source's samples, in {how}"), found
     lost = sum(index < 0 for index in found)
     odd = sum(mine != theirs for mine, theirs in zip(found, expected, strict=False)) + abs(len(found) - len(expected))
     text = (
@@ -59,18 +61,17 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     )
     missing = len(set(expected) - set(found))
     looks = f"{counted(missing, 'sample')} of the source in no row" if missing else "the same samples in another order"
-    return _line(split, "rows", False, text, looks, rows=len(names), odd=odd, lost=lost), found
+    return verdict(False, text, looks, rows=len(names), odd=odd, lost=lost), found
 
 
 def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> Verdict:
     """Checks class names and their order; for an ImageFolder, against torchvision's list."""
+    verdict = partial(Verdict.judged, split.name, "classes")
     folder = class_folder(source, recipe)
     listed = source.classes if folder is None else tuple(find_classes(folder)[0])
     by = "the source's" if folder is None else "torchvision's"
     if split.classes == listed:
-        return _line(
-            split, "classes", True, f"{counted(len(listed), 'class', 'classes')}, in {by} order", classes=len(listed)
-        )
+        return verdict(True, f"{counted(len(listed), 'class', 'classes')}, in {by} order", classes=len(listed))
     odd = [name for name in dict.fromkeys((*listed, *split.classes)) if (name in listed) != (name in split.classes)]
     if odd:
         text, looks = f"{counted(len(odd), 'class', 'classes')} only in one of both: {_first_of(odd)}", ""
@@ -80,7 +81,7 @@ def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]
             f"{len(wrong)} of {counted(len(listed), 'class', 'classes')} are at another index: {_first_of(wrong)}",
             "class order is permuted",
         )
-    return _line(split, "classes", False, text, looks, classes=len(listed))
+    return verdict(False, text, looks, classes=len(listed))
 
 
 def labels_verdict(
@@ -94,6 +95,7 @@ def labels_verdict(
         recipe: the recipe in the manifest.
         found: each row's sample index, from :func:`rows_verdict`.
     """
+    verdict = partial(Verdict.judged, split.name, "labels")
     listed = listed_labels(source, recipe)
     if listed is None or "targets" not in split.fields:
         return None
@@ -103,17 +105,17 @@ def labels_verdict(
     stored = split.reader.gather("targets", rows)
     right = listed[torch.tensor([index for index in found if index >= 0], dtype=torch.int64)]
     if stored.shape != right.shape:
-        return _line(split, "labels", False, f"labels have the shape {list(stored.shape)}, not {list(right.shape)}")
+        return verdict(False, f"labels have the shape {list(stored.shape)}, not {list(right.shape)}")
     wrong = (stored != right).flatten(1).any(1) if stored.dim() > 1 else stored != right
     if not wrong.any():
-        return _line(split, "labels", True, f"{counted(len(rows), 'label')} equal", labels=len(rows), wrong=0)
+        return verdict(True, f"{counted(len(rows), 'label')} equal", labels=len(rows), wrong=0)
     first = int(wrong.nonzero()[0])
     text = (
         f"{int(wrong.sum()):,} of {counted(len(rows), 'label')} are wrong; the first: row {int(rows[first])} "
         f"({source.id(found[int(rows[first])])}) is {stored[first].tolist()}, not {right[first].tolist()}"
     )
     looks = labels_look_like(stored, right, len(source.classes)) if stored.dtype == torch.int64 else ""
-    return _line(split, "labels", False, text, looks, labels=len(rows), wrong=int(wrong.sum()))
+    return verdict(False, text, looks, labels=len(rows), wrong=int(wrong.sum()))
 
 
 def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | None:
@@ -122,6 +124,7 @@ def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | No
     Returns:
         None if rows have one size, the recipe cuts or distorts images, or the sizes of the photographs are unknown.
     """
+    verdict = partial(Verdict.judged, split.name, "proportions")
     images = split.fields.get("images")
     if images is None or not images.variable_size or not all(map(_keeps_proportions, recipe["transforms"])):
         return None
@@ -139,14 +142,14 @@ def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | No
     rows = len(stored)
     if not len(wrong):
         text = f"{counted(rows, 'row')} as wide for their height as their photographs"
-        return _line(split, "proportions", True, text, rows=rows, wrong=0)
+        return verdict(True, text, rows=rows, wrong=0)
     first = int(wrong[0])
     (high, wide), (height, width) = stored[first].tolist(), photographs[first].tolist()
     text = (
         f"{len(wrong):,} of {counted(rows, 'row')} are cut or distorted; the first: row {first} has "
         f"{high} x {wide} pixels, its photograph {height} x {width}"
     )
-    return _line(split, "proportions", False, text, rows=rows, wrong=len(wrong))
+    return verdict(False, text, rows=rows, wrong=len(wrong))
 
 
 def _keeps_proportions(step: Mapping[str, Any]) -> bool:
@@ -211,13 +214,6 @@ def _ids(path: Path) -> list[str]:
 
 def _first_of(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
-
-
-def _line(
-    split: Split, name: str, right: bool, text: str, diagnosis: str = "", **numbers: float | int | str
-) -> Verdict:
-    state = "pass" if right else "fail"
-    return Verdict(part=split.name, name=name, state=state, text=text, diagnosis=diagnosis, numbers=numbers)
 
 
 Progress = Callable[[int, int], None]

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from every_step import NO_STEPS, STEPS
+from every_step import PUBLIC_STEPS, STEPS
 from torch import nn
 
 from mmload import augment
@@ -32,7 +32,7 @@ def test_the_repr_of_a_step_makes_it_again(name: str) -> None:
 
 
 def test_the_table_of_the_documents_has_every_step_with_its_arguments() -> None:
-    for name in set(augment.__all__) - NO_STEPS:
+    for name in PUBLIC_STEPS:
         found = re.findall(rf"`{name}(?:\(([^`]*)\))?`", TABLE)
         assert found, name
         flat = [re.sub(r"\([^()]*\)|\[.*\]|\.\.\.", "", arguments) for arguments in found]  # without values

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from mmload import augment
+from mmload.augment.step import Step
 
 CLASSES = 3
 SIDE = 40
@@ -18,43 +19,45 @@ def mixers() -> list[nn.Module]:
     return [augment.MixUp(0.4, num_classes=CLASSES), augment.CutMix(num_classes=CLASSES)]
 
 
-STEPS: dict[str, Callable[[], nn.Module]] = {
-    "AlternatingHorizontalFlip": lambda: augment.AlternatingHorizontalFlip(3),
-    "AugMix": augment.AugMix,
-    "AutoAugment": lambda: augment.AutoAugment("imagenet", fill=FILL),
-    "CenterCrop": lambda: augment.CenterCrop((30, 44)),
-    "ColorJitter": lambda: augment.ColorJitter(0.4, 0.4, 0.4, 0.2),
-    "CutMix": lambda: augment.CutMix(num_classes=CLASSES),
-    "GaussianBlur": lambda: augment.GaussianBlur((9, 5)),
-    "MixUp": lambda: augment.MixUp(0.4, num_classes=CLASSES),
-    "Letterbox": lambda: augment.Letterbox((36, 44), FILL),
-    "Normalize": augment.Normalize.imagenet,
-    "RandAugment": augment.RandAugment,
-    "RandomAdjustSharpness": lambda: augment.RandomAdjustSharpness(2.3),
-    "RandomAffine": lambda: augment.RandomAffine(20, (0.1, 0.2), (0.7, 1.3), (5, 9, -3, 4), "bilinear", FILL),
-    "RandomApply": lambda: augment.RandomApply([augment.RandomEqualize(1.0), augment.ColorJitter(hue=0.3)]),
-    "RandomAutocontrast": augment.RandomAutocontrast,
-    "RandomChoice": lambda: augment.RandomChoice([augment.RandomGrayscale(1.0), augment.GaussianBlur(5)], [2, 1]),
-    "RandomCrop": lambda: augment.RandomCrop(36, padding=(3, 9), fill=FILL),
-    "RandomEqualize": augment.RandomEqualize,
-    "RandomErasing": lambda: augment.RandomErasing(0.8, value=FILL),
-    "RandomGrayscale": lambda: augment.RandomGrayscale(0.5),
-    "RandomHorizontalFlip": augment.RandomHorizontalFlip,
-    "RandomInvert": augment.RandomInvert,
-    "RandomIoUCrop": lambda: augment.RandomIoUCrop(trials=9),
-    "RandomOrder": lambda: augment.RandomOrder([augment.RandomPosterize(2), augment.RandomRotation(30)]),
-    "RandomPerspective": lambda: augment.RandomPerspective(0.6, 0.7, fill=FILL),
-    "RandomPhotometricDistort": augment.RandomPhotometricDistort,
-    "RandomPosterize": lambda: augment.RandomPosterize(3),
-    "RandomResizedCrop": lambda: augment.RandomResizedCrop((30, 46)),
-    "RandomRotation": lambda: augment.RandomRotation(40, fill=FILL),
-    "RandomShortestSize": lambda: augment.RandomShortestSize((20, 44), fill=FILL),
-    "RandomSolarize": lambda: augment.RandomSolarize(100),
-    "RandomVerticalFlip": augment.RandomVerticalFlip,
-    "RandomZoomOut": lambda: augment.RandomZoomOut(FILL, (1, 2)),
-    "Resize": lambda: augment.Resize((31, 47)),
-    "ScaleJitter": lambda: augment.ScaleJitter((36, 44), (0.3, 2.0), fill=FILL),
-    "TrivialAugmentWide": augment.TrivialAugmentWide,
+_ONE_OF_EACH: list[Callable[[], nn.Module]] = [
+    lambda: augment.AlternatingHorizontalFlip(3),
+    augment.AugMix,
+    lambda: augment.AutoAugment("imagenet", fill=FILL),
+    lambda: augment.CenterCrop((30, 44)),
+    lambda: augment.ColorJitter(0.4, 0.4, 0.4, 0.2),
+    lambda: augment.CutMix(num_classes=CLASSES),
+    lambda: augment.GaussianBlur((9, 5)),
+    lambda: augment.MixUp(0.4, num_classes=CLASSES),
+    lambda: augment.Letterbox((36, 44), FILL),
+    augment.Normalize.imagenet,
+    augment.RandAugment,
+    lambda: augment.RandomAdjustSharpness(2.3),
+    lambda: augment.RandomAffine(20, (0.1, 0.2), (0.7, 1.3), (5, 9, -3, 4), "bilinear", FILL),
+    lambda: augment.RandomApply([augment.RandomEqualize(1.0), augment.ColorJitter(hue=0.3)]),
+    augment.RandomAutocontrast,
+    lambda: augment.RandomChoice([augment.RandomGrayscale(1.0), augment.GaussianBlur(5)], [2, 1]),
+    lambda: augment.RandomCrop(36, padding=(3, 9), fill=FILL),
+    augment.RandomEqualize,
+    lambda: augment.RandomErasing(0.8, value=FILL),
+    lambda: augment.RandomGrayscale(0.5),
+    augment.RandomHorizontalFlip,
+    augment.RandomInvert,
+    lambda: augment.RandomIoUCrop(trials=9),
+    lambda: augment.RandomOrder([augment.RandomPosterize(2), augment.RandomRotation(30)]),
+    lambda: augment.RandomPerspective(0.6, 0.7, fill=FILL),
+    augment.RandomPhotometricDistort,
+    lambda: augment.RandomPosterize(3),
+    lambda: augment.RandomResizedCrop((30, 46)),
+    lambda: augment.RandomRotation(40, fill=FILL),
+    lambda: augment.RandomShortestSize((20, 44), fill=FILL),
+    lambda: augment.RandomSolarize(100),
+    augment.RandomVerticalFlip,
+    lambda: augment.RandomZoomOut(FILL, (1, 2)),
+    lambda: augment.Resize((31, 47)),
+    lambda: augment.ScaleJitter((36, 44), (0.3, 2.0), fill=FILL),
+    augment.TrivialAugmentWide,
+]
+STEPS: dict[str, Callable[[], nn.Module]] = {type(make()).__name__: make for make in _ONE_OF_EACH} | {
     # other ways through the same steps
     "CutMix of a batch": lambda: augment.CutMix(num_classes=CLASSES, per="batch"),
     "MixChoice": lambda: augment.RandomChoice(mixers()),
@@ -70,7 +73,14 @@ STEPS: dict[str, Callable[[], nn.Module]] = {
     "bicubic jitter of scales": lambda: augment.ScaleJitter((36, 44), fill=FILL, **BICUBIC),
     "nearest jitter of scales": lambda: augment.ScaleJitter((36, 44), fill=FILL, interpolation="nearest"),
 }
-NO_STEPS = {"AfterStep", "BoxRule", "PerSample", "ProgressiveSize", "Step", "TwoViews", "Views"} | {
-    "sample_seeds",
-    "view_seeds",
+PUBLIC_STEPS = {
+    name
+    for name, kind in vars(augment).items()
+    if isinstance(kind, type) and issubclass(kind, Step) and kind is not Step
 }
+"""The names of all public steps."""
+
+
+def made(*kinds: type[nn.Module]) -> list[nn.Module]:
+    """One of every step of these kinds."""
+    return [step for step in (make() for make in STEPS.values()) if isinstance(step, kinds)]

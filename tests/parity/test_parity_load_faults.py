@@ -60,7 +60,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor])
 def test_a_window_that_is_off_by_one_is_caught_and_named(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled(monkeypatch, lambda images: images.roll(1, -1))
     found = equal_failures(Collate(RandomCrop(24), Normalize.imagenet()), rows)
-    assert found["x, equal draws"].diagnosis == "looks like off by (0, -1) pixels"
+    assert found["x, equal draws"].diagnosis == "looks like the crop 1 column too far left"
 
 
 def test_a_flip_that_is_not_done_is_caught_and_named(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,19 @@
-"""Presets for training with labels, from torchvision's reference to speed runs, and for evaluation."""
+"""Presets: the published lists of random steps, each as one call that makes the collate of a Loader.
+
+Each function names its source, to the file and commit, and everything that differs. A recipe
+(:class:`~mmload.builder.recipe.BuildRecipe`) is something else: it describes how a dataset is built.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
+import torch
 from torch import nn
 
 from mmload.augment import (
     AlternatingHorizontalFlip,
+    BoxRule,
     CenterCrop,
     ColorJitter,
     CutMix,
@@ -26,9 +32,49 @@ from mmload.augment import (
     RandomSolarize,
     Resize,
     TrivialAugmentWide,
+    TwoViews,
+    Views,
 )
+from mmload.augment.arguments import LONGEST_SIDE, integer, number, numbers, shown
 from mmload.augment.collate import Collate
-from mmload.presets.options import Options, normalize_or, side
+
+__all__ = [
+    "airbench",
+    "deit3",
+    "dinov2",
+    "evaluation",
+    "ffcv_rn50",
+    "mae",
+    "rsb_a2",
+    "simclr",
+    "torchvision_reference",
+]
+
+
+class Options(TypedDict, total=False):
+    """Arguments that a preset hands to each :class:`~mmload.augment.collate.Collate` that it makes."""
+
+    device: torch.device | str | None
+    dtype: torch.dtype
+    memory_format: torch.memory_format
+    box_rule: BoxRule | None
+
+
+def _side(name: str, pixels: object, *, least: int = 1, greatest: int = LONGEST_SIDE) -> int:
+    """Returns the pixels of a side, checked.
+
+    Raises:
+        ValueError: if it is no integer from ``least`` to ``greatest``.
+    """
+    return integer(name, pixels, least=least, greatest=greatest, expected=f"an integer from {least} to {greatest}")
+
+
+def _normalize(given: Normalize | None, published: Normalize | None) -> list[Normalize]:
+    """Returns the step that is given, or else the published one, as a list; an empty one if there is neither."""
+    if given is not None and not isinstance(given, Normalize):
+        raise TypeError(f"normalize is {shown(given)}, expected a Normalize of mmload.augment or None")
+    chosen = published if given is None else given
+    return [] if chosen is None else [chosen]
 
 
 def torchvision_reference(
@@ -54,7 +100,7 @@ def torchvision_reference(
         RandomResizedCrop(size),
         RandomHorizontalFlip(0.5),
         TrivialAugmentWide(interpolation="bilinear"),
-        normalize_or(normalize, Normalize.imagenet()),
+        *_normalize(normalize, Normalize.imagenet()),
         RandomErasing(0.1),
         _mix(0.2, 1.0, num_classes),
         **options,
@@ -86,7 +132,7 @@ def rsb_a2(
         normalize: None: ImageNet's mean and standard deviation, as published.
         options: for the collate.
     """
-    normalize = normalize_or(normalize, Normalize.imagenet())
+    (normalize,) = _normalize(normalize, Normalize.imagenet())
     fill = tuple(float(round(255 * value)) for value in normalize.mean.tolist())
     augment = RandAugment(num_ops=1, magnitude=21, num_magnitude_bins=31, interpolation="bilinear", fill=fill)
     return Collate(
@@ -125,7 +171,7 @@ def deit3(
         RandomHorizontalFlip(0.5),
         RandomChoice(one_of_three),
         ColorJitter(0.3, 0.3, 0.3),
-        normalize_or(normalize, Normalize.imagenet()),
+        *_normalize(normalize, Normalize.imagenet()),
         _mix(0.8, 1.0, num_classes),
         **options,
     )
@@ -172,8 +218,8 @@ def evaluation(
         normalize: None: ImageNet's mean and standard deviation.
         options: for the collate.
     """
-    first = [] if resize is None else [Resize(side("resize", resize), interpolation)]
-    return Collate(*first, CenterCrop(size), normalize_or(normalize, Normalize.imagenet()), **options)
+    first = [] if resize is None else [Resize(_side("resize", resize), interpolation)]
+    return Collate(*first, CenterCrop(size), *_normalize(normalize, Normalize.imagenet()), **options)
 
 
 def ffcv_rn50(
@@ -196,7 +242,7 @@ def ffcv_rn50(
         options: for the collate.
     """
     return Collate(
-        RandomResizedCrop(size), RandomHorizontalFlip(0.5), normalize_or(normalize, Normalize.imagenet()), **options
+        RandomResizedCrop(size), RandomHorizontalFlip(0.5), *_normalize(normalize, Normalize.imagenet()), **options
     )
 
 
@@ -226,9 +272,119 @@ def airbench(
     Raises:
         ValueError: if an argument is out of range.
     """
-    size, translate = side("size", size), side("translate", translate, least=0)
-    cutout = side("cutout", cutout, least=0, greatest=size)
+    size, translate = _side("size", size), _side("translate", translate, least=0)
+    cutout = _side("cutout", cutout, least=0, greatest=size)
     share = cutout**2 / size**2
     square = [RandomErasing(1.0, scale=(share, share), ratio=(1.0, 1.0), value=0.0)] if cutout else []
     crop = RandomCrop(size, padding=translate, padding_mode="reflect")
-    return Collate(crop, AlternatingHorizontalFlip(), normalize_or(normalize, Normalize.cifar10()), *square, **options)
+    return Collate(crop, AlternatingHorizontalFlip(), *_normalize(normalize, Normalize.cifar10()), *square, **options)
+
+
+_BLUR = (0.1, 2.0)
+"""The standard deviations of SimCLR's, BYOL's and DINO's blur."""
+
+_BLURS = "three probabilities: of the first large crop, the second and the small ones"
+
+_MOST_CROPS = 1000
+"""Upper bound of the number of small crops that catches typing errors."""
+
+
+def simclr(
+    *, size: int = 224, strength: float = 1.0, normalize: Normalize | None = None, **options: Unpack[Options]
+) -> TwoViews:
+    """Makes SimCLR's two views: resized crop, flip, strong color jitter, gray, blur.
+
+    Source: ``data_util.py`` of google-research/simclr at commit 244e712 (``preprocess_for_train``,
+    ``batch_random_blur``), whose levels stay in [0, 1]: it does not normalize.
+
+    What differs: crops are cut out of the stored squares. The bicubic resize is antialiased (TensorFlow's is not) and
+    gives up after 10 attempts, as torchvision's (TensorFlow's after 100). Levels are rounded to 8 bits between steps.
+    The blur reflects the image at its edges (there it is black outside).
+
+    Args:
+        size: pixels of a side; the blur's kernel is a tenth of it.
+        strength: of the color jitter; the paper uses 1.0 for ImageNet and 0.5 for CIFAR-10, the latter without blur.
+        normalize: None: as published, none.
+        options: for the collate.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    size = _side("size", size, greatest=10_000)
+    strength = number("strength", strength, least=0.0, greatest=2.5, expected="a number from 0 to 2.5")
+    jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
+    steps = [
+        RandomResizedCrop(size, scale=(0.08, 1.0), interpolation="bicubic"),
+        RandomHorizontalFlip(0.5),
+        RandomApply([jitter], p=0.8),
+        RandomGrayscale(0.2),
+        RandomApply([GaussianBlur(2 * (size // 20) + 1, _BLUR)], p=0.5),
+    ]
+    return TwoViews(Collate(*steps, *_normalize(normalize, None), **options))
+
+
+def dinov2(
+    *,
+    size: int = 224,
+    local_size: int = 96,
+    local_crops: int = 8,
+    blur: tuple[float, float, float] = (1.0, 0.1, 0.5),
+    normalize: Normalize | None = None,
+    **options: Unpack[Options],
+) -> Views:
+    """Makes DINOv2's views: two large crops, drawn by different lists, then the small ones.
+
+    Source: ``dinov2/data/augmentations.py`` and ``transforms.py`` of facebookresearch/dinov2 at commit 05c66df, with
+    the sizes, scales and number of ``dinov2/configs/ssl_default_config.yaml``.
+
+    What differs: crops are cut out of the stored squares; the bicubic resize and the blur are of uint8 tensors, not of
+    Pillow images. ``blur`` is what that code asks for, and DINO, MoCo v3 and BYOL do. It passes the complement to
+    torchvision, by mistake (pull request 411 there), so that the released models saw ``blur=(0.0, 0.9, 0.5)``.
+
+    Args:
+        size: pixels of a side of the large crops.
+        local_size: pixels of a side of the small crops.
+        local_crops: how many small crops there are.
+        blur: how likely the first large crop, the second and the small ones are blurred.
+        normalize: None: ImageNet's mean and standard deviation, as published.
+        options: for each collate.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    chances = numbers("blur", blur, least=0.0, greatest=1.0, count=3, expected=_BLURS)
+    local_size = _side("local_size", local_size)
+    local_crops = integer("local_crops", local_crops, least=0, greatest=_MOST_CROPS, expected=f"0 to {_MOST_CROPS}")
+    first, second, local = (
+        [RandomApply([ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8), RandomGrayscale(0.2), _blurred(chance)]
+        for chance in chances
+    )
+    after = _normalize(normalize, Normalize.imagenet())
+    return Views(
+        Collate(*_bicubic(size, (0.32, 1.0)), *first, *after, **options),
+        Collate(*_bicubic(size, (0.32, 1.0)), *second, RandomSolarize(128, 0.2), *after, **options),
+        *[Collate(*_bicubic(local_size, (0.05, 0.32)), *local, *after, **options)] * local_crops,
+    )
+
+
+def mae(*, size: int = 224, normalize: Normalize | None = None, **options: Unpack[Options]) -> Collate:
+    """Makes the list of MAE's pretraining: a resized crop of a fifth of the image or more, and a flip.
+
+    Source: ``main_pretrain.py`` of facebookresearch/mae at commit 3c8c715.
+
+    What differs: crops are cut out of the stored squares, of uint8 tensors, not of Pillow images.
+
+    Args:
+        size: pixels of a side.
+        normalize: None: ImageNet's mean and standard deviation, as published.
+        options: for the collate.
+    """
+    return Collate(*_bicubic(size, (0.2, 1.0)), *_normalize(normalize, Normalize.imagenet()), **options)
+
+
+def _bicubic(size: int, scale: tuple[float, float]) -> list[nn.Module]:
+    return [RandomResizedCrop(size, scale=scale, interpolation="bicubic"), RandomHorizontalFlip(0.5)]
+
+
+def _blurred(share: float) -> nn.Module:
+    return RandomApply([GaussianBlur(9, _BLUR)], p=share)
