@@ -222,8 +222,12 @@ def test_without_words_it_says_what_there_is() -> None:
 
 @pytest.fixture
 def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bench of the stock loaders and mmload's alone, in turns of one epoch; tests/bench has one of all."""
+    """A bench of the stock loaders and mmload's alone, in turns of one epoch; tests/bench has one of all.
+
+    Without the loader in a subprocess, whose interpreter imports torch: half of the time.
+    """
     monkeypatch.setattr("mmload.bench.measure._LONG_ENOUGH", 0.0)
+    monkeypatch.setattr("mmload.bench.contenders.ours.can_share", lambda: False)
     for peer in ("tutorial", "ffcv", "dali", "kornia", "litdata", "turboloader", "webdataset"):
         monkeypatch.setattr(f"mmload.bench.contenders.{peer}_entries", lambda task: [])
 

@@ -1,7 +1,8 @@
 """Programs in processes of their own, which are forks of a server that has imported torch: it takes seconds.
 
 Signals, limits, outputs and exit codes are those of any process. What these do not show is how the program imports and
-how Python ends: tests/cli/test_interrupt.py and test_terminal.py start Python for that.
+how Python ends: tests/cli/test_interrupt.py and test_terminal.py start Python for that. Processes that they start are
+forks, too.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
+
+from mmload.runtime import processes
 
 MMLOAD = "from mmload.__main__ import main; main()"
 """The program ``mmload``."""
@@ -41,6 +45,24 @@ class Program:
         self._process = context.Process(target=_run, args=(code, self.args, environment, largest_file, *self._paths))
         self._process.start()
         self.pid: int = self._process.pid
+
+    @property
+    def printed(self) -> str:
+        """What it has printed so far."""
+        return self._paths[0].read_text(errors="replace") if self._paths[0].exists() else ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no longer."""
+        return self._process.exitcode is not None
+
+    def wait_for(self, text: str, seconds: float = 120) -> None:
+        """Wait until it has printed ``text``."""
+        until = time.monotonic() + seconds
+        while text not in self.printed:
+            assert time.monotonic() < until, self.printed
+            assert not self.has_ended, self.ended()
+            time.sleep(0.005)
 
     def send_signal(self, number: int) -> None:
         """Send it a signal; it has to have begun its work."""
@@ -90,4 +112,5 @@ def _run(code: str, words: list[str], environment: dict[str, str], largest_file:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     sys.argv = words
+    processes.START_METHOD = "forkserver"
     exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from cached_datasets import BLOCKS, cache_of, end_all
+from forked_program import Program
 from whole_datasets import some_images, whole_dataset
 from written_datasets import of_tensors
 
@@ -60,24 +62,21 @@ def check_rows(remote: Dataset, local: Dataset, split: str = "train") -> None:
 
 
 def stored_bytes(cache: Path) -> int:
-    return sum(path.stat().st_size for path in cache.rglob("*.block"))
+    total = 0
+    for path in cache.rglob("*.block"):
+        with suppress(FileNotFoundError):  # a thread that fetches ahead may have evicted it
+            total += path.stat().st_size
+    return total
 
 
-def in_process(code: str) -> subprocess.Popen[str]:
-    program = f"import mmload, sys, time\nimport numpy as np\n{code}"
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def in_process(code: str) -> Program:
+    return Program(f"import mmload, time\nimport numpy as np\nfrom pathlib import Path\n{code}", [])
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    out, error = process.communicate("", timeout=120)
-    assert process.returncode == 0, error
-    return out
+def ended(process: Program) -> str:
+    done = process.ended()
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("harm", ["delete", "truncate", "empty", "folder", "everything"])
@@ -159,9 +158,12 @@ def test_eviction_leaves_everything_alone_that_the_cache_did_not_write(url: str,
     assert not (unused / inside / "7.block").exists()  # as the cache names its own, of a dataset that nobody reads
 
 
-def test_first_use_by_many_processes_counts_every_byte(url: str, local: Dataset, cache: Path) -> None:
+def test_first_use_by_many_processes_counts_every_byte(url: str, local: Dataset, cache: Path, tmp_path: Path) -> None:
     limit = 8 * ROW_BYTES
-    code = f"""sys.stdin.read(1)
+    begin = tmp_path / "begin"
+    code = f"""print("ready", flush=True)
+while not Path({str(begin)!r}).exists():
+    time.sleep(0.001)
 remote = mmload.open({url!r}, cache={str(cache)!r}, cache_limit={limit})
 for start in range(4):
     print(int(remote["train"].reader.array("images", np.arange(start, {ROWS}, 2)).sum()))
@@ -169,10 +171,10 @@ for start in range(4):
     for _ in range(3):
         running = [in_process(code) for _ in range(4)]
         for process in running:
-            assert process.stdin is not None
-            process.stdin.write("x")
-            process.stdin.flush()
-        sums = [ended(process) for process in running]
+            process.wait_for("ready")
+        begin.touch()
+        sums = [ended(process).removeprefix("ready\n") for process in running]
+        begin.unlink()
         read = local["train"].reader.array
         expected = [int(read("images", np.arange(start, ROWS, 2)).sum()) for start in range(4)]
         assert all(list(map(int, text.split())) == expected for text in sums)
@@ -227,7 +229,7 @@ for _ in range(5):
     print(*[int(each.reader.array("images", np.arange({ROWS})).sum()) for each in (other, split)])
 """
     process = in_process(code)
-    while process.poll() is None:
+    while not process.has_ended:
         check_rows(remote, local)
     sums = [int(each.reader.array("images", np.arange(ROWS)).sum()) for each in (other_local["train"], local["val"])]
     assert ended(process).split("\n")[:-1] == [" ".join(map(str, sums))] * 5
@@ -242,23 +244,24 @@ def test_a_limit_below_one_batch_reads_every_row(url: str, local: Dataset, cache
 
 
 def test_a_process_stopped_with_the_lock_does_not_stop_others(
-    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, local: Dataset, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_files, "_PATIENCE_S", 0.05)
-    code = f"""from pathlib import Path
-from mmload.remote.cache_folder import CacheFolder
+    done = tmp_path / "done"
+    code = f"""from mmload.remote.cache_folder import CacheFolder
 with CacheFolder(Path({str(cache)!r}), None).locked() as is_locked:
     print(is_locked, flush=True)
-    sys.stdin.read()
+    while not Path({str(done)!r}).exists():
+        time.sleep(0.001)
 """
     process = in_process(code)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "True\n"
+    process.wait_for("True\n")
     process.send_signal(signal.SIGSTOP)
     remote = mmload.open(url, cache=cache)
     check_rows(remote, local)
     assert stored_bytes(cache) == 0
     process.send_signal(signal.SIGCONT)
+    done.touch()
     ended(process)
     check_rows(remote, local)
     assert stored_bytes(cache) > 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 from cached_datasets import BLOCKS, as_before_a_start, cache_of, end_all
 from conftest import crop_collate
+from forked_program import Program, run_program
 from loading_orders import order_options
 from object_storage import Bucket
 from written_datasets import of_tensors
@@ -198,8 +197,8 @@ def test_cached_datasets_processes_share_a_cache(large: Dataset, url: str, bucke
                 total += int(read("images", np.arange(row, min({ROWS}, row + 4))).sum())
         print(total)
     """
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    totals = [int(process.communicate(timeout=100)[0]) for process in running]
+    running = [Program(code, []) for _ in range(2)]
+    totals = [int(process.ended().stdout) for process in running]
     read = large["train"].reader.array
     expected = sum(int(read("images", np.arange(row, min(ROWS, row + 4))).sum()) for row in range(ROWS))
     assert totals == [4 * expected] * 2
@@ -223,7 +222,7 @@ def test_datasets_that_nobody_reads_make_room(dataset: Dataset, url: str, bucket
     push(dataset.path, other)
     opening = f"mmload.open({other!r}, cache={str(tmp_path / 'cache')!r})"
     code = f"import mmload, numpy; {opening}['train'].reader.array('targets', numpy.arange(18))"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    assert run_program(code).returncode == 0
     before = list((tmp_path / "cache").rglob("*.block"))
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=20 * 76800)
     batches(remote, shuffle=True, tier="disk")

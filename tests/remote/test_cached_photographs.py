@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cached_datasets import as_before_a_start, cache_of, end_all
+from forked_program import Program
 from loading_orders import order_options
 from object_storage import Bucket
 from torch.utils.data import ConcatDataset
@@ -233,8 +232,8 @@ def test_cached_photographs_processes_share_a_cache(photographs: Dataset, url: s
                 total += int(read(np.arange(row, row + 3)).bytes.sum())
         print(total)
     """
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    totals = [int(process.communicate(timeout=100)[0]) for process in running]
+    running = [Program(code, []) for _ in range(2)]
+    totals = [int(process.ended().stdout) for process in running]
     read = partial(read_rows, photographs["train"].reader.field("images"))
     expected = sum(int(read(np.arange(row, row + 3)).bytes.sum()) for row in range(len(SIZES) - 3))
     assert totals == [4 * expected] * 2

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from conftest import complaint, contents, mmload
+from forked_program import Program
 from object_storage import Bucket
 
 from mmload.builder.verify import verify
@@ -181,13 +180,13 @@ def test_what_came_of_another_dataset_is_not_taken(
 def test_a_killed_pull_goes_on(dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path) -> None:
     bucket.faults(delay_s=0.05)
     code = f"from mmload.remote.copies import pull; pull({pushed!r}, {str(tmp_path / 'back')!r}, parallel=1)"
-    process = subprocess.Popen([sys.executable, "-c", code])
+    process = Program(code, [])
     arrived = tmp_path / ".back.pulling" / "dataset" / "train" / "000001" / "images.memmap"
     deadline = time.monotonic() + 300
     while not arrived.exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.ended()
     assert arrived.exists()
     assert not (tmp_path / "back").exists()
     bucket.faults()

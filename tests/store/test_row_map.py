@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked_program import run_program
 from whole_datasets import some_images, whole_dataset
 from written_datasets import of_tensors
 
@@ -193,7 +194,7 @@ memory = mmap.mmap(os.open({str(path)!r}, os.O_RDONLY), 8192, prot=mmap.PROT_REA
 os.truncate({str(path)!r}, 0)
 print(memory[5000])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = run_program(code)
     assert done.returncode == -7, done.stderr
 
 

@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -22,6 +20,7 @@ import pytest
 from browsing import browsed
 from building import recipe
 from conftest import make_folder
+from forked_program import MMLOAD, Program, run_program
 
 from mmload.builder.pipeline import build
 from mmload.errors import MmloadError
@@ -188,11 +187,14 @@ def test_a_link_stays_and_its_target_is_written(tmp_path: Path, there: bool) -> 
 
 
 def test_two_servers_of_a_dataset_lose_no_mark(hundreds: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mmload", "browse", str(hundreds), "--no-open", "--marks", str(tmp_path / "m.txt")]
+    words = ["browse", hundreds, "--no-open", "--marks", tmp_path / "m.txt"]
     with ExitStack() as stack:
-        servers = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(2)]
-        stack.callback(lambda: [server.kill() for server in servers])
-        addresses = [server.stdout.readline().split()[-1] for server in servers]
+        servers = [Program(MMLOAD, words) for _ in range(2)]
+        for server in servers:
+            stack.callback(server.ended)
+            stack.callback(server.send_signal, signal.SIGKILL)
+            server.wait_for("\n")
+        addresses = [server.printed.splitlines()[0].split()[-1] for server in servers]
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda row: marked(addresses[row % 2], row), range(ROWS)))
     assert [answer["mark"] for answer in answers] == ["broken"] * ROWS
@@ -244,8 +246,7 @@ for number in range(50):
     if number == 20:
         os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert run_program(program).returncode == -signal.SIGKILL
     saved = [entry.name for entry in read_entries(tmp_path / "m.txt")]
     assert saved == [f"a/{number}.png" for number in range(21)]
 
