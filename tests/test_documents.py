@@ -45,7 +45,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 few = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
                 few.resize((300, 280)).save(place / "photos" / split / name / f"{number}.jpg")
     whole = ["--layout", "variable", "--encode", "jpeg"]
-    for name, more in (("photos-256", []), ("photos-mixed", ["--shuffle-seed", 0]), ("photos-whole", whole)):
+    for name, more in (("photos-256", []), ("photos-mixed", ["--shuffle-seed", 0]), ("photos-variable", whole)):
         done = mmload("build", "imagefolder", place / "photos", place / name, "--size", 256, *more)
         assert done.returncode == 0, done.stderr
     coco = place / "coco"
