@@ -19,8 +19,7 @@ from torchvision.transforms.v2 import functional as F
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, sample_seeds
 from mmload.augment.draws import Draws
-from mmload.loader.epoch_orders import ShuffledOrder
-from mmload.loader.order import Order
+from mmload.loader.order import Order, ShuffledOrder
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
 from mmload.store.dataset import Dataset as Store

@@ -14,8 +14,10 @@ from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import make_batch
-from mmload.errors import UsageError, choices
-from mmload.loader.orders import Sampling
+from mmload.errors import UsageError, bytes_text, choices
+from mmload.loader.order import EpochOrder, Sampling, ShuffledOrder, StoredOrder
+from mmload.loader.tiers import MEMORY_SHARE
+from mmload.loader.window_orders import BlockOrder
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import can_share
@@ -25,6 +27,8 @@ from mmload.store.split_views import AnySplit, View, view_of
 
 DECODERS = ("cpu", "scaled", "cuda")
 """Ways to decode the JPEGs of variable-size images."""
+
+TIERS = ("auto", "disk", "memory", "device")
 
 
 _OF_DATALOADER = {
@@ -316,3 +320,71 @@ def resolve_order(shuffle: object, order: str | Sampling | None, sampler: object
     if order in _SHUFFLES:
         raise ValueError(f"order is {order!r}; {_SHUFFLES[order]}")
     return order or ("shuffled" if shuffle else "sequential")
+
+
+def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> EpochOrder:
+    """Returns the order that a Loader's argument requests.
+
+    Raises:
+        ValueError, TypeError, UsageError: if there is none, or it does not fit the rows.
+    """
+    if isinstance(order, Sampling):
+        return order.bound(dataset, view, seed)
+    if order == "shuffled":
+        return ShuffledOrder(rows=len(view), seed=seed)
+    if order == "block":
+        return BlockOrder(rows=len(view), seed=seed)
+    if order == "sequential":
+        return StoredOrder(rows=len(view))
+    raise ValueError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
+
+
+def choose_tier(name: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> tuple[str, str, bool]:
+    """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
+
+    With ``cache_pixels``, "auto" takes the memory if the pixels fit there. An existing copy of this user's processes is
+    used if its missing part still fits. Where processes cannot share a copy, the free memory is divided evenly among
+    the ranks of this machine (``LOCAL_WORLD_SIZE``, set by torchrun).
+
+    Args:
+        name: one of :data:`TIERS`.
+        split: split that is read.
+        device: device of the batches.
+        cache_pixels: whether the memory should cache the pixels of JPEGs.
+
+    Returns:
+        "disk", "memory" or "device"; the reason as a sentence; and whether the memory caches the pixels of JPEGs.
+
+    Raises:
+        ValueError: if ``name`` is none of :data:`TIERS`.
+    """
+    if name not in TIERS:
+        raise ValueError(f"tier is {name!r}; use one of {', '.join(TIERS)}")
+    images = split.fields.get("images")
+    size = _stored_bytes(split) if images and (cache_pixels or name == "auto") else 0
+    if not cache_pixels:
+        if name != "auto":
+            return name, f"{name}: as asked", False
+        if device.type == "cuda" and not (images and images.variable_size):
+            free = torch.cuda.mem_get_info(device)[0]
+            if size <= MEMORY_SHARE * free:
+                return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}", False
+        return "disk", f"disk: {bytes_text(size)} of images, mapped", False
+    from mmload.loader.shared_pixels import room_for_pixels, split_pixel_bytes
+
+    pixels = f"{bytes_text(split_pixel_bytes(split))} of pixels, decoded from {bytes_text(size)}"
+    if name == "memory":
+        return name, f"memory: as asked; {pixels}", True
+    fits, reason = room_for_pixels(split)
+    if fits:
+        return "memory", f"memory: {pixels}, {reason}", True
+    tier, other, _ = choose_tier(name, split, device)
+    return tier, f"{other}; not decoded: {pixels}, {reason}", False
+
+
+def _stored_bytes(split: AnySplit) -> int:
+    """Returns the bytes of all images of a split as they are stored."""
+    spec = split.fields["images"]
+    if not spec.variable_size:
+        return len(split) * spec.row_bytes
+    return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())

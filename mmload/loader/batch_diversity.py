@@ -15,8 +15,8 @@ import numpy as np
 from torch import Tensor
 
 from mmload.errors import counted
-from mmload.loader.epoch_orders import BlockOrder, ShuffledOrder
-from mmload.loader.order import Order
+from mmload.loader.order import Order, ShuffledOrder
+from mmload.loader.window_orders import BlockOrder
 from mmload.store.split_views import View
 
 Labels = Callable[[Tensor], Tensor]

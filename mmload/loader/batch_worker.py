@@ -23,8 +23,7 @@ from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
-from mmload.loader.stored_rows import lines_of
-from mmload.loader.tiers import Tier, make_tier, read_masks, sizes_of, tier_of_files
+from mmload.loader.tiers import DeviceTier, Tier, lines_of, read_masks, sizes_of, tier_of_files
 from mmload.render.image_lines import Places
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
@@ -310,3 +309,15 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
     needed["first"] = np.maximum(each["first"].min(0) - more, 0)
     needed["stop"] = each["stop"].max(0) + more
     return needed
+
+
+def make_tier(tier: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> Tier:
+    """Returns the tier of this name over the images of a split."""
+    rows = split.reader.field("images")
+    if tier == "device" and not rows.spec.variable_size:
+        return DeviceTier(split, device)
+    if tier == "memory" and cache_pixels:
+        from mmload.loader.shared_pixels import CachedPixelsTier  # whose kernels only these need
+
+        return CachedPixelsTier(split)
+    return tier_of_files(rows, populate=tier == "memory")

@@ -1,6 +1,6 @@
 """Orders in which rows may come several times in an epoch, or not at all: weighted, balanced, repeated, mixed.
 
-As the shuffles of :mod:`mmload.loader.epoch_orders`, they are pure functions of (seed, epoch, position): nothing is
+As the shuffles of :mod:`mmload.loader.order`, they are pure functions of (seed, epoch, position): nothing is
 drawn ahead, and a position costs the same wherever it is. Users make them by :mod:`mmload.loader.orders`.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mmload.loader.epoch_orders import shuffled
+from mmload.loader.order import shuffled
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.permutation import GOLDEN, Words, key_of, keys_of, mix_word
 from mmload.store.row_numbers import rows_digest

@@ -30,7 +30,9 @@ from mmload.loader.arguments import (
     check_subprocess,
     check_unknown,
     check_variable_size,
+    choose_tier,
     device_for,
+    order_of,
     ranks_for,
     resolve_fields,
     resolve_order,
@@ -39,12 +41,10 @@ from mmload.loader.arguments import (
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
-from mmload.loader.epoch_orders import BlockOrder, bucketed
-from mmload.loader.order import Order, RowSelection, combine_occurrences, occurrences_in
-from mmload.loader.orders import Sampling, order_of
+from mmload.loader.order import Order, RowSelection, Sampling, combine_occurrences, occurrences_in
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder
-from mmload.loader.tiers import choose_tier
+from mmload.loader.window_orders import BlockOrder, bucketed
 from mmload.runtime.permutation import FACTORS, check_integer
 from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split

@@ -1,14 +1,16 @@
-"""Share of one rank of an epoch's order, from any position on, and occurrences of rows that come several times.
+"""Order of an epoch, the share that one rank has of it, and occurrences of rows that come several times.
 
-An order keeps no state between calls and uses no generator. Positions of the epoch's order, which does not depend on
-ranks, are dealt to the ranks in turn, so after any number of samples consumed by all ranks together, the rest can be
-dealt to another number of ranks. :mod:`mmload.loader.samplers` is for the orders of users.
+An order is a pure function of (seed, epoch, position), in O(1) memory: it keeps no state between calls and uses no
+generator. Positions of the epoch's order, which does not depend on ranks, are dealt to the ranks in turn, so after any
+number of samples consumed by all ranks together, the rest can be dealt to another number of ranks.
+:mod:`mmload.loader.samplers` is for the orders of users.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,10 +18,104 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
 from mmload.errors import choices
-from mmload.loader.epoch_orders import EpochOrder
-from mmload.runtime.permutation import GOLDEN, MAX_ROWS, Words, check_integer, signed
+from mmload.runtime.permutation import GOLDEN, MAX_ROWS, Words, check_integer, key_of, permute_words, signed
+from mmload.store.split_views import View
 
 TAILS = ("exact", "pad", "drop")
+
+_FULL = 1  # purpose of a key
+
+
+class EpochOrder(Protocol):
+    """Order of an epoch, which does not depend on ranks. A pure function of seed, epoch and position."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows to draw from."""
+
+    @property
+    def length(self) -> int:
+        """Number of positions per epoch."""
+
+    @property
+    def group_size(self) -> int:
+        """Number of successive positions that belong to one rank, as they make a batch; 1: each position by itself."""
+
+    @property
+    def identity(self) -> str:
+        """Text in a loader's state that identifies the order, besides rows and seed."""
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
+        """Returns the row at each position in [0, length), and a number that distinguishes positions with equal rows.
+
+        Both are uint64 [B]. None instead of numbers: no row comes twice.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredOrder:
+    """All rows in stored order.
+
+    Raises:
+        ValueError: if an option is out of its range.
+    """
+
+    rows: int
+    group_size = 1
+    identity = "sequential"
+
+    def __post_init__(self) -> None:
+        check_integer("rows", self.rows, 0, MAX_ROWS)
+
+    @property
+    def length(self) -> int:
+        """Number of rows, each of which comes once."""
+        return self.rows
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+        """Returns the positions themselves."""
+        return positions, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledOrder(StoredOrder):
+    """Permutation of all rows, a different one in each epoch.
+
+    Attributes:
+        seed: 0 to 2**64 - 1; another seed, another order.
+    """
+
+    seed: int = 0
+    identity = "full"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("seed", self.seed, 0, 2**64 - 1)
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+        """Returns the permuted positions."""
+        return shuffled(positions, self.rows, self.seed, epoch), None
+
+
+def shuffled(positions: Words, rows: int, seed: int, epoch: int) -> Words:
+    """Returns the full shuffle of an epoch, which other orders share."""
+    return permute_words(positions, rows, np.uint64(key_of(seed, epoch, _FULL)))
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Way to draw rows: result of the functions of :mod:`mmload.loader.orders`. Picklable.
+
+    Attributes:
+        text: the call, for ``repr``.
+        bound: makes the order of a view's rows, given the Loader's dataset and seed.
+    """
+
+    text: str
+    bound: Callable[[object, View, int], EpochOrder]
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 class RowSelection(NamedTuple):
@@ -53,7 +149,7 @@ class Order:
     64 blocks of a window, for 1 as for 8 ranks, where a full shuffle touches 254.
 
     Attributes:
-        of: the epoch's order.
+        epoch_order: the epoch's order.
         rank: number of this rank.
         world_size: number of ranks.
         tail: when the ranks do not divide the positions: ``exact`` takes each once, so that some ranks have

@@ -6,8 +6,7 @@ that comes several times in an epoch gets random draws of its own each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,46 +26,12 @@ from mmload.loader.drawn_orders import (
     RepeatedOrder,
     WeightedOrder,
 )
-from mmload.loader.epoch_orders import BlockOrder, EpochOrder, ShuffledOrder, StoredOrder
-from mmload.loader.order import occurrences_in
+from mmload.loader.order import EpochOrder, Sampling, occurrences_in
 from mmload.runtime.permutation import MAX_ROWS
 from mmload.store.row_numbers import as_integer, row_numbers
 from mmload.store.split_views import View
 
 _LABELS_AT_ONCE = 1 << 16
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Way to draw rows: result of the functions of this module. Picklable.
-
-    Attributes:
-        text: the call, for ``repr``.
-        bound: makes the order of a view's rows, given the Loader's dataset and seed.
-    """
-
-    text: str
-    bound: Callable[[object, View, int], EpochOrder]
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> EpochOrder:
-    """Returns the order that a Loader's argument requests.
-
-    Raises:
-        ValueError, TypeError, UsageError: if there is none, or it does not fit the rows.
-    """
-    if isinstance(order, Sampling):
-        return order.bound(dataset, view, seed)
-    if order == "shuffled":
-        return ShuffledOrder(rows=len(view), seed=seed)
-    if order == "block":
-        return BlockOrder(rows=len(view), seed=seed)
-    if order == "sequential":
-        return StoredOrder(rows=len(view))
-    raise ValueError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
 
 
 def weighted(weights: object, num_samples: int | None = None) -> Sampling:

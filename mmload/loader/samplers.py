@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -17,18 +17,14 @@ from mmload.errors import counted
 from mmload.loader.order import Occurrences, Order, RowSelection
 from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
 
-
-class DrawnRows(Protocol):
-    """Order of one epoch, for one iterator."""
-
-    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
-        """Returns the rows at positions [start, stop) after ``offset``, int64; fewer where the epoch ends."""
+Take = Callable[[int, int], Tensor]
+"""(start, stop) -> the rows at these positions of one epoch, int64; fewer where it ends. For one iterator."""
 
 
 class CountedRows:
     """Order of one epoch, which counts how often its rows come."""
 
-    def __init__(self, drawn: DrawnRows, rows: int) -> None:
+    def __init__(self, drawn: Take, rows: int) -> None:
         self._drawn, self._rows = drawn, rows
         self._occurrences, self._stop = Occurrences(rows), 0
 
@@ -36,8 +32,8 @@ class CountedRows:
         """Returns the rows at positions [start, stop) after ``offset``; cheap if they follow the last ones."""
         if offset + start != self._stop:
             self._occurrences = Occurrences(self._rows)
-            self._occurrences.add(self._drawn.take(0, offset + start))
-        rows = self._drawn.take(start, stop, offset)
+            self._occurrences.add(self._drawn(0, offset + start))
+        rows = self._drawn(offset + start, offset + stop)
         self._stop = offset + start + len(rows)
         return RowSelection(rows, self._occurrences.add(rows))
 
@@ -111,15 +107,15 @@ class SamplerOrder:
         """Draws the sampler for an epoch. Several epochs may be in progress at once."""
         return CountedRows(self._drawn(epoch), self.rows)
 
-    def _drawn(self, epoch: int) -> DrawnRows:
-        self._begun = self._fixed()
-        if self._begun is not None:
-            return _ListedRows(self._begun)
+    def _drawn(self, epoch: int) -> Take:
+        self._begun = begun = self._fixed()
+        if begun is not None:
+            return lambda start, stop: begun[start:stop]
         self._set_epoch(epoch)
         length = len(self) if hasattr(self._source, "__len__") else None
         drawn = _SampledRows(iter(self._source), self.rows, length)
         drawn.take(0, 1)  # a generator __iter__ reads the sampler's epoch only at its first item
-        return drawn
+        return drawn.take
 
     def _fixed(self) -> Tensor | None:
         """Returns all rows if the sampler lists them; else None."""
@@ -144,16 +140,6 @@ _EPOCHS_SET: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """Sampler -> the epoch that a loader set last."""
 
 
-class _ListedRows:
-    """Rows from a list."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self._rows = rows
-
-    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
-        return self._rows[offset + start : offset + stop]
-
-
 class _SampledRows:
     """Rows of a sampler, read lazily. Not thread-safe."""
 
@@ -161,14 +147,14 @@ class _SampledRows:
         self._items, self._rows, self._length = items, rows, length
         self._yielded = array("q")
 
-    def take(self, start: int, stop: int, offset: int = 0) -> Tensor:
-        """Reads more rows from the sampler if needed.
+    def take(self, start: int, stop: int) -> Tensor:
+        """Returns the rows at positions [start, stop); reads more from the sampler if needed.
 
         Raises:
             TypeError: if the sampler yields anything but integers.
             ValueError: if it yields a row that does not exist, or fewer rows than its length.
         """
-        wanted = offset + stop if self._length is None else min(offset + stop, self._length)
+        wanted = stop if self._length is None else min(stop, self._length)
         for item in islice(self._items, max(0, wanted - len(self._yielded))):
             self._yielded.append(self._row(item))
         if self._length is not None and len(self._yielded) < wanted:
@@ -176,7 +162,7 @@ class _SampledRows:
                 f"sampler ends after {counted(len(self._yielded), 'row')}, its length is {self._length}; "
                 "let __len__ return how many rows it yields"
             )
-        return torch.from_numpy(np.array(self._yielded[offset + start : offset + stop]))
+        return torch.from_numpy(np.array(self._yielded[start:stop]))
 
     def _row(self, item: object) -> int:
         row = as_integer(item)

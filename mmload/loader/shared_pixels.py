@@ -11,22 +11,28 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from importlib.metadata import version
 from weakref import WeakValueDictionary
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.errors import counted
-from mmload.loader.stored_rows import pixel_bytes
+from mmload.errors import bytes_text, counted
+from mmload.loader.tiers import MEMORY_SHARE, HitCounter, ReadTier, StoredRows, lines_of, locate_rows, pixel_bytes
 from mmload.records import FieldSpec
-from mmload.render.image_lines import ImageLines
+from mmload.render.image_lines import LINES, PIXELS, ImageLines, Places
 from mmload.runtime import shared_segment
+from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_internals import finish_streams
+from mmload.runtime.resources import free_memory, local_ranks
 from mmload.runtime.shared_segment import NotSharedError, Segment
 from mmload.store.row_reader import Numbers, memory_of
 from mmload.store.split_views import AnySplit
+
+Bytes = npt.NDArray[np.uint8]
 
 _MOST_SHOWN = 8  # numbers of processes in a text
 
@@ -59,9 +65,7 @@ class SharedPixels:
 
     def absent(self, rows: Tensor) -> Tensor:
         """Returns those of the rows, int64 [B], that are not in memory; the others may be read from :attr:`memory`."""
-        from mmload.loader.row_loops import absent_rows  # numba takes 0.3 s to import, and bench's process needs none
-
-        return torch.from_numpy(absent_rows(np.ascontiguousarray(rows.numpy()), self._states))
+        return torch.from_numpy(_absent_rows(np.ascontiguousarray(rows.numpy()), self._states))
 
     def write(self, rows: Numbers, lines: ImageLines) -> None:
         """Writes the pixels of rows, int64 [B], that were read and checked, and of whose images all lines are there.
@@ -69,8 +73,6 @@ class SharedPixels:
         Raises:
             MemoryError: if there is no memory left.
         """
-        from mmload.loader.row_loops import mark_rows
-
         memory, ends = memory_of(torch.from_numpy(lines.memory)), self.ends
         places = zip(lines.places["start"].tolist(), ends[rows].tolist(), ends[rows + 1].tolist(), strict=True)
         try:
@@ -83,7 +85,7 @@ class SharedPixels:
             raise MemoryError(
                 f"there is no memory left for decoded pixels ({error.strerror}); use cache_pixels=False"
             ) from error
-        mark_rows(rows, self._states)
+        _mark_rows(rows, self._states)
 
     @property
     def unfilled_bytes(self) -> int:
@@ -164,3 +166,82 @@ def _segment_size(split: AnySplit) -> int:
     """Returns the bytes of rows and states, in whole pages; at least one, as nothing cannot be mapped."""
     size = split_pixel_bytes(split) + len(split)
     return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+class CachedPixelsTier(HitCounter):
+    """Tier of pixels decoded from JPEGs at their first use.
+
+    All loaders of this machine share one copy.
+    """
+
+    def __init__(self, split: AnySplit) -> None:
+        super().__init__()
+        self.rows, self._pixels = split.reader.field("images"), shared_pixels(split)
+        self._stored = ReadTier(self.rows)  # it checks rows before it gives them, a map after their use
+
+    @property
+    def note(self) -> str:
+        """Sentence on who shares the copy."""
+        return self._pixels.sharing
+
+    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+        """Yields the decoded rows at once, with all of their lines."""
+        self._fill(rows)
+        _, stored = locate_rows(self.rows, rows.numpy())
+        stored.places["start"] = self._pixels.ends[stored.rows]
+        stored.places["layout"] = np.where(stored.jpeg, PIXELS, LINES)
+        lengths = pixel_bytes(stored.places, self.rows.spec.channels)
+        yield stored._replace(memory=self._pixels.memory.numpy(), jpeg=np.zeros_like(stored.jpeg), lengths=lengths)
+
+    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+        """Raises TypeError, as JPEGs differ in size."""
+        raise TypeError("decoded rows have variable size")
+
+    def _fill(self, rows: Tensor) -> None:
+        """Decodes the rows that are not in memory yet; only checked rows may become visible to others."""
+        absent = self._pixels.absent(rows)
+        self.count(len(rows) - len(absent), len(absent))
+        for stored in self._stored.parts(absent) if len(absent) else ():
+            self._pixels.write(stored.rows, lines_of(stored, self.rows))
+
+
+def room_for_pixels(split: AnySplit) -> tuple[bool, str]:
+    """Returns whether memory has room for the decoded pixels of a split, and the reason."""
+    if is_in_memory(split):
+        return True, "which another loader of this process has already"
+    free, unfilled = free_memory(), unfilled_bytes()
+    ranks, unshared = 1, ""
+    try:
+        if (processes := holders(split)) and unfilled <= free:
+            return True, f"which {processes_text(processes)} here have already"
+    except NotSharedError as error:
+        ranks, unshared = local_ranks(), f"; not shared with other processes: {error}"
+    free = max(0, free - unfilled) // ranks
+    shown = f"{bytes_text(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
+    if split_pixel_bytes(split) <= MEMORY_SHARE * free:
+        return True, f"{shown}{unshared or '; one copy for all processes here'}"
+    return False, f"are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
+
+
+@numba_compiled("int64[::1](int64[::1], uint8[::1])", nogil=False)
+def _absent_rows(rows: Numbers, states: Bytes) -> Numbers:  # pragma: no cover
+    """Returns the rows whose state is 0: not there. The others may be read afterwards: the fence comes between.
+
+    On x86 no fence is needed, as loads are seen in order; other processors could load a row before its state.
+    """
+    found = np.empty(len(rows), np.int64)
+    count = 0
+    for i in range(len(rows)):
+        if states[rows[i]] == 0:
+            found[count] = rows[i]
+            count += 1
+    finish_streams()
+    return found[:count]
+
+
+@numba_compiled("void(int64[::1], uint8[::1])", nogil=False)
+def _mark_rows(rows: Numbers, states: Bytes) -> None:  # pragma: no cover
+    """Sets the states of rows that were written before to 1: the fence comes between."""
+    finish_streams()
+    for i in range(len(rows)):
+        states[rows[i]] = 1

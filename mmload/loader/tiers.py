@@ -1,41 +1,175 @@
-"""Where a split's rows are read from: mapped files, positioned reads, decoded pixels in memory, or a device.
+"""Rows of a batch as they are stored, and where they are read from: mapped files, positioned reads, or a device.
 
-All tiers give the same batches.
+A tier says where rows are in memory; their lines go to the renderer, decoded if they are JPEGs. All tiers give the same
+batches.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.errors import DamagedError, bytes_text
-from mmload.loader.stored_rows import StoredRows, lines_of, locate_rows, pixel_bytes, split_by_size
-from mmload.render.image_lines import LINES, PIXELS
+from mmload.errors import DamagedError
+from mmload.render.image_lines import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import scratch
-from mmload.runtime.resources import free_memory, local_ranks
+from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.resources import free_memory
 from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import RowMap, row_map
 from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
 from mmload.store.split_views import AnySplit
+from mmload.store.variable_rows import JPEG
 
 if TYPE_CHECKING:
     from mmload.remote.block_map import BlockMap
 
-TIERS = ("auto", "disk", "memory", "device")
-
 MEMORY_SHARE = 0.5
 """Largest share of the free memory, of the host or the device, that tier="auto" takes."""
+
+Bytes = npt.NDArray[np.uint8]
 
 PART_BYTES = 2 * 2**20
 """Bytes of pixels that a thread reads or decodes at a time before it renders them."""
 
 _CHUNK_BYTES = 64 * 2**20
+
+
+class StoredRows(NamedTuple):
+    """Rows as they are stored, in memory.
+
+    Attributes:
+        memory: uint8 [n].
+        rows: int64 [B], their numbers.
+        jpeg: bool [B], which of them are JPEGs.
+        needed: :data:`~mmload.render.image_lines.NEEDED` [B], of each image, with how many times smaller a JPEG is
+            decoded.
+        places: :data:`~mmload.render.image_lines.PLACE` [B], where the lines of pixels are; a JPEG begins where its
+            lines would.
+        lengths: int64 [B], bytes of each row in ``memory``.
+    """
+
+    memory: Bytes
+    rows: Numbers
+    jpeg: npt.NDArray[np.bool_]
+    needed: Places
+    places: Places
+    lengths: Numbers
+
+    def part(self, group: slice) -> StoredRows:
+        """Returns some of the rows."""
+        _, rows, jpeg, needed, places, lengths = self
+        return StoredRows(self.memory, rows[group], jpeg[group], needed[group], places[group], lengths[group])
+
+    def data(self, k: int) -> Bytes:
+        """Returns the bytes of the row at place ``k``, a JPEG."""
+        start = self.places["start"][k]
+        return self.memory[start : start + self.lengths[k]]
+
+
+def all_lines(heights: npt.NDArray[np.integer]) -> Places:
+    """Returns the need for all lines of images of these heights, [B]: :data:`NEEDED` [B]."""
+    needed = np.empty(len(heights), NEEDED)
+    needed["first"], needed["stop"], needed["shrink"] = 0, heights, 1
+    return needed
+
+
+def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> tuple[Places, StoredRows]:
+    """Locates rows of images and describes the lines that they hold.
+
+    Args:
+        field: the images.
+        numbers: int64 [B].
+        needed: needed lines of variable-size images; None: all.
+
+    Returns:
+        Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
+        there, with no memory yet, each beginning at 0.
+    """
+    located, variable = field.located(numbers), field.spec.variable_size
+    places, jpeg = np.zeros(len(numbers), PLACE), located["encoding"] == JPEG
+    places["height"], places["width"], places["shrink"] = located["height"], located["width"], 1
+    places["layout"] = LINES if variable else PLANES
+    needed = all_lines(places["height"]) if needed is None else needed.copy()
+    np.minimum(needed["stop"], places["height"], out=needed["stop"])
+    places["first"], places["count"] = needed["first"], needed["stop"] - needed["first"]
+    if variable:
+        line = np.where(jpeg, 0, places["width"] * field.spec.channels)
+        located["offset"] += needed["first"] * line
+        located["bytes"] = np.where(jpeg, located["bytes"], places["count"] * line)
+    lengths = np.ascontiguousarray(located["bytes"])
+    return located, StoredRows(np.empty(0, np.uint8), numbers, jpeg, needed, places, lengths)
+
+
+def pixel_bytes(places: Places, channels: int) -> Numbers:
+    """Returns the bytes of the pixels of complete images, int64 [B], for located or stored rows."""
+    sizes: Numbers = places["height"].astype(np.int64) * places["width"] * channels
+    return sizes
+
+
+def split_by_size(room: Numbers, most: int) -> list[slice]:
+    """Splits rows in order into groups that need at most ``most`` bytes together, or are one row."""
+    ends, groups, first = np.cumsum(room), [], 0
+    while first < len(room):
+        used = ends[first - 1] if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, used + most, "right")))
+        groups.append(slice(first, stop))
+        first = stop
+    return groups
+
+
+def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
+    """Returns the lines of rows, with JPEGs decoded; valid until the next call in this thread.
+
+    If some rows are JPEGs, the lines of the others are copied next to theirs.
+
+    Args:
+        stored: rows as they are stored.
+        field: the images: names a damaged row.
+
+    Raises:
+        DamagedError: if a JPEG is broken, or has another size.
+    """
+    jpeg, places = stored.jpeg, stored.places
+    if not jpeg.any():
+        return ImageLines(stored.memory, places)
+    from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels
+
+    channels, lengths, decoded = field.spec.channels, stored.lengths, places.copy()
+    room = np.where(jpeg, pixel_bytes(places, channels), lengths)
+    decoded["start"] = np.cumsum(room) - room
+    decoded["layout"][jpeg], decoded["shrink"][jpeg] = PIXELS, stored.needed["shrink"][jpeg]
+    pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
+    spare = scratch("strip", (int(lengths[jpeg].max()) + 2,), torch.uint8).numpy()
+    raw = np.flatnonzero(~jpeg)
+    copy_ranges(stored.memory, places["start"][raw], lengths[raw], pixels, decoded["start"][raw])
+    for k in np.flatnonzero(jpeg).tolist():  # a call of the decoder for each image, of which none does several
+        start, size = decoded["start"][k], (int(places["height"][k]), int(places["width"][k]))
+        first, stop, shrink = stored.needed[k].tolist()
+        try:
+            decoded["first"][k], decoded["count"][k] = decode_lines(
+                stored.data(k), size, channels, (first, stop), shrink, spare, pixels[start:]
+            )
+        except DamagedError as error:
+            raise field.damaged(int(stored.rows[k]), str(error)) from error
+    return ImageLines(pixels, decoded)
+
+
+@numba_compiled("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])")
+def copy_ranges(
+    memory: Bytes, starts: Numbers, lengths: Numbers, out: Bytes, places: Numbers
+) -> None:  # pragma: no cover
+    """Copies ranges of memory, each of a length from one of ``starts`` to one of ``places`` in ``out``."""
+    for i in range(len(starts)):
+        start, place = np.uintp(starts[i]), np.uintp(places[i])
+        for k in range(np.uintp(lengths[i])):
+            out[place + k] = memory[start + k]
 
 
 class Tier(Protocol):
@@ -182,45 +316,6 @@ class MappedTier(HitCounter):
         return starts
 
 
-class CachedPixelsTier(HitCounter):
-    """Tier of pixels decoded from JPEGs at their first use.
-
-    All loaders of this machine share one copy: see :mod:`mmload.loader.shared_pixels`.
-    """
-
-    def __init__(self, split: AnySplit) -> None:
-        from mmload.loader import shared_pixels as copies
-
-        super().__init__()
-        self.rows, self._pixels = split.reader.field("images"), copies.shared_pixels(split)
-        self._stored = ReadTier(self.rows)  # it checks rows before it gives them, a map after their use
-
-    @property
-    def note(self) -> str:
-        """Sentence on who shares the copy."""
-        return self._pixels.sharing
-
-    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
-        """Yields the decoded rows at once, with all of their lines."""
-        self._fill(rows)
-        _, stored = locate_rows(self.rows, rows.numpy())
-        stored.places["start"] = self._pixels.ends[stored.rows]
-        stored.places["layout"] = np.where(stored.jpeg, PIXELS, LINES)
-        lengths = pixel_bytes(stored.places, self.rows.spec.channels)
-        yield stored._replace(memory=self._pixels.memory.numpy(), jpeg=np.zeros_like(stored.jpeg), lengths=lengths)
-
-    def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """Raises TypeError, as JPEGs differ in size."""
-        raise TypeError("decoded rows have variable size")
-
-    def _fill(self, rows: Tensor) -> None:
-        """Decodes the rows that are not in memory yet; only checked rows may become visible to others."""
-        absent = self._pixels.absent(rows)
-        self.count(len(rows) - len(absent), len(absent))
-        for stored in self._stored.parts(absent) if len(absent) else ():
-            self._pixels.write(stored.rows, lines_of(stored, self.rows))
-
-
 class DeviceTier(HitCounter):
     """Tier of all images of a split, of a fixed size, on a device, copied there in chunks on creation."""
 
@@ -248,80 +343,6 @@ class DeviceTier(HitCounter):
         """Copies all rows from the device's memory into ``out``."""
         self.count(len(rows))
         torch.index_select(self.images, 0, rows, out=out)
-
-
-def choose_tier(name: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> tuple[str, str, bool]:
-    """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
-
-    With ``cache_pixels``, "auto" takes the memory if the pixels fit there. An existing copy of this user's processes is
-    used if its missing part still fits. Where processes cannot share a copy, the free memory is divided evenly among
-    the ranks of this machine (``LOCAL_WORLD_SIZE``, set by torchrun).
-
-    Args:
-        name: one of :data:`TIERS`.
-        split: split that is read.
-        device: device of the batches.
-        cache_pixels: whether the memory should cache the pixels of JPEGs.
-
-    Returns:
-        "disk", "memory" or "device"; the reason as a sentence; and whether the memory caches the pixels of JPEGs.
-
-    Raises:
-        ValueError: if ``name`` is none of :data:`TIERS`.
-    """
-    if name not in TIERS:
-        raise ValueError(f"tier is {name!r}; use one of {', '.join(TIERS)}")
-    images = split.fields.get("images")
-    size = _stored_bytes(split) if images and (cache_pixels or name == "auto") else 0
-    if not cache_pixels:
-        if name != "auto":
-            return name, f"{name}: as asked", False
-        if device.type == "cuda" and not (images and images.variable_size):
-            free = torch.cuda.mem_get_info(device)[0]
-            if size <= MEMORY_SHARE * free:
-                return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}", False
-        return "disk", f"disk: {bytes_text(size)} of images, mapped", False
-    from mmload.loader.shared_pixels import split_pixel_bytes
-
-    pixels = f"{bytes_text(split_pixel_bytes(split))} of pixels, decoded from {bytes_text(size)}"
-    if name == "memory":
-        return name, f"memory: as asked; {pixels}", True
-    fits, reason = _room_for_pixels(split)
-    if fits:
-        return "memory", f"memory: {pixels}, {reason}", True
-    tier, other, _ = choose_tier(name, split, device)
-    return tier, f"{other}; not decoded: {pixels}, {reason}", False
-
-
-def _room_for_pixels(split: AnySplit) -> tuple[bool, str]:
-    """Returns whether memory has room for the decoded pixels of a split, and the reason."""
-    from mmload.loader import shared_pixels as copies
-    from mmload.runtime.shared_segment import NotSharedError
-
-    if copies.is_in_memory(split):
-        return True, "which another loader of this process has already"
-    free, unfilled = free_memory(), copies.unfilled_bytes()
-    ranks, unshared = 1, ""
-    try:
-        if (processes := copies.holders(split)) and unfilled <= free:
-            return True, f"which {copies.processes_text(processes)} here have already"
-    except NotSharedError as error:
-        ranks, unshared = local_ranks(), f"; not shared with other processes: {error}"
-    free = max(0, free - unfilled) // ranks
-    shown = f"{bytes_text(free)} of {'memory free' if ranks == 1 else f'free memory for each of {ranks} ranks here'}"
-    if copies.split_pixel_bytes(split) <= MEMORY_SHARE * free:
-        return True, f"{shown}{unshared or '; one copy for all processes here'}"
-    return False, f"are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
-
-
-def make_tier(tier: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> Tier:
-    """Returns the tier of this name over the images of a split."""
-    rows = split.reader.field("images")
-    if tier == "device" and not rows.spec.variable_size:
-        return DeviceTier(split, device)
-    return (
-        CachedPixelsTier(split) if tier == "memory" and cache_pixels else tier_of_files(rows, populate=tier == "memory")
-    )
 
 
 def tier_of_files(rows: Rows, populate: bool = False) -> ReadTier | MappedTier:
@@ -357,8 +378,6 @@ def read_masks(masks: Tier, rows: Tensor, sizes: Tensor) -> OwnMasks:
         DamagedError: if one has another size than its image, int64 [B, 2].
         StoreError: if they cannot be read.
     """
-    from mmload.loader.row_loops import copy_ranges
-
     wrong = np.flatnonzero((sizes_of(masks.rows, rows) != sizes).any(1))
     if len(wrong):
         height, width = sizes_of(masks.rows, rows)[wrong[0]].tolist()
@@ -372,11 +391,3 @@ def read_masks(masks: Tier, rows: Tensor, sizes: Tensor) -> OwnMasks:
         copy_ranges(part.memory, part.places["start"].copy(), part.lengths, memory, starts[done:stop])
         done = stop
     return OwnMasks(torch.from_numpy(memory), torch.from_numpy(starts))
-
-
-def _stored_bytes(split: AnySplit) -> int:
-    """Returns the bytes of all images of a split as they are stored."""
-    spec = split.fields["images"]
-    if not spec.variable_size:
-        return len(split) * spec.row_bytes
-    return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())

@@ -105,8 +105,8 @@ class BlockMap:
             except DamagedError as error:
                 raise refuse(int(index[k]), error) from error
             window.memory[slots[k] : slots[k] + sizes[k]] = np.frombuffer(content, np.uint8)
-        if self._blocks.plan is not None:
-            self._blocks.plan.advance(len(places))
+        if self._blocks.files.plan is not None:
+            self._blocks.files.plan.advance(len(places))
         return slots[block_of] + firsts, len(places)
 
     def check(self, places: Places) -> None:  # noqa: ARG002  # as RowMap.check

@@ -1,30 +1,144 @@
-"""Reads rows of a dataset in object storage from blocks on the local disk, and fetches blocks ahead of an epoch."""
+"""Datasets in object storage, read from blocks on the local disk; each has one object per process for its cache."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, parse_bytes
-from mmload.remote.dataset_cache import DatasetCache, dataset_cache
+from mmload.remote.cache_files import write_beside_blocks
+from mmload.remote.cache_folder import OPEN, BlockFiles, cache_folder
 from mmload.remote.epoch_plan import EpochPlan, Take
 from mmload.remote.file_calls import read_files
-from mmload.remote.layout import Numbers
-from mmload.remote.object_store import check_parallel
-from mmload.remote.remote_blocks import RemoteBlocks, Requests
-from mmload.runtime.regular_files import open_regular
+from mmload.remote.layout import BlockGrid, Numbers, VariableGrid, manifest_at
+from mmload.remote.object_store import Objects, check_parallel, in_parallel
+from mmload.remote.remote_blocks import ReadAhead, RemoteBlocks, Requests
+from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.regular_files import allow_more_files, open_regular
+from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, HeldFile, Revision
 from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import Manifest, SplitRecord, shard_name
 from mmload.store.row_reader import SMALL_ROW, Places
-from mmload.store.shard_table import BYTES
+from mmload.store.shard_table import BYTES, FileRecord, parts_of
+
+_OPENED: dict[tuple[str, str, Path], DatasetCache] = {}
+_OPENING = threading.Lock()
+
+
+class DatasetCache:
+    """Dataset at a URL with its cached files: one object per process. Thread-safe. Use :func:`dataset_cache`.
+
+    Attributes:
+        root: the dataset's folder in the cache.
+        manifest: manifest of the dataset.
+        limit: limit of the cache in bytes; None: unlimited.
+    """
+
+    def __init__(self, objects: Objects, manifest: Manifest, cache: Path, limit: int | None, parallel: int) -> None:
+        self.objects, self.manifest, self.limit, self.parallel = objects, manifest, limit, parallel
+        allow_more_files()  # ahead of an error, which connections to the store would meet as well as files
+        self.folder = cache_folder(cache, limit)
+        self.root = cache / self.manifest.contents[:32]
+        self._fields: dict[tuple[str, str], RemoteBlocks] = {}
+        self._indexed: set[tuple[str, str]] = set()
+        self._indexing = threading.Lock()
+        self._lock = threading.Lock()
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock_file = open_lock(self.root / OPEN)
+            with self.folder.locked():  # a survey tries this lock, too, for a moment
+                lock(self._lock_file, shared=True)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.root} ({error.strerror})") from error
+
+    def blocks(self, split: str, field: str, offsets: Numbers | None = None) -> RemoteBlocks:
+        """Returns the blocks of a field; variable-size rows need ``offsets``, the first byte of each."""
+        with self._lock:
+            key = split, field
+            if key not in self._fields:
+                record = self.manifest.splits[split]
+                grid = (
+                    BlockGrid(split, field, record) if offsets is None else VariableGrid(split, field, record, offsets)
+                )
+                files = BlockFiles(self.folder, self.root, grid)
+                self._fields[key] = RemoteBlocks(self.objects, self.root, files, record, self.parallel)
+                self.folder.files.append(files)
+            return self._fields[key]
+
+    def ensure_list(self, name: str) -> None:
+        """Fetches and checks a split's list of samples unless it is cached.
+
+        Raises:
+            DamagedError: if it is not the file that the manifest names; RemoteError: if it cannot be read.
+        """
+        split, _, file = name.partition("/")
+        record = self.manifest.splits[split].lists.get(file) if split in self.manifest.splits else None
+        if record is not None:
+            self._ensure_file(name, record)
+
+    def ensure_index(self, split: str, field: str, *, check_disk: bool = False) -> None:
+        """Fetches and checks the files that locate the variable-size rows of a field, unless they are cached.
+
+        Args:
+            split: name of the split.
+            field: name of the field.
+            check_disk: look for the files even if they were cached before.
+
+        Raises:
+            DamagedError: if one is not the file that the manifest names; RemoteError: if it cannot be read.
+        """
+        record = self.manifest.splits[split]
+        with self._indexing:
+            if (split, field) in self._indexed and not check_disk:
+                return
+            parts = [part for part in parts_of(record.fields[field]) if part != BYTES]
+            names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
+            files = (
+                (f"{split}/{shard_name(shard)}/{name}.memmap", record.shards.file(shard, name)) for shard, name in names
+            )
+            for _ in in_parallel(lambda file: self._ensure_file(*file), files, self.parallel):
+                pass
+            self._indexed.add((split, field))
+
+    def _ensure_file(self, name: str, record: FileRecord) -> None:
+        path = self.root / name
+        with suppress(OSError):
+            if path.stat().st_size == record.bytes:
+                return
+        data = self.objects.get(name)
+        if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
+            raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
+        write_beside_blocks(path, bytes(data))
+
+    def close(self) -> None:
+        """Ends the threads and closes the files; nothing may read afterwards."""
+        for blocks in self._fields.values():
+            blocks.fetching.close()
+            self.folder.files.remove(blocks.files)
+        self._lock_file.close()
+
+
+def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int) -> DatasetCache:
+    """Returns the cached dataset at a URL: one object per process for all that open it."""
+    if sys.platform == "win32":
+        raise UsageError("datasets are read from object storage on Linux and macOS; here, use: mmload pull")
+    with _OPENING:
+        objects = Objects(url)
+        manifest = manifest_at(objects)
+        key = objects.url, manifest.contents, cache
+        known = _OPENED.get(key)
+        if known is None or known.limit != limit:
+            known = _OPENED[key] = DatasetCache(objects, manifest, cache, limit, parallel)
+        return known
 
 
 class RemoteFolder(Folder):
@@ -54,8 +168,7 @@ class RemoteFolder(Folder):
     def check(self) -> None:
         """Does nothing: the folder is named after the dataset's content, and every file in it is checked."""
 
-    def check_changed(self) -> None:
-        """Does nothing, for the same reason as :meth:`check`."""
+    check_changed = check
 
     def stat(self, file: str) -> os.stat_result:
         self.cache.ensure_list(file)
@@ -112,18 +225,13 @@ class CachedFiles(LocalFiles):
 
     def __init__(self, folder: RemoteFolder, split: str, record: SplitRecord) -> None:
         super().__init__(folder, split, record)
-        self._cache = folder.cache
-
-    @property
-    def limit(self) -> int | None:
-        """Limit of the cache in bytes."""
-        return self._cache.limit
+        self.cache = folder.cache
 
     def blocks(self, name: str) -> RemoteBlocks:
         """Returns the blocks of a field."""
         field = self.field(name)
         offsets = field.index.offsets if field.spec.variable_size else None
-        return self._cache.blocks(self.split, name, offsets)
+        return self.cache.blocks(self.split, name, offsets)
 
     def revision(self, name: str, shard: int) -> Revision:
         """Returns a constant per file, as the blocks are always those of the manifest."""
@@ -136,13 +244,13 @@ class CachedFiles(LocalFiles):
     def _opened(self, name: str, shard: int) -> HeldFile:
         field, _, part = name.partition(".")
         if part in ("", BYTES):
-            objects = self._cache.objects
+            objects = self.cache.objects
             return CachedFile(objects.url, objects.url_of(f"{self.split}/{shard_name(shard)}/{name}.memmap"))
-        self._cache.ensure_index(self.split, field)
+        self.cache.ensure_index(self.split, field)
         try:
             return super().held(name, shard)
         except MmloadError:  # something has removed or truncated it since
-            self._cache.ensure_index(self.split, field, check_disk=True)
+            self.cache.ensure_index(self.split, field, check_disk=True)
             return super().held(name, shard)
 
     def arriving(
@@ -193,9 +301,9 @@ class CachedSplit(Split):
             self.files.blocks(name) for name, spec in specs.items() if spec.variable_size or spec.row_bytes > SMALL_ROW
         ]
         for blocks in large:
-            blocks.plan = EpochPlan(blocks.grid, takes, margin, blocks.plan)
-            blocks.plan.begin(epoch, now)
-        return ReadAhead(large, self.files.limit, epoch)
+            blocks.files.plan = EpochPlan(blocks.grid, takes, margin, blocks.files.plan)
+            blocks.files.plan.begin(epoch, now)
+        return ReadAhead(large, self.files.cache.limit, epoch)
 
 
 class CachedDataset(Dataset):
@@ -286,68 +394,7 @@ def _filled(
                 out[:] = blocks.content(block, requests)[offset : offset + len(out)]
             except DamagedError as error:
                 raise damaged(first, str(error)) from error
-        if last == groups[-1] and blocks.plan is not None:
-            blocks.plan.advance(rows)
+        if last == groups[-1] and blocks.files.plan is not None:
+            blocks.files.plan.advance(rows)
         done = last
         yield
-
-
-AHEAD_BYTES = 2 * 2**30
-"""Maximum bytes to prefetch ahead: half of it is more than a window of the block order, 64 blocks of 64 rows of 196 kB.
-Neighbors that one window reads in any order are then fetched by one request."""
-
-_SHARE = 1 / 16  # of the limit: what comes early evicts what the same epoch may still need
-_LEAST, _LARGEST = 256, 1 << 16  # positions requested at a time
-_WAIT_S = 0.002
-
-
-class ReadAhead:
-    """Prefetch of an epoch in a thread, until it is closed or collected.
-
-    Args:
-        fields: blocks of the fields that are read, each with its plan.
-        limit: limit of the cache in bytes.
-        epoch: number of the epoch.
-    """
-
-    def __init__(self, fields: Sequence[RemoteBlocks], limit: int | None, epoch: int) -> None:
-        self._ended = threading.Event()
-        self.close = weakref.finalize(self, self._ended.set)
-        row_bytes = sum(blocks.grid.row_bytes for blocks in fields)
-        positions = positions_ahead(row_bytes, limit)
-        plans = [(blocks, blocks.plan) for blocks in fields if blocks.plan is not None]
-        if plans:
-            arguments = plans, epoch, positions, limit is not None, self._ended
-            threading.Thread(target=_run, args=arguments, name="mmload-ahead", daemon=True).start()
-
-
-def _run(
-    fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, is_limited: bool, ended: threading.Event
-) -> None:
-    plan = fields[0][1]
-    if is_limited:  # the tables of an eviction take seconds for millions of rows: compute them outside of its lock
-        for _, each in fields:
-            each.next_needs(np.empty(0, np.int64))
-    try:
-        for position, rows in plan.chunks(epoch, plan.now, positions_at_once(most)):
-            while position + len(rows) - plan.now > most and position > plan.now and not ended.wait(_WAIT_S):
-                pass
-            if ended.is_set():
-                break
-            for blocks, _ in fields:
-                blocks.prefetch(blocks.grid.blocks_of_rows(rows))
-    except MmloadError:
-        return  # the batch that needs those rows meets the same error, and raises it
-    for blocks, _ in fields if ended.is_set() else ():
-        blocks.cancel_prefetch()
-
-
-def positions_ahead(row_bytes: int, limit: int | None) -> int:
-    """Returns how many positions an epoch is prefetched ahead at most, for a row size summed over all fields."""
-    ahead = AHEAD_BYTES if limit is None else min(AHEAD_BYTES, int(_SHARE * limit))
-    return max(1, ahead // max(1, row_bytes))
-
-
-def positions_at_once(most: int) -> int:
-    """Returns how many positions are requested at a time; with more, one request fetches more neighbors."""
-    return max(min(_LEAST, most), min(_LARGEST, most // 2))

@@ -1,148 +1,168 @@
-"""Blocks of one field of a split in object storage: fetches, checks and stores them as files in a cache."""
+"""Blocks of one field of a split in object storage: fetches, checks and stores them as files in a cache.
+
+Threads fetch first the blocks that a batch waits for, then those that are prefetched, in their order. A block that is
+requested several times is fetched once.
+"""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import compress
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreError
-from mmload.remote.cache_files import BLOCKS, unlink, write_beside_blocks
-from mmload.remote.cache_folder import CacheFolder
+from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreError, UsageError
+from mmload.remote.cache_files import write_beside_blocks
+from mmload.remote.cache_folder import BlockFiles
 from mmload.remote.epoch_plan import EpochPlan
-from mmload.remote.fetching import AHEAD, NOW, Contents, Fetching, FetchRequest
-from mmload.remote.file_calls import file_sizes
-from mmload.remote.layout import SUFFIX, BlockChecksums, BlockGrid, Numbers, Run, parse_checksums
+from mmload.remote.layout import SUFFIX, BlockChecksums, Numbers, Run, parse_checksums
 from mmload.remote.object_store import Objects
-from mmload.runtime.regular_files import open_regular, read_at
 from mmload.store.checksum import crc32
 from mmload.store.manifest import SplitRecord, shard_name
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+NOW, AHEAD = 0, 1
+
+_MOST_FETCHED = 2  # runs that wait to be stored: more of them no longer lie in the processor's cache
+
+Contents = dict[int, memoryview]
+"""Blocks -> their bytes."""
 
 
-class BlockFiles:
-    """Files of the blocks of a field in a cache. Thread-safe; processes share the files.
-
-    Files are not synced. What was written before the machine last started lies in another folder, so that its bytes are
-    compared with their checksums before they are used again.
-
-    Args:
-        cache: folder that counts the bytes.
-        root: the dataset's folder inside it.
-        grid: division of the field into blocks.
+class FetchRequest:
+    """Run of blocks that is being fetched or waits for it.
 
     Attributes:
-        prefix: the folder of the split's shards.
-        expected: bool [blocks], whether each block is expected to have its file. Only a hint, as other processes store
-            and evict, too: only opening the file tells.
+        done: set when the blocks are stored, or fetching failed.
+        is_taken: whether a thread fetches it.
+        error: error of the fetch; None if there was none.
+        contents: blocks that were fetched but not stored, as there is no room for them.
     """
 
-    def __init__(self, cache: CacheFolder, root: Path, grid: BlockGrid) -> None:
-        self.grid, self._cache = grid, cache
-        current = BLOCKS + boot_id()
-        self.prefix = os.path.join(root, current, grid.split)
-        self._older = [os.path.join(entry, grid.split) for entry in root.glob(f"{BLOCKS}*") if entry.name != current]
-        self.expected: NDArray[np.bool_] = np.zeros(grid.blocks, np.bool_)
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self.contents: Contents = {}
+        self.is_taken = False
 
-    def paths(self, blocks: Numbers, prefix: str | None = None) -> list[str]:
-        """Returns the path of each block's file."""
-        shards = np.searchsorted(self.grid.starts, blocks, side="right") - 1
-        folders = {
-            shard: f"{prefix or self.prefix}/{shard_name(shard)}/{self.grid.field}" for shard in set(shards.tolist())
-        }
-        numbers = (blocks - self.grid.starts[shards]).tolist()
-        return [f"{folders[shard]}/{number}.block" for shard, number in zip(shards.tolist(), numbers, strict=True)]
 
-    def absent(self, blocks: Numbers) -> Numbers:
-        """Returns the blocks without a file of their size, and updates :attr:`expected` for all given blocks."""
-        found: NDArray[np.bool_] = file_sizes(self.paths(blocks)) == self.grid.bytes_of(blocks)
-        self.expected[blocks] = found
-        absent: Numbers = blocks[~found]
-        return absent
+class Fetching:
+    """Threads that fetch the blocks of one field.
 
-    def content(self, block: int) -> memoryview | None:
-        """Returns the bytes of a block; None if it has no file of its size."""
-        number = np.array([block])
-        data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
-        return data if _read(self.paths(number)[0], data) == len(data) else None
+    Args:
+        fetch: fetches the absent blocks of a run and returns their bytes; thread-safe.
+        store: stores blocks and returns those that are stored.
+        parallel: number of threads.
+    """
 
-    def store(self, contents: Mapping[int, memoryview]) -> list[int]:
-        """Stores blocks, number -> bytes, whose checksums were compared, as far as there is room.
+    def __init__(
+        self, fetch: Callable[[Run], Contents], store: Callable[[Contents], Iterable[int]], parallel: int
+    ) -> None:
+        self._fetch, self._store, self._parallel = fetch, store, parallel
+        self._fetched: deque[FetchRequest] = deque()
+        self._storing = threading.Lock()
+        self._process = os.getpid()
+        self._waiting: list[tuple[int, int, FetchRequest]] = []
+        self._by_block: dict[int, FetchRequest] = {}
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def enqueue(self, runs: Iterable[Run], urgency: int) -> list[FetchRequest]:
+        """Requests runs; a run that is already requested is not requested again, but becomes urgent if needed.
 
         Returns:
-            The blocks that are stored.
-
-        Raises:
-            StoreError: if the cache cannot be written.
+            The requests to wait for.
         """
-        numbers = np.fromiter(contents, np.int64, len(contents))
-        is_stored = self._cache.store(list(zip(self.paths(numbers), contents.values(), strict=True)))
-        self.expected[numbers] = is_stored
-        return list(compress(contents, is_stored))
+        if os.getpid() != self._process:
+            raise UsageError("blocks cannot be fetched in a forked process; start processes by spawn or forkserver")
+        found: list[FetchRequest] = []
+        with self._changed:
+            before = len(self._waiting)
+            for run in runs:
+                blocks = range(run.first, run.first + run.blocks)
+                known = {request for block in blocks if (request := self._by_block.get(block)) is not None}
+                found += known
+                for request in known if urgency == NOW else ():
+                    heapq.heappush(self._waiting, (NOW, next(self._numbers), request))
+                if all(block in self._by_block for block in blocks):
+                    continue
+                request = FetchRequest(run)
+                self._by_block.update((block, request) for block in blocks if block not in self._by_block)
+                heapq.heappush(self._waiting, (urgency, next(self._numbers), request))
+                found.append(request)
+            while len(self._threads) < min(self._parallel, len(self._waiting)):
+                thread = threading.Thread(target=self._work, name="mmload-fetch", daemon=True)
+                thread.start()  # first: one that cannot be started must not be counted on
+                self._threads.append(thread)
+            self._changed.notify(len(self._waiting) - before)
+        return found
 
-    def adopt(self, block: int, is_right: Callable[[memoryview], bool]) -> memoryview | None:
-        """Takes over a block's file from before the machine started if its bytes are right; otherwise removes it."""
-        number = np.array([block])
-        for older in self._older:
-            path, new = self.paths(number, older)[0], self.paths(number)[0]
-            data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
-            if (got := _read(path, data)) is None:
-                continue
-            is_whole = got == len(data) and is_right(data)
-            with suppress(OSError), self._cache.locked() as is_locked:  # or a survey would count it nowhere
-                if is_locked and is_whole:
-                    os.makedirs(os.path.dirname(new), exist_ok=True)
-                    os.rename(path, new)
-                elif is_locked:
-                    os.unlink(path)
-            if is_whole:
-                return data
-        return None
+    def cancel_prefetch(self) -> None:
+        """Drops waiting requests that no batch needs yet."""
+        with self._changed:
+            for _, _, request in (entry for entry in self._waiting if entry[0] == AHEAD):
+                self._ended(request)
+            self._waiting = [entry for entry in self._waiting if entry[0] == NOW]
+            heapq.heapify(self._waiting)
 
-    def remove(self, blocks: Numbers) -> int:
-        """Unlinks the files of the blocks; returns their bytes. The caller holds the lock of the cache."""
-        self.expected[blocks] = False
-        return sum(map(unlink, self.paths(blocks)))
+    def close(self) -> None:
+        """Ends the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                request = heapq.heappop(self._waiting)[2]
+                if request.is_taken or request.done.is_set():
+                    continue
+                request.is_taken = True
+            try:
+                request.contents = self._fetch(request.run)
+            except BaseException as error:
+                request.error = error
+            self._fetched.append(request)
+            self._store_fetched(wait=len(self._fetched) > _MOST_FETCHED)
 
-def _read(path: str, out: memoryview) -> int | None:
-    """Reads a file into ``out``, which has the size that the file must have.
+    def _store_fetched(self, *, wait: bool) -> None:
+        """Stores what all threads have fetched in one call, unless another thread does: locking takes time."""
+        while self._fetched and self._storing.acquire(blocking=wait):
+            try:
+                some = [self._fetched.popleft() for _ in range(len(self._fetched))]
+                contents = {block: data for request in some for block, data in request.contents.items()}
+                try:
+                    for block in self._store(contents):
+                        del contents[block]
+                except BaseException as error:
+                    for request in some:
+                        request.error = request.error or error
+                with self._changed:
+                    for request in some:
+                        request.contents = {block: contents[block] for block in request.contents if block in contents}
+                        self._ended(request)
+            finally:
+                self._storing.release()
 
-    Returns:
-        How many bytes were read; 0 if the file has another size; None if there is no such file.
-
-    Raises:
-        StoreError: if it cannot be read.
-    """
-    try:
-        handle = open_regular(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"cannot read {path} ({error.strerror})") from error
-    try:
-        got = read_at(handle, out, 0)
-        return got if os.fstat(handle).st_size == len(out) else 0
-    except OSError as error:
-        raise StoreError(f"cannot read {path} ({error.strerror})") from error
-    finally:
-        os.close(handle)
-
-
-def boot_id() -> str:
-    """Returns an identifier of the machine's current start; "any" on systems without one."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:  # not Linux
-        return "any"
+    def _ended(self, request: FetchRequest) -> None:
+        for block in range(request.run.first, request.run.first + request.run.blocks):
+            if self._by_block.get(block) is request:
+                del self._by_block[block]
+        request.done.set()
 
 
 MOST_JOINED = 4 * 2**20
@@ -160,18 +180,17 @@ class RemoteBlocks:
     """Blocks of a field in object storage and in the cache. Thread-safe.
 
     Attributes:
-        plan: order that is read now; None: unknown.
+        fetching: threads that fetch blocks.
         fetched_bytes: bytes fetched from object storage.
     """
 
     def __init__(self, objects: Objects, root: Path, files: BlockFiles, record: SplitRecord, parallel: int) -> None:
         self.files, self.grid = files, files.grid
         self._objects, self._root, self._record = objects, root, record
-        self._fetching = Fetching(self._fetch, files.store, parallel)
+        self.fetching = Fetching(self._fetch, files.store, parallel)
         self._sums: dict[int, BlockChecksums] = {}
         self._sums_locks: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
-        self.plan: EpochPlan | None = None
         self.fetched_bytes = 0
 
     def prefetch(self, blocks: Numbers) -> None:
@@ -180,16 +199,7 @@ class RemoteBlocks:
         if len(absent):
             runs = self.grid.runs_by_need(absent, MOST_JOINED)
             for start in range(0, len(runs), _RUNS_PER_CALL):
-                self._fetching.enqueue(runs[start : start + _RUNS_PER_CALL], AHEAD)
-
-    @property
-    def backlog(self) -> int:
-        """Number of waiting requests."""
-        return self._fetching.backlog
-
-    def cancel_prefetch(self) -> None:
-        """Cancels prefetch requests that have not started."""
-        self._fetching.cancel_prefetch()
+                self.fetching.enqueue(runs[start : start + _RUNS_PER_CALL], AHEAD)
 
     def fetch_missing(self, blocks: Numbers, *, check_disk: bool = False) -> Requests:
         """Requests all absent blocks that a batch needs now, without waiting.
@@ -205,7 +215,7 @@ class RemoteBlocks:
         absent = self.files.absent(doubtful) if len(doubtful) else doubtful
         if not len(absent):
             return {}
-        request = self._fetching.enqueue(self.grid.runs(absent, MOST_JOINED), NOW)
+        request = self.fetching.enqueue(self.grid.runs(absent, MOST_JOINED), NOW)
         return {block: each for each in request for block in range(each.run.first, each.run.first + each.run.blocks)}
 
     def content(self, block: int, requests: Requests) -> memoryview:
@@ -229,10 +239,6 @@ class RemoteBlocks:
                 return data
             requests = self.fetch_missing(number, check_disk=True)
         return self._request(self.grid.runs(number, MOST_JOINED)[0])[block]
-
-    def close(self) -> None:
-        """Ends the threads."""
-        self._fetching.close()
 
     def _fetch(self, run: Run) -> Contents:
         """Fetches the absent blocks of a run and returns their bytes."""
@@ -315,3 +321,64 @@ def _copied_error(error: BaseException) -> BaseException:
     if isinstance(error, MmloadError):
         return type(error)(*error.args).with_traceback(error.__traceback__)
     return error
+
+
+AHEAD_BYTES = 2 * 2**30
+"""Maximum bytes to prefetch ahead: half of it is more than a window of the block order, 64 blocks of 64 rows of 196 kB.
+Neighbors that one window reads in any order are then fetched by one request."""
+
+_SHARE = 1 / 16  # of the limit: what comes early evicts what the same epoch may still need
+_LEAST, _LARGEST = 256, 1 << 16  # positions requested at a time
+_WAIT_S = 0.002
+
+
+class ReadAhead:
+    """Prefetch of an epoch in a thread, until it is closed or collected.
+
+    Args:
+        fields: blocks of the fields that are read, each with its plan.
+        limit: limit of the cache in bytes.
+        epoch: number of the epoch.
+    """
+
+    def __init__(self, fields: Sequence[RemoteBlocks], limit: int | None, epoch: int) -> None:
+        self._ended = threading.Event()
+        self.close = weakref.finalize(self, self._ended.set)
+        row_bytes = sum(blocks.grid.row_bytes for blocks in fields)
+        positions = positions_ahead(row_bytes, limit)
+        plans = [(blocks, blocks.files.plan) for blocks in fields if blocks.files.plan is not None]
+        if plans:
+            arguments = plans, epoch, positions, limit is not None, self._ended
+            threading.Thread(target=_read_ahead, args=arguments, name="mmload-ahead", daemon=True).start()
+
+
+def _read_ahead(
+    fields: list[tuple[RemoteBlocks, EpochPlan]], epoch: int, most: int, is_limited: bool, ended: threading.Event
+) -> None:
+    plan = fields[0][1]
+    if is_limited:  # the tables of an eviction take seconds for millions of rows: compute them outside of its lock
+        for _, each in fields:
+            each.next_needs(np.empty(0, np.int64))
+    try:
+        for position, rows in plan.chunks(epoch, plan.now, positions_at_once(most)):
+            while position + len(rows) - plan.now > most and position > plan.now and not ended.wait(_WAIT_S):
+                pass
+            if ended.is_set():
+                break
+            for blocks, _ in fields:
+                blocks.prefetch(blocks.grid.blocks_of_rows(rows))
+    except MmloadError:
+        return  # the batch that needs those rows meets the same error, and raises it
+    for blocks, _ in fields if ended.is_set() else ():
+        blocks.fetching.cancel_prefetch()
+
+
+def positions_ahead(row_bytes: int, limit: int | None) -> int:
+    """Returns how many positions an epoch is prefetched ahead at most, for a row size summed over all fields."""
+    ahead = AHEAD_BYTES if limit is None else min(AHEAD_BYTES, int(_SHARE * limit))
+    return max(1, ahead // max(1, row_bytes))
+
+
+def positions_at_once(most: int) -> int:
+    """Returns how many positions are requested at a time; with more, one request fetches more neighbors."""
+    return max(min(_LEAST, most), min(_LARGEST, most // 2))

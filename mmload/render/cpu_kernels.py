@@ -12,7 +12,6 @@ being vectorized, which takes twice as long. Index elements, do not slice: numba
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from mmload.render.kernel_arguments import (
     FLIPPED_X,
     FLIPPED_Y,
     FLOATS,
-    OUTPUTS,
     Bytes,
     Crops,
     Floats,
@@ -30,10 +28,11 @@ from mmload.render.kernel_arguments import (
     Numbers,
     Paint,
     Pixels,
+    compiled_for,
     crop_signature,
 )
 from mmload.render.plan_parts import PADDING_MODES
-from mmload.runtime.numba_compile import inlined, numba_compiled, variant
+from mmload.runtime.numba_compile import inlined, numba_compiled
 from mmload.runtime.numba_internals import LINE, borrowed, finish_streams, rounded, stream
 
 Index = int | np.uintp
@@ -209,8 +208,8 @@ def fill(out: Floats, value: float) -> None:
 
 
 @inlined
-def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: Bytes) -> None:
-    """Copies a row's columns inside of the image into a line of w * C values.
+def interleave(images: Bytes, index: Index, row: Index, columns: Span, lines: Bytes, at: Index) -> None:
+    """Copies a row's columns inside of the image into a line of w * C values, which begins at ``at``.
 
     Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
     three took 1.8 times as long. Three channels have loops of their own, as a constant stride is quick.
@@ -219,18 +218,19 @@ def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: By
     origin = _U(columns.origin)
     if channels == 3 and columns.flipped:
         for x in range(_U(columns.begin), _U(columns.end)):
-            line[_U(3) * x] = images[index, 0, row, origin - x]
-            line[_U(3) * x + _U(1)] = images[index, 1, row, origin - x]
-            line[_U(3) * x + _U(2)] = images[index, 2, row, origin - x]
+            lines[at + _U(3) * x] = images[index, 0, row, origin - x]
+            lines[at + _U(3) * x + _U(1)] = images[index, 1, row, origin - x]
+            lines[at + _U(3) * x + _U(2)] = images[index, 2, row, origin - x]
     elif channels == 3:
         for x in range(_U(columns.begin), _U(columns.end)):
-            line[_U(3) * x] = images[index, 0, row, origin + x]
-            line[_U(3) * x + _U(1)] = images[index, 1, row, origin + x]
-            line[_U(3) * x + _U(2)] = images[index, 2, row, origin + x]
+            lines[at + _U(3) * x] = images[index, 0, row, origin + x]
+            lines[at + _U(3) * x + _U(1)] = images[index, 1, row, origin + x]
+            lines[at + _U(3) * x + _U(2)] = images[index, 2, row, origin + x]
     else:
         for c in range(_U(channels)):
             for x in range(_U(columns.begin), _U(columns.end)):
-                line[x * _U(channels) + c] = images[index, c, row, origin - x if columns.flipped else origin + x]
+                value = images[index, c, row, origin - x if columns.flipped else origin + x]
+                lines[at + x * _U(channels) + c] = value
 
 
 def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
@@ -264,7 +264,7 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
                 shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
                 row = _U(row_sources[y])
                 if shown:
-                    _interleave(images, index, row, columns, line)
+                    interleave(images, index, row, columns, line, _U(0))
                 left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
                 # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the
                 # rest of the body once for each kind and does not vectorize the last pass, which took twice as long.
@@ -285,13 +285,5 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
 
 
 def crop_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`crop` or :func:`crop_interleaved` for an output of this shape and dtype.
-
-    Contiguous float32 is compiled with the module; each other by its first call, which takes 3 to 5 s per machine.
-    """
-    return _crop_into(out.dtype, out.ndim)
-
-
-@lru_cache(maxsize=len(OUTPUTS))
-def _crop_into(dtype: np.dtype[Any], ndim: int) -> Callable[..., None]:
-    return variant(crop if ndim == 4 else crop_interleaved, crop_signature(OUTPUTS[dtype, ndim]))
+    """Returns :func:`crop` or :func:`crop_interleaved` for an output; only contiguous float32 is compiled already."""
+    return compiled_for(out, crop if out.ndim == 4 else crop_interleaved, crop_signature)

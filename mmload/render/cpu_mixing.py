@@ -14,7 +14,17 @@ from torch import Tensor
 
 from mmload.render.cpu_kernels import lines_at_once
 from mmload.render.holes import holes_in, holes_of
-from mmload.render.kernel_arguments import BITS, Bytes, Crops, Floats, Mixtures, Paint, Pixels
+from mmload.render.kernel_arguments import (
+    BITS,
+    Bytes,
+    Crops,
+    Floats,
+    Mixtures,
+    Paint,
+    Pixels,
+    compiled_for,
+    mix_signature,
+)
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
 from mmload.render.torch_sampling import chunks
@@ -107,7 +117,7 @@ class CpuMixing:
 
     def _mix(self, batch: _Batch, first: int, crops: Crops, out: Tensor, *, last: bool = False) -> None:
         """Calls the kernel, by way of float32 if it cannot write the output."""
-        from mmload.render.mixing_kernels import mix_into
+        from mmload.render.mixing_kernels import mix
 
         lines = _lines(batch, out)
         streamed = lines is not None and self._streams(out)
@@ -115,7 +125,9 @@ class CpuMixing:
         written = _lines(batch, target) if lines is None else lines
         paint = Paint(*batch.colors, holes_in(self._holes, slice(None), out.shape[3]), streamed)
         mixtures = Mixtures(self._shares, self._boxes, batch.levels, first, last)
-        mix_into(written)(crops, paint, mixtures, written)  # type: ignore[arg-type]  # the work can be written
+        if written is None:
+            raise RuntimeError("the working memory cannot be written")
+        compiled_for(written, mix, mix_signature)(crops, paint, mixtures, written)
         if lines is None:
             skipped = 1 if first == 0 and not last else 0  # the batch's first sample is not rendered yet
             out[skipped:].copy_(target[skipped:])

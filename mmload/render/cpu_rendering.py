@@ -6,6 +6,7 @@ them in order, by one thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES
 from mmload.render.cpu_mixing import CpuMixing
-from mmload.render.holes import holes_in, holes_of, no_holes
+from mmload.render.holes import holes_in, holes_of
 from mmload.render.image_lines import ImageLines, Places, is_by_kernel, needed_lines
 from mmload.render.kernel_arguments import (
     ANYWHERE,
@@ -39,7 +40,7 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
-from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized
+from mmload.render.torch_resample import Placed, on_canvas_of, placements
 from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import constant, past_caches, scratch
@@ -168,21 +169,15 @@ class CpuRendering:
                 resize(self._resizes(here, ImageLines(lines.memory, lines.places[part]), how), full.numpy())
             else:
                 for k, target in enumerate(full):
-                    self._resize_one(here.start + k, lines.image(part.start + k, shape[0]), how, target)
+                    image, sample = lines.image(part.start + k, shape[0]), here.start + k
+                    window, placed = self._windows[sample], self._placed[sample]
+                    target.copy_(on_canvas_of(image, window, how, self._plan.padding, placed))
             crops = self._crops(here, full.numpy())
             crops.windows["index"] = np.arange(len(full))
             if self._operations is None:
                 self._finish(here.start, crops, out[part])
             else:
                 self._change(self._operations, here, crops, self._origin(how), out[part])
-
-    def _resize_one(self, k: int, image: Tensor, how: Resampling, target: Tensor) -> None:
-        """Resizes the window of sample ``k`` by torch, where no kernel does."""
-        window, padding = self._windows[k], self._plan.padding
-        if self._placed is None:
-            target.copy_(resized(image, window, how, padding))
-        else:
-            target.copy_(on_canvas_of(image, window, how, padding, self._placed[k]))
 
     def _resize_and_color(
         self, samples: slice, lines: ImageLines, how: Resampling, streamed: bool, out: Pixels
@@ -231,13 +226,12 @@ class CpuRendering:
             changes = changes_of(operations, samples, room, origin, pixels)
             change_into(pixels)(crops, self._paint(samples, self._streams(out)), changes, pixels)
             return
-        plain = Paint(*self._no_colors, no_holes(self._plan.count, self._plan.source[0]), False)
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             first, count = samples.start + part.start, part.stop - part.start
             room = scratch("levels", (count, *self._plan.shape[1:]), torch.uint8)
             here = crops._replace(windows=crops.windows[part])
             changes = changes_of(operations, slice(first, first + count), room, origin, None)
-            change_into(_NO_OUTPUT)(here, plain, changes, _NO_OUTPUT)
+            change_into(_NO_OUTPUT)(here, changes.plain, changes, _NO_OUTPUT)
             if origin != IN_PLACE:
                 here = here._replace(images=room.numpy())
                 here.windows["index"] = np.arange(count)
@@ -331,23 +325,18 @@ class CpuRendering:
 
     @lazy_property
     def _color_map(self) -> ColorMap:
-        shift, scale = self._no_colors
-        return (
-            shift if self._shift is None else self._shift.view(-1).numpy(),
-            scale if self._scale is None else self._scale.view(-1).numpy(),
-        )
-
-    @lazy_property
-    def _no_colors(self) -> ColorMap:
         channels = self._plan.source[0]
-        return np.zeros(channels, dtype=np.float32), np.ones(channels, dtype=np.float32)
+        return (
+            np.zeros(channels, np.float32) if self._shift is None else self._shift.view(-1).numpy(),
+            np.ones(channels, np.float32) if self._scale is None else self._scale.view(-1).numpy(),
+        )
 
     @lazy_property
     def _windows(self) -> list[Window]:
         return windows(self._plan)
 
     @lazy_property
-    def _placed(self) -> list[Placed] | None:
+    def _placed(self) -> Sequence[Placed | None]:
         return placements(self._plan)
 
     @lazy_property

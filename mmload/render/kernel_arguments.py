@@ -6,6 +6,8 @@ outputs have h rows and w columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from numba import boolean, float32, from_dtype, int16, int64, types, uint8, uint16, uint32, uintp
 
 from mmload.render.image_lines import PLACE, Places
+from mmload.runtime.numba_compile import variant
 from mmload.runtime.numba_internals import tuple_type
 
 Bytes = npt.NDArray[np.uint8]
@@ -210,6 +213,24 @@ _MIXTURES = tuple_type(Mixtures, float32[::1], int64[:, ::1], uint8[::1], int64,
 COPY_WINDOWS = types.void(BYTES, _WINDOWS, BYTES)
 RUN = types.void(BYTES, _WINDOWS, _OPERATIONS, _SCRATCH)
 RESIZE = types.void(_RESIZES, BYTES)
+
+
+def compiled_for(out: Pixels, kernel: Callable[..., None], signature: Callable[[Any], Any]) -> Callable[..., None]:
+    """Returns a kernel for an output of this dtype and dimensions; the first call may compile it, which takes seconds.
+
+    Args:
+        out: the output.
+        kernel: compiled for some outputs, or for none.
+        signature: returns the kernel's signature for the type of an output.
+    """
+    return _compiled_for(out.dtype, out.ndim, kernel, signature)
+
+
+@cache
+def _compiled_for(
+    dtype: np.dtype[Any], ndim: int, kernel: Callable[..., None], signature: Callable[[Any], Any]
+) -> Callable[..., None]:
+    return variant(kernel, signature(OUTPUTS[dtype, ndim]))
 
 
 def crop_signature(output: Any) -> Any:

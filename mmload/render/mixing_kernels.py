@@ -8,20 +8,17 @@ precision. Nothing is checked here: :mod:`mmload.render.cpu_mixing` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmload.render.cpu_kernels import CONSTANT, Index, Span, find_sources, span_of
+from mmload.render.cpu_kernels import CONSTANT, Index, Span, find_sources, interleave, span_of
 from mmload.render.holes import LineRange, erase
 from mmload.render.kernel_arguments import (
     BYTES,
     FLIPPED_X,
     FLIPPED_Y,
     FLOATS,
-    OUTPUTS,
     Bytes,
     Crops,
     Floats,
@@ -32,7 +29,7 @@ from mmload.render.kernel_arguments import (
     Pixels,
     mix_signature,
 )
-from mmload.runtime.numba_compile import called, numba_compiled, variant
+from mmload.runtime.numba_compile import called, numba_compiled
 from mmload.runtime.numba_internals import borrowed, finish_streams, rounded, stream
 
 SLOTS = 3
@@ -63,7 +60,7 @@ class _Axes(NamedTuple):
 def _cut(crops: Crops, index: Index, axes: _Axes, lines: LineRange, levels: Bytes, base: Index) -> None:
     """Copies lines of a sample's window into the kept levels, whose first line is at ``base``.
 
-    There is a loop for each direction and for one and three channels: only a constant stride is vectorized.
+    There is a loop for each direction of one channel: only a constant stride is vectorized.
     """
     images, fill, mode = crops.images, crops.fill, crops.mode
     rows, columns, column_sources = axes.rows, axes.columns, axes.column_sources
@@ -81,20 +78,8 @@ def _cut(crops: Crops, index: Index, axes: _Axes, lines: LineRange, levels: Byte
         elif depth == _U(1):
             for x in range(begin, end):
                 levels[at + x] = images[index, plane, row, origin + x]
-        elif depth == _U(3) and columns.flipped:
-            for x in range(begin, end):
-                levels[at + _U(3) * x] = images[index, 0, row, origin - x]
-                levels[at + _U(3) * x + _U(1)] = images[index, 1, row, origin - x]
-                levels[at + _U(3) * x + _U(2)] = images[index, 2, row, origin - x]
-        elif depth == _U(3):
-            for x in range(begin, end):
-                levels[at + _U(3) * x] = images[index, 0, row, origin + x]
-                levels[at + _U(3) * x + _U(1)] = images[index, 1, row, origin + x]
-                levels[at + _U(3) * x + _U(2)] = images[index, 2, row, origin + x]
-        else:
-            for c in range(depth):
-                for x in range(begin, end):
-                    levels[at + x * depth + c] = images[index, c, row, origin - x if columns.flipped else origin + x]
+        elif shown:
+            interleave(images, index, row, columns, levels, at)
         for m in range(width - (end - begin)):
             x = m if m < begin else m + (end - begin)  # type: ignore[assignment]  # a literal is an index, too
             for c in range(depth):
@@ -231,13 +216,3 @@ def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
     if streamed:
         finish_streams()
     _hold(memory, sources)
-
-
-def mix_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`mix` for an output of this dtype; half precision is compiled by its first call."""
-    return _mix_into(out.dtype)
-
-
-@lru_cache(maxsize=len(OUTPUTS))
-def _mix_into(dtype: np.dtype[Any]) -> Callable[..., None]:
-    return variant(mix, mix_signature(OUTPUTS[dtype, 4]))

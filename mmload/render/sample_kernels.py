@@ -37,6 +37,7 @@ from mmload.render.kernel_arguments import (
     Resizes,
     Scratch,
     changed_signature,
+    compiled_for,
     crop_signature,
     resized_signature,
 )
@@ -122,23 +123,13 @@ def render_resized(
 
 
 def change_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`render_changed` for an output of this type, compiled by the first call."""
-    return _change_into(out.dtype, out.ndim)
-
-
-@lru_cache(maxsize=len(OUTPUTS))
-def _change_into(dtype: np.dtype[Any], ndim: int) -> Callable[..., None]:
-    return variant(render_changed, changed_signature(OUTPUTS[dtype, ndim]))
+    """Returns :func:`render_changed` for an output, compiled by the first call."""
+    return compiled_for(out, render_changed, changed_signature)
 
 
 def resize_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`render_resized` for an output of this type, compiled by the first call."""
-    return _resize_into(out.dtype, out.ndim)
-
-
-@lru_cache(maxsize=len(OUTPUTS))
-def _resize_into(dtype: np.dtype[Any], ndim: int) -> Callable[..., None]:
-    return variant(render_resized, resized_signature(OUTPUTS[dtype, ndim]))
+    """Returns :func:`render_resized` for an output, compiled by the first call."""
+    return compiled_for(out, render_resized, resized_signature)
 
 
 def resize_addresses(out: Pixels, changing: bool) -> Addresses:

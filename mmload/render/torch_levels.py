@@ -173,29 +173,29 @@ def _permute(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     return images.gather(1, order.view(*order.shape, 1, 1).expand_as(images))
 
 
-def _brightness(images: Tensor, factor: Tensor, white: float) -> Tensor:
-    return _levels((images * _per_sample(factor)).clamp_(0, white), white)
+def _brightness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
+    return _rounded_down(images * _per_sample(numbers[:, 0]), white)
 
 
-def _contrast(images: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
+def _contrast(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     """Blends with the mean luma; the sum is in float64, so that it does not depend on its order."""
     luma = _luma_of(images, white)
     mean = luma.to(torch.float64).mean(dim=(1, 2, 3), keepdim=True).to(torch.float32)
-    return _blended(images, mean, factor, rest, white)
+    return _blended(images, mean, numbers, white)
 
 
-def _saturation(images: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
+def _saturation(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     """Blends with each pixel's luma; one channel is returned unchanged."""
-    return images if images.shape[1] == 1 else _blended(images, _luma_of(images, white), factor, rest, white)
+    return images if images.shape[1] == 1 else _blended(images, _luma_of(images, white), numbers, white)
 
 
-def _hue(images: Tensor, shift: Tensor, white: float) -> Tensor:
+def _hue(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     """Rotates hues by a share of the color circle, through HSV; one channel is returned unchanged."""
     if images.shape[1] == 1 or not images.numel():
         return images
     scaled = images if white == 1 else images * (1.0 / white)
     angle, strength, value = _to_hsv(scaled)
-    rotated = _to_rgb((angle + _per_sample(shift)[:, 0]).remainder_(1.0), strength, value)
+    rotated = _to_rgb((angle + _per_sample(numbers[:, 0])[:, 0]).remainder_(1.0), strength, value)
     return rotated if white == 1 else (rotated * (white + 1 - 1e-3)).floor_()
 
 
@@ -208,20 +208,16 @@ def _luma_of(images: Tensor, white: float) -> Tensor:
     return luma if white == 1 else luma.floor_()
 
 
-def _blended(images: Tensor, other: Tensor, factor: Tensor, rest: Tensor, white: float) -> Tensor:
-    """Returns images * factor + other * rest.
+def _blended(images: Tensor, other: Tensor, numbers: Tensor, white: float) -> Tensor:
+    """Returns images * factor + other * rest, the first two of the numbers.
 
     torchvision's second product and sum are one fused operation with one rounding. A factor per sample has no such
     operation; float64 holds the product exactly, so rounding its sum gives the same bits. One bit matters: values are
     cut to levels, and hue magnifies a level.
     """
-    first = (images * _per_sample(factor)).to(torch.float64)
-    total = first.add_(other.to(torch.float64) * _per_sample(rest.to(torch.float64)))
-    return _levels(total.to(torch.float32).clamp_(0, white), white)
-
-
-def _levels(values: Tensor, white: float) -> Tensor:
-    return values if white == 1 else values.floor_()
+    first = (images * _per_sample(numbers[:, 0])).to(torch.float64)
+    total = first.add_(other.to(torch.float64) * _per_sample(numbers[:, 1].to(torch.float64)))
+    return _rounded_down(total.to(torch.float32), white)
 
 
 def _per_sample(factor: Tensor) -> Tensor:
@@ -261,10 +257,10 @@ def _to_rgb(angle: Tensor, strength: Tensor, value: Tensor) -> Tensor:
 
 
 _OPERATIONS: dict[int, Callable[[Tensor, Tensor, float], Tensor]] = {
-    levels.BRIGHTNESS: lambda images, numbers, white: _brightness(images, numbers[:, 0], white),
-    levels.CONTRAST: lambda images, numbers, white: _contrast(images, numbers[:, 0], numbers[:, 1], white),
-    levels.SATURATION: lambda images, numbers, white: _saturation(images, numbers[:, 0], numbers[:, 1], white),
-    levels.HUE: lambda images, numbers, white: _hue(images, numbers[:, 0], white),
+    levels.BRIGHTNESS: _brightness,
+    levels.CONTRAST: _contrast,
+    levels.SATURATION: _saturation,
+    levels.HUE: _hue,
     levels.GRAY: _gray,
     levels.INVERT: _invert,
     levels.SOLARIZE: _solarize,

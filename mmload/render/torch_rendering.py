@@ -15,7 +15,7 @@ from mmload.render.holes import punch_batch
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing, Resampling
-from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized, resized_batch
+from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized_batch
 from mmload.render.torch_sampling import Window, picked, windows
 
 
@@ -75,17 +75,13 @@ def moved_by_torch(plan: Plan, images: Tensor | Sequence[Tensor]) -> Tensor:
             return images.new_empty(plan.shape)
     if how is None:
         raise ValueError("variable-size images are not resized")
-    placed: Sequence[Placed | None] = placements(plan) or [None] * len(images)
-    samples = zip(images, windows(plan), placed, strict=True)
+    samples = zip(images, windows(plan), placements(plan), strict=True)
     return torch.stack([_moved_one(plan, how, *sample) for sample in samples])
 
 
 def _moved_one(plan: Plan, how: Resampling, image: Tensor, window: Window, placed: Placed | None) -> Tensor:
     """Crops, resizes and flips one image."""
-    if placed is None:
-        full = resized(image, window, how, plan.padding)
-    else:
-        full = on_canvas_of(image, window, how, plan.padding, placed)
+    full = on_canvas_of(image, window, how, plan.padding, placed)
     top, left = window.part_top, window.part_left
     part = full[:, top : top + plan.height, left : left + plan.width]
     return part.flip(window.flips) if window.flips else part

@@ -6,6 +6,7 @@ them. Colors are not changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding, Resampling
-from mmload.render.torch_sampling import Window, cut, fill_values, less, on_canvas, picked
+from mmload.render.torch_sampling import Axis, Window, axes_of, cut, fill_values, on_canvas, picked, positions
 from mmload.runtime.memory_pool import constant
 
 
@@ -52,17 +53,21 @@ class Placed(NamedTuple):
         return over, slice(min(max(self.left, 0), width), max(min(self.left + self.cols, width), 0))
 
 
-def placements(plan: Plan) -> list[Placed] | None:
-    """Returns the plan's placements as Python numbers; None: there are none."""
+def placements(plan: Plan) -> Sequence[Placed | None]:
+    """Returns the plan's placements as Python numbers, one per sample; None: it has none."""
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is None:
-        return None
+        return [None] * plan.count
     numbers = torch.stack((placed.rows, placed.cols, placed.top, placed.left), 1).tolist()
     return [Placed(*one) for one in numbers]
 
 
-def on_canvas_of(image: Tensor, window: Window, how: Resampling, padding: Padding | None, placed: Placed) -> Tensor:
-    """Resizes the window of any image [C, H, W] and places it on a canvas: [C, height, width] in its dtype."""
+def on_canvas_of(
+    image: Tensor, window: Window, how: Resampling, padding: Padding | None, placed: Placed | None
+) -> Tensor:
+    """Resizes the window of any image [C, H, W], and may place it on a canvas: [C, height, width] in its dtype."""
+    if placed is None:
+        return resized(image, window, how, padding)
     full = resized(image, window, replace(how, height=placed.rows, width=placed.cols), padding)
     canvas = _canvas_fill(how, image).expand(len(image), how.height, how.width).clone()
     over, across = placed.visible(how.height, how.width)
@@ -98,13 +103,8 @@ def _weighted(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
     Levels are resized as on a CPU: by weights of 15 bits, whose sums are exact, and rounded and clamped to levels after
     the rows, too. A bicubic that is not clamped there would be several levels off.
     """
-    _, height, width = plan.source
-    placed, (above, beside) = how.placement, (0, 0) if plan.padding is None else plan.padding.margin
-    high, top = (how.height, how.top) if placed is None else (placed.rows, less(how.top, placed.top))
-    wide, left = (how.width, how.left) if placed is None else (placed.cols, less(how.left, placed.left))
     floats, levels = images.float(), images.dtype == torch.uint8
-    over = _weights(plan.top, plan.rows, top, plan.flip_y, (high, plan.height, height), above, how, plan)
-    across = _weights(plan.left, plan.cols, left, plan.flip_x, (wide, plan.width, width), beside, how, plan)
+    over, across = (_weights(axis, how, plan) for axis in axes_of(plan))
     if levels:
         over, across = _of_15_bits(over), _of_15_bits(across)
     ground = None if plan.padding is None else fill_values(plan.padding, floats)
@@ -131,40 +131,17 @@ def _of_15_bits(weight: Tensor) -> Tensor:
     return (weight / unit).round_() * unit
 
 
-def _weights(
-    start: Tensor | None,
-    size: Tensor | int,
-    part: Tensor | None,
-    flip: Tensor | None,
-    lengths: tuple[Tensor | int, int, int],
-    margin: int,
-    how: Resampling,
-    plan: Plan,
-) -> Tensor:
-    """Returns the weights of source pixels along one axis: float32 [B, output, source].
-
-    Args:
-        start: int64 [B], start of the window in the source; None: 0.
-        size: length of the window.
-        part: int64 [B], start of the cropped part in the resized window; None: 0.
-        flip: bool [B], whether the output is mirrored.
-        lengths: lengths of the resized window (one, or int64 [B]), the output and the source.
-        margin: pixels by which windows may reach outside of the source, on both sides.
-        how: the resize.
-        plan: its plan.
-    """
-    resized, output, source = lengths
-    resized = resized if isinstance(resized, int) else resized[:, None, None]
-    size = plan.per_sample(size)[:, None, None]
-    place = torch.arange(output, device=plan.device).expand(plan.count, -1)
-    if flip is not None:
-        place = torch.where(flip[:, None], output - 1 - place, place)
-    if part is not None:
-        place = place + part[:, None]
+def _weights(axis: Axis, how: Resampling, plan: Plan) -> Tensor:
+    """Returns the weights of source pixels along one axis of a resize: float32 [B, output, source]."""
+    resized = axis.resized[:, None, None] if isinstance(axis.resized, Tensor) else axis.resized
+    if resized is None:
+        raise ValueError("the windows are not resized")
+    size, margin = plan.per_sample(axis.size)[:, None, None], axis.margin
+    place = positions(plan, axis)
     step = size.to(torch.float32) / resized
     center = (place[:, :, None] + 0.5) * step - 0.5
-    offset = torch.arange(-margin, source + margin, device=plan.device)[None, None, :]
-    offset = offset - (0 if start is None else start[:, None, None])
+    offset = torch.arange(-margin, axis.source + margin, device=plan.device)[None, None, :]
+    offset = offset - (0 if axis.start is None else axis.start[:, None, None])
     if how.mode == "bicubic" and not how.antialias:
         weight = _repeating(center, offset, size - 1)
     else:
@@ -172,7 +149,7 @@ def _weights(
         weight = _TRIANGLE_OR_CUBIC[how.mode](((offset - center) / reach).abs())
         weight = weight * ((offset >= 0) & (offset < size))
         weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-6)  # beside a placed window all are 0
-    return weight[:, :, margin : margin + source]
+    return weight[:, :, margin : margin + axis.source]
 
 
 def _repeating(center: Tensor, offset: Tensor, last: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ def gathered_own_masks(masks: OwnMasks, plan: Plan) -> Tensor:
     """Picks the windows of variable-size masks, as :func:`gathered_masks` does, by a plan of such images: [B, h, w]."""
     if plan.sizes is None:
         raise ValueError("the plan is for fixed-size images")
-    y, x = _rows(plan), _columns(plan)
+    y, x = (_sources(plan, axis) for axis in axes_of(plan))
     high, wide = plan.sizes[:, :1], plan.sizes[:, 1:]
     mode = "edge" if plan.padding is None else plan.padding.mode
     inside = (y >= 0) & (y < high), (x >= 0) & (x < wide)
@@ -160,10 +160,7 @@ def _on_ground(chosen: Tensor, plan: Plan) -> Tensor:
 
 def on_canvas(plan: Plan, placed: Placement) -> Tensor:
     """Returns which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
-    how = plan.resampling
-    top, left = (None, None) if how is None else (how.top, how.left)
-    y = _places(plan.height, plan.flip_y, top, plan) - placed.top[:, None]
-    x = _places(plan.width, plan.flip_x, left, plan) - placed.left[:, None]
+    y, x = (positions(plan, axis) for axis in axes_of(plan))
     over, across = (y >= 0) & (y < placed.rows[:, None]), (x >= 0) & (x < placed.cols[:, None])
     return over[:, :, None] & across[:, None, :]
 
@@ -177,7 +174,7 @@ def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
     """Picks a source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
     if not plan.moves:
         return images
-    y, x = _rows(plan), _columns(plan)
+    y, x = (_sources(plan, axis) for axis in axes_of(plan))
     count, channels = images.shape[:2]
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
     most = PICKED_AT_ONCE if plan.device.type == "cpu" else count * plan.height * plan.width
@@ -209,56 +206,71 @@ def _indexed(
     return ground, (y + top)[:, :, None] * shape[3] + (x + left)[:, None, :]
 
 
-def _rows(plan: Plan) -> Tensor:
-    """Returns the source row of each output row: int64 [B, h]."""
-    how = plan.resampling
+class Axis(NamedTuple):
+    """One axis of a plan: how positions of the output come from positions of the source.
+
+    Attributes:
+        source: length of the images.
+        output: length of the output.
+        start: int64 [B], first position of the window in the source; None: 0.
+        size: length of the window, one or int64 [B].
+        flip: bool [B], whether the output is mirrored.
+        margin: positions by which windows may reach outside of the source, on both sides.
+        resized: length of the window after the resize, one or int64 [B]; None: it keeps its size.
+        part: int64 [B], first position of the resized window that the output shows; None: 0.
+        mirror: bool [B], whether the window is mirrored before the resize.
+    """
+
+    source: int
+    output: int
+    start: Tensor | None
+    size: Tensor | int
+    flip: Tensor | None
+    margin: int
+    resized: Tensor | int | None = None
+    part: Tensor | None = None
+    mirror: Tensor | None = None
+
+
+def axes_of(plan: Plan) -> tuple[Axis, Axis]:
+    """Returns the plan's rows and columns."""
+    (_, height, width), how = plan.source, plan.resampling
+    above, beside = (0, 0) if plan.padding is None else plan.padding.margin
+    over = Axis(height, plan.height, plan.top, plan.rows, plan.flip_y, above)
+    across = Axis(width, plan.width, plan.left, plan.cols, plan.flip_x, beside)
     if how is None:
-        return _positions(plan.height, plan.flip_y, None, None, plan.top, plan)
-    high, start = (
-        (how.height, how.top) if how.placement is None else (how.placement.rows, less(how.top, how.placement.top))
-    )
-    sizes = plan.per_sample(plan.rows), high, how.mirror_y, 0.5 * how.exact_masks
-    return _positions(plan.height, plan.flip_y, start, sizes, plan.top, plan)
+        return over, across
+    if (placed := how.placement) is None:
+        over, across = (
+            over._replace(resized=how.height, part=how.top),
+            across._replace(resized=how.width, part=how.left),
+        )
+    else:
+        over = over._replace(resized=placed.rows, part=_less(how.top, placed.top))
+        across = across._replace(resized=placed.cols, part=_less(how.left, placed.left))
+    return over._replace(mirror=how.mirror_y), across._replace(mirror=how.mirror_x)
 
 
-def _columns(plan: Plan) -> Tensor:
-    """Returns the source column of each output column: int64 [B, w]."""
-    how = plan.resampling
-    if how is None:
-        return _positions(plan.width, plan.flip_x, None, None, plan.left, plan)
-    wide, start = (
-        (how.width, how.left) if how.placement is None else (how.placement.cols, less(how.left, how.placement.left))
-    )
-    sizes = plan.per_sample(plan.cols), wide, how.mirror_x, 0.5 * how.exact_masks
-    return _positions(plan.width, plan.flip_x, start, sizes, plan.left, plan)
-
-
-def less(start: Tensor | None, placed: Tensor) -> Tensor:
+def _less(start: Tensor | None, placed: Tensor) -> Tensor:
     """Returns the start of a crop in the resized window, of the starts of both on the canvas."""
     return -placed if start is None else start - placed
 
 
-def _positions(
-    length: int,
-    flip: Tensor | None,
-    part: Tensor | None,
-    sizes: tuple[Tensor, Tensor | int, Tensor | None, float] | None,
-    start: Tensor | None,
-    plan: Plan,
-) -> Tensor:
+def positions(plan: Plan, axis: Axis) -> Tensor:
+    """Returns the position before flip and crop of each output position: int64 [B, output]."""
+    place = torch.arange(axis.output, device=plan.device).expand(plan.count, -1)
+    if axis.flip is not None:
+        place = torch.where(axis.flip[:, None], axis.output - 1 - place, place)
+    return place if axis.part is None else place + axis.part[:, None]
+
+
+def _sources(plan: Plan, axis: Axis) -> Tensor:
     """Returns the source position of each output position, back through flip, crop, resize and window."""
-    place = _places(length, flip, part, plan)
-    if sizes is not None:
-        place = _nearest(place, *sizes)
-    return place if start is None else place + start[:, None]
-
-
-def _places(length: int, flip: Tensor | None, part: Tensor | None, plan: Plan) -> Tensor:
-    """Returns the position before flip and crop of each output position: int64 [B, length]."""
-    place = torch.arange(length, device=plan.device).expand(plan.count, -1)
-    if flip is not None:
-        place = torch.where(flip[:, None], length - 1 - place, place)
-    return place if part is None else place + part[:, None]
+    place = positions(plan, axis)
+    if plan.resampling is not None and axis.resized is not None:
+        middle = 0.5 * plan.resampling.exact_masks
+        place = _nearest(place, plan.per_sample(axis.size), axis.resized, axis.mirror, middle)
+    return place if axis.start is None else place + axis.start[:, None]
 
 
 def _nearest(place: Tensor, window: Tensor, length: Tensor | int, mirror: Tensor | None, middle: float) -> Tensor:

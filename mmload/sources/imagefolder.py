@@ -84,6 +84,7 @@ class LocalTree:
             return sorted(entry.name for entry in entries if is_folder(entry))
 
     def files(self, folder: str) -> Iterator[str]:
+        """Yields the names of all files below a folder."""
         skip = len(os.path.join(self.place, ""))
         for parent, names in sorted(walk(os.path.join(self.place, folder), (), self._links)):
             for name in sorted(names):
@@ -120,6 +121,7 @@ class RemoteTree:
         return sorted({name for name, slash, _ in inner if slash})
 
     def files(self, folder: str) -> Iterator[str]:
+        """Yields the names of all files below a folder."""
         yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
 
     def revision(self, name: str) -> str:

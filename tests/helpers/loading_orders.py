@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmload.loader.epoch_orders import BlockOrder, ShuffledOrder, StoredOrder
-from mmload.loader.order import Order
+from mmload.loader.order import Order, ShuffledOrder, StoredOrder
+from mmload.loader.window_orders import BlockOrder
 
 KINDS = ("sequential", "full", "block")
 

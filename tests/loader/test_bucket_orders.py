@@ -26,10 +26,10 @@ from mmload.augment import (
 )
 from mmload.batch import Batch, make_batch
 from mmload.errors import UsageError
-from mmload.loader import epoch_orders
-from mmload.loader.epoch_orders import BucketOrder, EpochOrder, ShuffledOrder, StoredOrder
-from mmload.loader.order import Order
+from mmload.loader import window_orders
+from mmload.loader.order import EpochOrder, Order, ShuffledOrder, StoredOrder
 from mmload.loader.orders import classes, weighted
+from mmload.loader.window_orders import BucketOrder
 from mmload.store.dataset import Dataset
 from tests.helpers.loading_whole import build_whole_stores
 from tests.helpers.whole_datasets import some_images, whole_dataset
@@ -61,7 +61,7 @@ def order(rows: int, together: int, of: type = ShuffledOrder, **ranks: Any) -> O
 def test_each_row_comes_once_for_any_ranks_and_from_any_batch_on(
     rows: int, of: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(epoch_orders, "WINDOW", 4)
+    monkeypatch.setattr(window_orders, "WINDOW", 4)
     whole = order(rows, 8, of).rows_for(2).tolist()
     assert sorted(whole) == list(range(rows))
     for world_size in (1, 2, 3):
@@ -233,7 +233,7 @@ def test_the_smaller_batch_is_from_any_place() -> None:
 
 def test_rows_that_come_again_are_told_apart_as_without_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 rows 40 positions, more than rows: windows end where the epoch does."""
-    monkeypatch.setattr(epoch_orders, "WINDOW", 2)
+    monkeypatch.setattr(window_orders, "WINDOW", 2)
 
     class Again(StoredOrder):
         @property
@@ -260,7 +260,7 @@ def test_rows_that_come_again_are_told_apart_as_without_buckets(monkeypatch: pyt
 
 
 def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch_orders, "WINDOW", 4)
+    monkeypatch.setattr(window_orders, "WINDOW", 4)
     source = ShuffledOrder(rows=96, seed=5)
     for seed in (None, 5):
         one = BucketOrder(source=source, aspects=aspects, group_size=8, seed=seed)

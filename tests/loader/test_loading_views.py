@@ -168,7 +168,7 @@ def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("tier", ["disk", "memory", "device"])
 def test_a_device_gets_the_views_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
     monkeypatch.setattr(device_batches, "CudaPort", lambda device: LatePort())
-    make: Callable[..., tiers.Tier] = tiers.make_tier
+    make: Callable[..., tiers.Tier] = batch_worker.make_tier
     monkeypatch.setattr(
         batch_worker, "make_tier", lambda tier, split, device, decoded: make(tier, split, torch.device("cpu"))
     )

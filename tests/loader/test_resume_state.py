@@ -14,8 +14,8 @@ from torch.utils.data import ConcatDataset, DistributedSampler, RandomSampler, S
 from written_datasets import of_tensors
 
 from mmload.loader import Loader
-from mmload.loader.epoch_orders import BlockOrder
 from mmload.loader.order import Order
+from mmload.loader.window_orders import BlockOrder
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset

@@ -32,7 +32,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
-from mmload.loader import stored_rows
+from mmload.loader import tiers
 from mmload.loader.jpeg_strips import decode_lines
 from mmload.store.variable_rows import JPEG
 
@@ -175,7 +175,7 @@ def test_smaller_lines_are_those_of_the_smaller_whole(
 
 def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    lines_of = stored_rows.lines_of
+    lines_of = tiers.lines_of
 
     def noted(*args: Any) -> Any:
         made.append(lines_of(*args).places.copy())

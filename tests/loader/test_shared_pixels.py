@@ -20,7 +20,7 @@ from mmload import Collate
 from mmload.augment import CenterCrop
 from mmload.batch import Batch
 from mmload.errors import StoreError, bytes_text
-from mmload.loader import Loader, shared_pixels, tiers
+from mmload.loader import Loader, arguments, shared_pixels
 from mmload.runtime import shared_segment
 from mmload.runtime.shared_segment import NotSharedError
 
@@ -90,20 +90,20 @@ def test_room_for_a_shared_copy_is_counted_once(path: Path, monkeypatch: pytest.
 @shares
 def test_processes_decode_each_row_once_and_see_who_shares_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split = mmload.open(path)["train"]
-    pixels = f"0.3 MiB of pixels, decoded from {bytes_text(tiers._stored_bytes(split))}"
+    pixels = f"0.3 MiB of pixels, decoded from {bytes_text(arguments._stored_bytes(split))}"
     with OtherProcess() as first, OtherProcess() as second:
         first.do(start, path)
         reason = f"memory: as asked; {pixels}; "
         assert first.do(epoch) == ({7}, 0, ROWS, f"{reason}no other process reads this copy now")
         second.do(start, path)
         assert second.do(epoch) == ({7}, ROWS, 0, f"{reason}shared with 1 other process ({first.pid})")
-        tier, reason, _ = tiers.choose_tier("auto", split, CPU, cache_pixels=True)
+        tier, reason, _ = arguments.choose_tier("auto", split, CPU, cache_pixels=True)
         numbers = ", ".join(map(str, sorted([first.pid, second.pid])))
         assert tier == "memory"
         assert reason == f"memory: {pixels}, which 2 other processes ({numbers}) here have already"
         monkeypatch.setattr(shared_pixels, "unfilled_bytes", lambda: 1001)
-        monkeypatch.setattr(tiers, "free_memory", lambda: 1000)
-        assert tiers.choose_tier("auto", split, CPU, cache_pixels=True)[0] == "disk"  # what is missing does not fit
+        monkeypatch.setattr(shared_pixels, "free_memory", lambda: 1000)
+        assert arguments.choose_tier("auto", split, CPU, cache_pixels=True)[0] == "disk"  # what is missing does not fit
         first.kill()
         with decoded(path) as loader:
             assert all((batch.images == 7).all() for batch in loader)
@@ -197,16 +197,16 @@ def test_where_nothing_is_shared_ranks_get_a_part_each_and_are_told(
         return "this system refuses it"
 
     split = mmload.open(path)["train"]
-    pixels = f"0.3 MiB of pixels, decoded from {bytes_text(tiers._stored_bytes(split))}"
+    pixels = f"0.3 MiB of pixels, decoded from {bytes_text(arguments._stored_bytes(split))}"
     monkeypatch.setattr(shared_segment, "_problem", problem)
     monkeypatch.setattr(shared_pixels, "unfilled_bytes", lambda: 0)
-    monkeypatch.setattr(tiers, "free_memory", lambda: 4 * ROWS * 3 * SIDE * SIDE)
+    monkeypatch.setattr(shared_pixels, "free_memory", lambda: 4 * ROWS * 3 * SIDE * SIDE)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     reason = "not shared with other processes: this system refuses it"
     chosen = f"memory: {pixels}, 0.6 MiB of free memory for each of 2 ranks here; {reason}"
-    assert tiers.choose_tier("auto", split, CPU, cache_pixels=True) == ("memory", chosen, True)
+    assert arguments.choose_tier("auto", split, CPU, cache_pixels=True) == ("memory", chosen, True)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    tier, text, _ = tiers.choose_tier("auto", split, CPU, cache_pixels=True)
+    tier, text, _ = arguments.choose_tier("auto", split, CPU, cache_pixels=True)
     limit = "0.3 MiB of free memory for each of 4 ranks here"
     assert tier == "disk"
     assert text.endswith(f"mapped; not decoded: {pixels}, are more than 50% of {limit}; {reason}")
@@ -221,9 +221,9 @@ def test_where_nothing_is_shared_ranks_get_a_part_each_and_are_told(
 @shares
 def test_ranks_that_share_have_all_of_the_free_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_pixels, "unfilled_bytes", lambda: 0)
-    monkeypatch.setattr(tiers, "free_memory", lambda: 2 * ROWS * 3 * SIDE * SIDE)
+    monkeypatch.setattr(shared_pixels, "free_memory", lambda: 2 * ROWS * 3 * SIDE * SIDE)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert tiers.choose_tier("auto", mmload.open(path)["train"], CPU, cache_pixels=True)[0] == "memory"
+    assert arguments.choose_tier("auto", mmload.open(path)["train"], CPU, cache_pixels=True)[0] == "memory"
 
 
 def test_no_memory_left_says_what_to_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ from whole_datasets import some_images, whole_dataset
 from written_datasets import of_tensors
 
 from mmload.loader import Loader
-from mmload.loader.row_loops import copy_ranges
-from mmload.loader.stored_rows import locate_rows, split_by_size
+from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
 from mmload.render.image_lines import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
 from mmload.store.dataset import open as open_dataset

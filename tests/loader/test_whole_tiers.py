@@ -29,7 +29,7 @@ from mmload.augment import (
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError, bytes_text
-from mmload.loader import jpeg_strips, shared_pixels, tiers
+from mmload.loader import batch_worker, jpeg_strips, shared_pixels, tiers
 from mmload.render.image_lines import NEEDED
 from mmload.store.variable_rows import JPEG
 from tests.helpers.whole_datasets import some_images, whole_dataset
@@ -131,7 +131,7 @@ def test_pixels_count_where_memory_is_chosen(tmp_path: Path, monkeypatch: pytest
     assert stored < 100_000
     monkeypatch.setattr(shared_pixels, "unfilled_bytes", lambda: 0)  # of whatever else this machine keeps
     for free, tier, decoded in ((stored, "disk", False), (959_998, "disk", False), (960_000, "memory", True)):
-        monkeypatch.setattr(tiers, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(shared_pixels, "free_memory", lambda free=free: free)
         loader = Loader(split, collate=crop(), cache_pixels=True)
         assert (loader.tier, loader._cache_pixels) == (tier, decoded)
         assert ("not decoded: 0.5 MiB of pixels" in loader.tier_reason) == (not decoded)
@@ -247,9 +247,11 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     rows, needed = torch.tensor([0, 4, 3, 5]), np.array([(0, 60, 1)] * 4, NEEDED)
     split = open_dataset(path)["train"]
     if tier in ("disk", "memory"):
-        source = tiers.make_tier(tier, split, torch.device("cpu"))
+        source = batch_worker.make_tier(tier, split, torch.device("cpu"))
     else:
-        source = tiers.ReadTier(split.reader.field("images")) if tier == "read" else tiers.CachedPixelsTier(split)
+        source = (
+            tiers.ReadTier(split.reader.field("images")) if tier == "read" else shared_pixels.CachedPixelsTier(split)
+        )
     list(source.parts(rows[:1], needed[:1]))
     with next((path / "train").glob("*/images.bytes.memmap")).open("r+b") as opened:
         opened.truncate(60 * 80 * 3 * 3)

@@ -18,7 +18,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.views import TwoViews
 from mmload.batch import Batch
-from mmload.loader import Loader, device_batches, tiers
+from mmload.loader import Loader, device_batches
 from mmload.loader import batch_worker as maker
 from mmload.loader.epoch_iterator import WorkerPool
 from mmload.loader.order import RowSelection
@@ -93,7 +93,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> LatePort:
     """A "cuda" whose copies happen late, and whose memory is the CPU's."""
     port = LatePort()
     monkeypatch.setattr(device_batches, "CudaPort", lambda device: port)
-    make = tiers.make_tier
+    make = maker.make_tier
     monkeypatch.setattr(maker, "make_tier", lambda tier, split, device, decoded: make(tier, split, torch.device("cpu")))
     return port
 

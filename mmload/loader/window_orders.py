@@ -1,7 +1,6 @@
-"""Order of an epoch, common to all ranks: the stored order, shuffles of it, and batches of rows of like shapes.
+"""Orders that arrange rows within windows: blocks of stored neighbors, and batches of similar shapes.
 
-Orders are pure functions of (seed, epoch, position), in O(1) memory. :mod:`mmload.loader.drawn_orders` has those in
-which rows may come several times; :mod:`mmload.loader.order` deals positions to ranks.
+They are pure functions of (seed, epoch, position), in O(1) memory, as all orders of :mod:`mmload.loader.order`.
 """
 
 from __future__ import annotations
@@ -9,93 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from mmload.errors import UsageError
+from mmload.loader.order import EpochOrder, ShuffledOrder, StoredOrder
 from mmload.runtime.permutation import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
 from mmload.store.split_views import View
 
-_FULL, _BLOCKS, _HOLE, _INSIDE = 1, 2, 3, 4  # purposes of keys
-
-
-class EpochOrder(Protocol):
-    """Order of an epoch, which does not depend on ranks. A pure function of seed, epoch and position."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows to draw from."""
-
-    @property
-    def length(self) -> int:
-        """Number of positions per epoch."""
-
-    @property
-    def group_size(self) -> int:
-        """Number of successive positions that belong to one rank, as they make a batch; 1: each position by itself."""
-
-    @property
-    def identity(self) -> str:
-        """Text in a loader's state that identifies the order, besides rows and seed."""
-
-    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
-        """Returns the row at each position in [0, length), and a number that distinguishes positions with equal rows.
-
-        Both are uint64 [B]. None instead of numbers: no row comes twice.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredOrder:
-    """All rows in stored order.
-
-    Raises:
-        ValueError: if an option is out of its range.
-    """
-
-    rows: int
-    group_size = 1
-    identity = "sequential"
-
-    def __post_init__(self) -> None:
-        check_integer("rows", self.rows, 0, MAX_ROWS)
-
-    @property
-    def length(self) -> int:
-        """Number of rows, each of which comes once."""
-        return self.rows
-
-    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
-        """Returns the positions themselves."""
-        return positions, None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShuffledOrder(StoredOrder):
-    """Permutation of all rows, a different one in each epoch.
-
-    Attributes:
-        seed: 0 to 2**64 - 1; another seed, another order.
-    """
-
-    seed: int = 0
-    identity = "full"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("seed", self.seed, 0, 2**64 - 1)
-
-    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
-        """Returns the permuted positions."""
-        return shuffled(positions, self.rows, self.seed, epoch), None
-
-
-def shuffled(positions: Words, rows: int, seed: int, epoch: int) -> Words:
-    """Returns the full shuffle of an epoch, which other orders share."""
-    return permute_words(positions, rows, np.uint64(key_of(seed, epoch, _FULL)))
+_BLOCKS, _HOLE, _INSIDE = 2, 3, 4  # purposes of keys; the full shuffle has 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +127,9 @@ class BucketOrder:
     A smaller batch at the end of the epoch has rows of any aspect.
 
     Attributes:
-        of: the order.
+        source: the order.
         aspects: places in the loader's rows -> width / height, float64 [B].
-        together: rows of a batch.
+        group_size: rows of a batch.
         seed: seed of the shuffle; None: batches come from the highest images to the widest.
     """
 
