@@ -102,11 +102,7 @@ class ChunkAssembly:
                 raise _misfit(sample, name, spec)
 
     def _add_variable_size(self, name: str, own: VariableRowsAssembly, sample: Sample) -> None:
-        """Appends an image or mask of its own size.
-
-        Raises:
-            SampleError: if it cannot be encoded.
-        """
+        """Appends an image or mask of its own size; raises SampleError if it cannot be encoded."""
         pixels = _array(sample.fields[name])
         if self._variable_layout is None or name != "images":
             height, width = pixels.shape[-2:]

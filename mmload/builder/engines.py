@@ -9,51 +9,21 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Protocol
 
-from mmload.builder.shard_job import OnProgress
+from mmload.builder.shard_job import OnProgress, ShardJob
 from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.resources import MOST_THREADS, available_cores, check_threads, single_op_pool
-from mmload.sources import SourceSplit
 
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
 8 cores and more; a machine with more cores runs more processes."""
-
-
-class Job(Protocol):
-    """Builds one shard. Duties: a pure function of the plan; picklable."""
-
-    def without_samples(self) -> Job:
-        """Returns what every worker process receives once: the job without the data of single plans."""
-
-    def samples(self, plan: ShardPlan) -> SourceSplit | None:
-        """Returns the data that a worker process needs for this plan in addition to the job; None: none."""
-
-    def with_samples(self, plan: ShardPlan, samples: SourceSplit) -> Job:
-        """Returns the job for this plan alone, created in the worker."""
-
-    def hold_worker_lock(self) -> object:
-        """Returns an object that a worker process keeps alive as long as it lives."""
-
-    def folders(self) -> tuple[Path, ...]:
-        """Returns the folders that must be there on every machine that builds a shard."""
-
-    def rows_checksum(self, plan: ShardPlan) -> int:
-        """Returns a checksum of what a shard of this plan would store; machines that differ must not build together."""
-
-    def __call__(
-        self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
-    ) -> ShardSummary:
-        """Builds one shard with the threads of the pool."""
 
 
 class Engine(Protocol):
@@ -62,7 +32,7 @@ class Engine(Protocol):
     A shard may be begun again while a worker that was given up still writes it: each is written apart.
     """
 
-    def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def run(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Builds the shards.
 
         Args:
@@ -95,7 +65,7 @@ class LocalEngine:
         if self.processes is not None and (type(self.processes) is not int or not 1 <= self.processes <= MOST_THREADS):
             raise UsageError(f"processes is {self.processes!r}; use 1 to {MOST_THREADS}")
 
-    def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def run(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Builds the shards; see :class:`Engine`.
 
         Raises:
@@ -112,7 +82,7 @@ class LocalEngine:
         return _WorkerPool(job, plans, on_progress, processes, threads).run()
 
 
-def _run_here(job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> list[ShardSummary]:
+def _run_here(job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> list[ShardSummary]:
     pool = single_op_pool(threads, "mmload-build")
     try:
         return [job(plan, pool, threads, on_progress) for plan in plans]
@@ -124,7 +94,7 @@ class _WorkerPool:
     """Worker processes and the plans that they are working on."""
 
     def __init__(
-        self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, processes: int, threads: int
+        self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, processes: int, threads: int
     ) -> None:
         self.job, self.plans, self.on_progress = job, plans, on_progress
         self.waiting = list(reversed(range(len(plans))))
@@ -216,7 +186,7 @@ def _work(pipe: Connection, threads: int) -> None:
     """Receives plans and sends summaries in a worker process, until it is killed or its build ends."""
     depend_on_parent(lambda: os._exit(1))
     try:
-        job: Job = pickle.loads(pipe.recv_bytes())
+        job: ShardJob = pickle.loads(pipe.recv_bytes())
         worker_lock = job.hold_worker_lock()  # noqa: F841  # locked until the process ends
         pool = single_op_pool(threads, "mmload-build")
         while True:

@@ -207,11 +207,7 @@ def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> Buil
 
 
 def _local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None) -> LocalEngine:
-    """Returns the threads and processes of this machine that build a recipe.
-
-    Raises:
-        UsageError: if a number is invalid, or the recipe needs a device that this machine does not have.
-    """
+    """Returns the threads and processes of this machine that build a recipe; checks that it has the device."""
     on_cuda = Decoder(**recipe.decode).device == "cuda"
     if on_cuda:
         nvjpeg.check()
@@ -219,11 +215,7 @@ def _local_engine(recipe: BuildRecipe, threads: int | None, processes: int | Non
 
 
 def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) -> BuildRecipe:
-    """Checks the recipe of a build by a given engine; makes its root absolute, as workers have other folders.
-
-    Raises:
-        UsageError: if the numbers of this machine's threads are given, too, or a CUDA device is to decode.
-    """
+    """Checks the recipe of a build by a given engine; makes its root absolute, as workers have other folders."""
     if threads is not None or processes is not None:
         raise UsageError("threads and processes are of this machine, and an engine is given; give them to the engine")
     if Decoder(**recipe.decode).device == "cuda":

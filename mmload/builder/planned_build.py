@@ -335,11 +335,7 @@ def _asked(command: Sequence[str]) -> dict[str, Any]:
 
 
 def _clear(paths: BuildPaths, plans: Iterable[ShardPlan]) -> None:
-    """Removes unfinished shards of an earlier run; their summaries first, so that none ever describes other files.
-
-    Raises:
-        BuildError: if the system refuses.
-    """
+    """Removes unfinished shards of an earlier run; their summaries first, so that none ever describes other files."""
     try:
         for plan in plans:
             remove(paths.summary_file(plan.split, plan.index))

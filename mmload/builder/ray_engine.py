@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any
 
-from mmload.builder.engines import Job, pickled
+from mmload.builder.engines import pickled
 from mmload.builder.ray_nodes import ExpectedRows, check_nodes, expected_rows, last_line, usable
-from mmload.builder.shard_job import OnProgress, private_paths
+from mmload.builder.shard_job import OnProgress, ShardJob, private_paths
 from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
@@ -81,7 +81,7 @@ class RayEngine:
             )
         return f"builds on the Ray cluster at {self.chosen}{'' if self.address else ', from RAY_ADDRESS'}"
 
-    def run(self, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def run(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Builds the shards; see :class:`mmload.builder.engines.Engine`.
 
         Raises:
@@ -163,7 +163,9 @@ def _check_reachable(address: str) -> None:
 class _Tasks:
     """The tasks of a build, and the plans that wait."""
 
-    def __init__(self, ray: Any, job: Job, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> None:
+    def __init__(
+        self, ray: Any, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int
+    ) -> None:
         self.ray, self.job, self.plans, self.on_progress, self.threads = ray, job, plans, on_progress, threads
         self.waiting = list(reversed(range(len(plans))))
         self.busy: dict[Any, int] = {}
@@ -256,7 +258,7 @@ class _Tasks:
                 self.ray.cancel(task, force=True)
 
 
-_jobs: dict[str, tuple[Job, str]] = {}
+_jobs: dict[str, tuple[ShardJob, str]] = {}
 """In a worker process: the job that it works on, and why it may not, by the job's name. One entry."""
 
 
@@ -270,7 +272,7 @@ def build_shard(
             before it may build: only the first task of a process fetches them.
         name: of the job.
         plan: the shard.
-        samples: pickled, as :meth:`Job.samples` returns them.
+        samples: pickled, as :meth:`ShardJob.samples` returns them.
         threads: decoding threads.
         pause: seconds between messages.
 
@@ -281,7 +283,7 @@ def build_shard(
         import ray
 
         job_bytes, expected = ray.get(shared[0])
-        job: Job = pickle.loads(job_bytes)
+        job: ShardJob = pickle.loads(job_bytes)
         _jobs.clear()
         _jobs[name] = job, expected.fault(job)
     job, fault = _jobs[name]
@@ -310,7 +312,7 @@ def _spaced(messages: SimpleQueue[tuple[str, Any]], pause: float) -> Iterator[tu
             due = time.monotonic() + pause
 
 
-def _work(job: Job, plan: ShardPlan, threads: int, messages: SimpleQueue[tuple[str, Any]]) -> None:
+def _work(job: ShardJob, plan: ShardPlan, threads: int, messages: SimpleQueue[tuple[str, Any]]) -> None:
     """Builds a shard in a thread, and says what happens."""
     done = [0, 0]
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.engines import Job, pickled
+from mmload.builder.engines import pickled
 from mmload.builder.planned_build import made_by
+from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan
 from mmload.errors import BuildError, MmloadError, counted
 from mmload.sources import SourceSplit
@@ -29,8 +30,8 @@ class ExpectedRows:
 
     Attributes:
         plan: the first rows of a shard.
-        samples: as :meth:`Job.samples` returns them, pickled: a machine may lack their code.
-        crc: of these rows, as :meth:`Job.rows_checksum` returns it.
+        samples: as :meth:`ShardJob.samples` returns them, pickled: a machine may lack their code.
+        crc: of these rows, as :meth:`ShardJob.rows_checksum` returns it.
         versions: of the packages that the pixels depend on.
         folder: a new folder in the build's working folder, which all machines must see.
     """
@@ -41,7 +42,7 @@ class ExpectedRows:
     versions: Mapping[str, str]
     folder: Path
 
-    def fault(self, job: Job) -> str:
+    def fault(self, job: ShardJob) -> str:
         """Returns what keeps this machine from building shards of the job, "" if nothing does."""
         if lacking := _faults(self.versions, look(self.versions, (*job.folders(), self.folder))):
             return lacking
@@ -59,7 +60,7 @@ class ExpectedRows:
         )
 
 
-def expected_rows(job: Job, plan: ShardPlan, folder: Path) -> ExpectedRows:
+def expected_rows(job: ShardJob, plan: ShardPlan, folder: Path) -> ExpectedRows:
     """Returns what this machine gets from the first rows of a shard.
 
     Raises:
@@ -71,7 +72,7 @@ def expected_rows(job: Job, plan: ShardPlan, folder: Path) -> ExpectedRows:
     return ExpectedRows(plan=few, samples=pickled(samples), crc=crc, versions=made_by(), folder=folder)
 
 
-def _checksum(job: Job, plan: ShardPlan, samples: SourceSplit | None) -> int:
+def _checksum(job: ShardJob, plan: ShardPlan, samples: SourceSplit | None) -> int:
     return (job if samples is None else job.with_samples(plan, samples)).rows_checksum(plan)
 
 
@@ -100,13 +101,13 @@ def _looker() -> Callable[[list[str], list[str]], tuple[dict[str, str], list[str
 def _check_machine(job_bytes: bytes, expected: ExpectedRows) -> str:
     """Returns what keeps a machine of the cluster from building, "" if nothing does; runs there."""
     try:
-        job: Job = pickle.loads(job_bytes)
+        job: ShardJob = pickle.loads(job_bytes)
     except Exception as error:  # whatever an import of the source's own code raises
         return f"cannot load the source ({type(error).__name__}: {error}); install its code there"
     return expected.fault(job)
 
 
-def check_nodes(ray: Any, job: Job, job_bytes: bytes, expected: ExpectedRows, threads: int) -> None:
+def check_nodes(ray: Any, job: ShardJob, job_bytes: bytes, expected: ExpectedRows, threads: int) -> None:
     """Asks every machine of the cluster that has CPUs for a task.
 
     Raises:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mmload.builder.destination import is_real_folder
+from mmload.builder.destination import is_real_folder, remove_own
 from mmload.builder.engines import LocalEngine
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.builder.split_records import join_lists
 from mmload.builder.staging import Staging, drop_leftovers
-from mmload.builder.staging_files import remove_own
 from mmload.builder.verify import Fault, Progress, job_of, recipe_at, verify
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import sync_folder
@@ -131,19 +130,7 @@ def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging
 
 
 def _put(new: Path, root: Path, name: str, moved: Moved) -> None:
-    """Moves a rebuilt file to its path in a dataset. A folder or special file at that path is moved aside.
-
-    A link is moved aside, too: its target, and the dataset that may contain it, do not change.
-
-    Args:
-        new: the rebuilt file.
-        root: the dataset's folder.
-        name: the file's relative path, such as ``SPLIT/000000/FIELD.memmap`` or ``SPLIT/samples.jsonl``.
-        moved: entries that are moved aside are added to it.
-
-    Raises:
-        OSError: if a file system operation fails.
-    """
+    """Moves a rebuilt file to its relative path in a dataset; moves a folder, a link or a special file there aside."""
     place = root / name
     for folder in (place.parents[1], place.parent):
         if folder != root and not is_real_folder(folder):
@@ -157,11 +144,7 @@ def _put(new: Path, root: Path, name: str, moved: Moved) -> None:
 
 
 def _check_own_folders(root: Path, names: Iterable[str]) -> None:
-    """Refuses to repair files behind a link: they may belong to another dataset. A dangling link is moved aside.
-
-    Raises:
-        BuildError: naming the link.
-    """
+    """Refuses to repair files behind a link: they may belong to another dataset. A dangling link is moved aside."""
     for name in names:
         folder = root / name
         if folder.is_symlink() and folder.exists():

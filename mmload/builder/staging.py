@@ -33,19 +33,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from mmload.builder.destination import dataset_at, difference, remove_dataset
-from mmload.builder.shard_writer import BuildPaths
-from mmload.builder.split_records import moved_into_place
-from mmload.builder.staging_files import (
+from mmload.builder.destination import (
     MARK,
     PARTS,
     PLAN,
     SWAP,
     check_made_by_build,
     check_only_own,
+    dataset_at,
+    remove_dataset,
     remove_set_aside,
     remove_working_folder,
 )
+from mmload.builder.shard_writer import BuildPaths
+from mmload.builder.split_records import moved_into_place
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import (
     TOKEN_BYTES,
@@ -202,11 +203,7 @@ class Staging:
         sync_folder(folder.parent)
 
     def _is_usable(self, file: BinaryIO) -> bool:
-        """Locks the file; returns whether the folder can be used: not if it has gone, or is removed to begin anew.
-
-        Raises:
-            BuildError: if other builds work in the folder, or this one cannot go on from what is in it.
-        """
+        """Locks the file; returns whether the folder can be used: not if it has gone, or is removed to begin anew."""
         folder = self.paths.folder
         if not lock(file, shared=self.shared):
             other = "a build without --part" if self.shared else "another build"
@@ -228,17 +225,13 @@ class Staging:
         return False
 
     def _has_plan(self, plan: Mapping[str, Any]) -> bool:
-        """Returns whether the build in the folder has this plan; False if there is nothing to go on from.
-
-        Raises:
-            BuildError: if finished shards of another plan are there, which this build may not discard.
-        """
+        """Returns whether the build in the folder has this plan; False if there is nothing to go on from."""
         folder, begun = self.paths.folder, self.plan()
         self.committed = _has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if begun is None or self.committed or _have_same_plan(begun, plan):
             return begun is not None
         if self.shared or (_has_finished_shards(self.paths) and not self._overwrite):
-            unlike = difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
+            unlike = _difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
             others = "; no part removes the shards of others" if self.shared else ""
             raise BuildError(f"{folder} holds an unfinished build {unlike}{others}")
         return False
@@ -360,3 +353,25 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _digest(dataset: Path) -> str:
     """Returns the SHA-256 of a dataset's manifest."""
     return hashlib.sha256(read_regular(dataset / FILE_NAME)).hexdigest()
+
+
+def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
+    """Says how an unfinished build differs from this one, and how to proceed: ``advice`` says how to drop it."""
+    if begun.get("recipe") != plan["recipe"]:
+        return f"of another recipe; {advice} to drop it"
+    if begun.get("fingerprint") != plan["fingerprint"]:
+        return f"of a source that has changed since; {advice} to drop it"
+    versions = begun.get("versions")
+    was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
+    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    if not changed:
+        return (
+            "of a source with other pixels in files of equal names, sizes and times; "
+            f"go on with that source, or {advice} to drop it"
+        )
+    before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
+    after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
+    return (
+        f"by {before}, and here is {after}, which may make other pixels; "
+        f"go on with those versions, or {advice} to drop it and start again"
+    )

@@ -11,10 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol
 
-from mmload.builder.sample_geometry import Pixels, cut_sample, images_of, resize_sample, size_of, torchvision_functional
+from mmload.builder.sample_geometry import (
+    Pixels,
+    Size,
+    Window,
+    cut_sample,
+    images_of,
+    is_inside,
+    middle,
+    resize_sample,
+    size_of,
+    torchvision_functional,
+)
 from mmload.errors import RecipeError, choices
 from mmload.records import Sample
-from mmload.sources.image_windows import Size, Window, is_inside, middle
 from mmload.sources.randomness import is_random_name
 
 _MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG

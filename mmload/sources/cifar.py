@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
@@ -77,18 +77,39 @@ CIFAR100 = Edition(
 )
 
 
-class _CifarSource:
-    """The common part of both editions."""
+@dataclass
+class Cifar10Source:
+    """CIFAR-10.
 
-    edition: ClassVar[Edition]
+    Attributes:
+        root: ``cifar-10-batches-py`` or the folder around it.
+        decoder: must be the default one.
+        download: fetch the set into ``root`` with torchvision's downloader where it is missing.
+        allow_outside: follow links that lead out of the root.
 
-    def __init__(self, root: str | Path, decoder: Decoder, labels: str, download: bool, allow_outside: bool) -> None:
-        if labels not in self.edition.keys:
-            raise RecipeError(f"labels is {labels!r}; use one of {', '.join(self.edition.keys)}")
-        if decoder != Decoder():
+    Raises:
+        RecipeError: if an option is invalid.
+    """
+
+    edition: ClassVar[Edition] = CIFAR10
+
+    root: str | Path
+    decoder: Decoder
+    _: KW_ONLY
+    download: bool = False
+    allow_outside: bool = False
+
+    def __post_init__(self) -> None:
+        if self._level not in self.edition.keys:
+            raise RecipeError(f"labels is {self._level!r}; use one of {', '.join(self.edition.keys)}")
+        if self.decoder != Decoder():
             raise RecipeError("CIFAR's pixels are not decoded; leave [decode] out")
-        self.root, self.labels, self.download = Path(root), labels, download
-        self._links = Links(root, allow_outside)
+        self._root = Path(self.root)
+        self._links = Links(self.root, self.allow_outside)
+
+    @property
+    def _level(self) -> str:
+        return "fine"
 
     def splits(self) -> Mapping[str, CifarSplit]:
         """Reads the splits ``train`` and ``test``.
@@ -103,7 +124,7 @@ class _CifarSource:
         folder = self._folder()
         for name in (self.edition.meta, *(name for names in self.edition.batches.values() for name in names)):
             self._links.check(folder / name)
-        _, names_key = self.edition.keys[self.labels]
+        _, names_key = self.edition.keys[self._level]
         meta, meta_md5 = _read(folder / self.edition.meta)
         classes = _class_names(meta.get(names_key), folder / self.edition.meta)
         odd = () if meta_md5 == self.edition.md5[self.edition.meta] else (self.edition.meta,)
@@ -112,14 +133,14 @@ class _CifarSource:
     def _folder(self) -> Path:
         """Returns the folder of the batches; downloads them first if the recipe says so and one is missing."""
         wanted = [*(name for names in self.edition.batches.values() for name in names), self.edition.meta]
-        inner = self.root / self.edition.folder
-        for folder in (self.root, inner):
+        inner = self._root / self.edition.folder
+        for folder in (self._root, inner):
             if all((folder / name).is_file() for name in wanted):
                 return folder
         if self.download:
             from mmload.sources.download import download_cifar
 
-            download_cifar(self.edition.name, self.root)
+            download_cifar(self.edition.name, self._root)
         missing = [name for name in wanted if not (inner / name).is_file()]
         if missing:
             raise SourceError(
@@ -131,7 +152,7 @@ class _CifarSource:
     def _split(
         self, folder: Path, names: tuple[str, ...], classes: tuple[str, ...], odd: tuple[str, ...]
     ) -> CifarSplit:
-        labels_key, _ = self.edition.keys[self.labels]
+        labels_key, _ = self.edition.keys[self._level]
         batches = []
         for name in names:
             batch, md5 = _read(folder / name)
@@ -144,42 +165,21 @@ class _CifarSource:
         return CifarSplit(classes, batches, (note,) if odd else ())
 
 
-class Cifar10Source(_CifarSource):
-    """CIFAR-10.
+@dataclass
+class Cifar100Source(Cifar10Source):
+    """CIFAR-100.
 
-    Args:
-        root: ``cifar-10-batches-py`` or the folder around it.
-        decoder: must be the default one.
-        download: fetch the set into ``root`` with torchvision's downloader where it is missing.
-        allow_outside: follow links that lead out of the root.
-
-    Raises:
-        RecipeError: if an option is invalid.
+    Attributes:
+        labels: "fine" (100 classes) or "coarse" (20).
     """
 
-    edition = CIFAR10
+    edition: ClassVar[Edition] = CIFAR100
 
-    def __init__(
-        self, root: str | Path, decoder: Decoder, *, download: bool = False, allow_outside: bool = False
-    ) -> None:
-        super().__init__(root, decoder, "fine", download, allow_outside)
+    labels: str = field(default="fine", kw_only=True)
 
-
-class Cifar100Source(_CifarSource):
-    """CIFAR-100; as :class:`Cifar10Source`, and ``labels`` is "fine" (100 classes) or "coarse" (20)."""
-
-    edition = CIFAR100
-
-    def __init__(
-        self,
-        root: str | Path,
-        decoder: Decoder,
-        *,
-        labels: str = "fine",
-        download: bool = False,
-        allow_outside: bool = False,
-    ) -> None:
-        super().__init__(root, decoder, labels, download, allow_outside)
+    @property
+    def _level(self) -> str:
+        return self.labels
 
 
 @dataclass(frozen=True, kw_only=True)

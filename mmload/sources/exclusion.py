@@ -201,12 +201,7 @@ def _only(split: SourceSplit, kept: npt.NDArray[np.int64]) -> SourceSplit:
 
 
 class _Remaining:
-    """The remaining samples of a split that cannot make a part of itself.
-
-    Args:
-        split: all samples.
-        kept: which of them remain, ascending.
-    """
+    """The samples that remain, ascending, of a split that cannot make a part of itself."""
 
     def __init__(self, split: SourceSplit, kept: npt.NDArray[np.int64]) -> None:
         self._split, self._kept = split, kept

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -38,31 +38,8 @@ from mmload.sources.listing import Listing, check_fraction, similar_names, with_
 from mmload.store.manifest import is_name
 
 
-class ImageTree(Protocol):
-    """Folders of files below a root. Names are relative to it, with forward slashes; "" is the root itself."""
-
-    @property
-    def place(self) -> Path | RemoteFiles:
-        """Root where the files are read."""
-
-    def need(self, folder: str, what: str) -> None:
-        """Raises SourceError unless there is such a folder; ``what`` says which one to give."""
-
-    def folders(self, folder: str) -> list[str]:
-        """Returns the names of the folders in a folder, sorted."""
-
-    def files(self, folder: str) -> Iterator[str]:
-        """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
-
-    def revision(self, name: str) -> str:
-        """Returns text that changes when a file does."""
-
-    def display_name(self, folder: str) -> str:
-        """Returns a folder as messages show it."""
-
-
 class LocalTree:
-    """Folders on a disk.
+    """Folders on a disk. Names are relative to the root, with forward slashes; "" is the root itself.
 
     A link to a folder above it is not followed; torchvision follows it until the path is too long.
 
@@ -75,7 +52,7 @@ class LocalTree:
         self.place, self._links = root, links
 
     def need(self, folder: str, what: str) -> None:
-        """Raises SourceError unless the folder exists."""
+        """Raises SourceError unless the folder exists; ``what`` says which one to give."""
         need_folder(self.place / folder, what)
 
     def folders(self, folder: str) -> list[str]:
@@ -84,7 +61,7 @@ class LocalTree:
             return sorted(entry.name for entry in entries if is_folder(entry))
 
     def files(self, folder: str) -> Iterator[str]:
-        """Yields the names of all files below a folder."""
+        """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
         skip = len(os.path.join(self.place, ""))
         for parent, names in sorted(walk(os.path.join(self.place, folder), (), self._links)):
             for name in sorted(names):
@@ -110,7 +87,7 @@ class RemoteTree:
         self.place = root
 
     def need(self, folder: str, what: str) -> None:
-        """Raises SourceError unless an object lies below the prefix."""
+        """Raises SourceError unless an object lies below the prefix; ``what`` says which one to give."""
         if not self._below(folder):
             raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
 
@@ -121,7 +98,7 @@ class RemoteTree:
         return sorted({name for name, slash, _ in inner if slash})
 
     def files(self, folder: str) -> Iterator[str]:
-        """Yields the names of all files below a folder."""
+        """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
         yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
 
     def revision(self, name: str) -> str:
@@ -203,7 +180,7 @@ class ImageFolderSource:
             raise RecipeError(f"allow_empty is {allow_empty!r}; use true or false")
         self.decoder, self.split_folders = decoder, split_folders
         self.val_fraction, self.seed, self.allow_empty = val_fraction, seed, allow_empty
-        self._tree: ImageTree
+        self._tree: LocalTree | RemoteTree
         if isinstance(root, Location):
             self._tree = RemoteTree(RemoteFiles(root))
         else:
@@ -366,7 +343,7 @@ def _are_names(names: object) -> bool:
     return isinstance(names, list | tuple) and all(isinstance(name, str) and is_name(name) for name in names)
 
 
-def _check_same_classes(tree: ImageTree, splits: Mapping[str, ImageFolderSplit]) -> None:
+def _check_same_classes(tree: LocalTree | RemoteTree, splits: Mapping[str, ImageFolderSplit]) -> None:
     name, first = next(iter(splits.items()))
     for other, split in splits.items():
         if split.classes != first.classes:
@@ -378,7 +355,7 @@ def _check_same_classes(tree: ImageTree, splits: Mapping[str, ImageFolderSplit])
             )
 
 
-def _images(tree: ImageTree, folder: str, target: int, unread: Counter[str]) -> Iterator[ImageFile]:
+def _images(tree: LocalTree | RemoteTree, folder: str, target: int, unread: Counter[str]) -> Iterator[ImageFile]:
     """Yields images under a class folder in torchvision's order; counts other pictures by ending in ``unread``."""
     for name in tree.files(folder):
         if name.lower().endswith(EXTENSIONS):

@@ -338,11 +338,7 @@ def _of_url(row: ListRow, folder: str, allowed: bool) -> object:
 
 
 def _location_below(root: Location, name: str, what: str) -> Location:
-    """Returns the place ``root/name``; ``name`` may be empty.
-
-    Raises:
-        SourceError: if the name leaves the root; ``what`` says what it is the name of.
-    """
+    """Returns the place ``root/name``, which must not leave the root; ``name`` may be empty."""
     inner = inner_name(name) if name else ""
     if inner is None:
         raise SourceError(f"{what} is {name!r:.80}, which leaves {root}; give the place itself as the root")

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -48,57 +48,45 @@ class VocItem(NamedTuple):
     size: tuple[int, int] | None = None
 
 
-class VocTask(Protocol):
-    """A task: which lists it reads, which items it keeps, which fields it stores. Frozen, picklable."""
+@dataclass(frozen=True, kw_only=True)
+class VocTask:
+    """A task: which lists it reads, which items it keeps, which fields it stores. Picklable.
 
-    lists: ClassVar[str]
-    annotated: ClassVar[bool]
+    Attributes:
+        classes: class names by index.
+    """
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names by index."""
-
-    def dropped(self, item: VocItem) -> str | None:
-        """Returns why an item is not part of the split; None if it is."""
-
-    def fitted(self, items: Sequence[VocItem]) -> Self:
-        """Returns the task for a split of these items."""
-
-    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
-        """Returns the fields beside an image of (height, width) ``size``; raises SampleError if they are invalid."""
-
-    def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
-        """Returns how much :meth:`fields` had to leave out, by names such as :data:`~mmload.records.CLIPPED`."""
-
-
-class _Fitted:
-    """The default of most tasks: every item is kept, whatever the split."""
-
+    classes: tuple[str, ...]
     lists: ClassVar[str] = "Main"
     annotated: ClassVar[bool] = True
 
     def dropped(self, item: VocItem) -> str | None:
+        """Returns why an item is not part of the split; None if it is."""
         return None
 
     def fitted(self, items: Sequence[VocItem]) -> Self:
+        """Returns the task for a split of these items."""
         return self
 
+    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
+        """Returns the fields beside an image of (height, width) ``size``; raises SampleError if they are invalid."""
+        raise NotImplementedError
+
     def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
+        """Returns how much :meth:`fields` had to leave out, by names such as :data:`~mmload.records.CLIPPED`."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detection(_Fitted):
+class Detection(VocTask):
     """Boxes, labels and difficult flags, padded to the split's own maximum.
 
     Attributes:
-        classes: class names by index.
         one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
         clip_boxes: cut boxes that reach over the image's edge, instead of refusing them.
         most: the largest number of objects of an item.
     """
 
-    classes: tuple[str, ...]
     one_based: bool = True
     clip_boxes: bool = False
     most: int = 1
@@ -154,10 +142,8 @@ class Detection(_Fitted):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(_Fitted):
+class Classification(VocTask):
     """Multi-label classes by VOC's rule: a class with only difficult objects does not count."""
-
-    classes: tuple[str, ...]
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns ``targets`` float32 [K], 1 for a class in the image; ``ignored`` bool [K], 1 where only difficult."""
@@ -175,10 +161,9 @@ class Classification(_Fitted):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmentation(_Fitted):
+class Segmentation(VocTask):
     """A class for each pixel; ``classes`` begin with the background."""
 
-    classes: tuple[str, ...]
     lists: ClassVar[str] = "Segmentation"
     annotated: ClassVar[bool] = False
 
@@ -202,16 +187,14 @@ class Segmentation(_Fitted):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SingleLabel(_Fitted):
+class SingleLabel(VocTask):
     """The class of the one object in the image, by the name that another class list has for it.
 
     Attributes:
-        class_map: VOC's name -> the other's.
-        classes: the other's names by index.
+        class_map: VOC's name -> the other's, of which ``classes`` are the names.
     """
 
     class_map: Mapping[str, str]
-    classes: tuple[str, ...]
 
     def dropped(self, item: VocItem) -> str | None:
         """Drops all but images with one object of a class in the map; an unreadable one fails when it is read."""

@@ -8,11 +8,11 @@ import pytest
 from building import recipe
 from conftest import contents
 
+from mmload.builder.destination import MARK, remove_own
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import fingerprint, made_by
 from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.staging import Staging
-from mmload.builder.staging_files import MARK, remove_own
 from mmload.errors import BuildError, MmloadError
 from mmload.runtime.durable_files import remove
 from mmload.store.manifest import read
@@ -146,8 +146,8 @@ def test_overwrite_again_after_a_kill_in_its_last_steps_does_nothing(source, tmp
         remove_own(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mmload.builder.staging_files.remove", killed)
-        patch.setattr("mmload.builder.staging_files.remove_own", killed_before_the_files)
+        patch.setattr("mmload.builder.destination.remove", killed)
+        patch.setattr("mmload.builder.destination.remove_own", killed_before_the_files)
         with pytest.raises(KeyboardInterrupt):
             build(recipe(source, out, shard_bytes=9000), overwrite=True)
     assert build(recipe(source, out, shard_bytes=9000), overwrite=True).built == 0

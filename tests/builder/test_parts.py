@@ -17,7 +17,7 @@ from conftest import contents, make_folder, mmload
 from msgspec import structs
 from PIL import Image, ImageOps
 
-from mmload.builder import shard_job, staging_files
+from mmload.builder import destination, shard_job
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild, made_by
 from mmload.builder.recipe import BuildRecipe, square
@@ -186,7 +186,7 @@ def test_a_part_that_comes_as_another_commits_begins_nothing(
 def test_a_part_finishes_the_removal_that_a_killed_one_began(photos: Path, whole: Path, tmp_path: Path) -> None:
     job = recipe(photos, tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
-        at((staging_files, "remove_own"), patch, after=False)
+        at((destination, "remove_own"), patch, after=False)
         with pytest.raises(Killed):
             build_part(job, "1/1", threads=1)
     assert contents(tmp_path / "out") == contents(whole)

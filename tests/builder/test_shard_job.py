@@ -24,7 +24,7 @@ from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError
 from mmload.records import DTYPES, FieldSpec, Sample
-from mmload.sources import columns
+from mmload.sources import listing
 
 ROW = 3 * 32 * 32 + 8
 
@@ -105,7 +105,7 @@ def test_shuffled_or_not_two_processes_give_the_same_bytes(
     seed: int | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(recipe(folder, tmp_path / "one", seed), processes=1)
-    monkeypatch.setattr(columns, "_IN_MEMORY", 1)  # the list of samples lies in files
+    monkeypatch.setattr(listing, "_IN_MEMORY", 1)  # the list of samples lies in files
     build(recipe(folder, tmp_path / "two", seed), processes=2, threads=1)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 

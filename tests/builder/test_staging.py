@@ -17,10 +17,10 @@ from conftest import contents
 from msgspec import structs
 
 from mmload.builder import staging as staging_module
+from mmload.builder.destination import MARK
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import square
 from mmload.builder.staging import Staging
-from mmload.builder.staging_files import MARK
 from mmload.builder.verify import verify
 from mmload.errors import BuildError, UsageError
 from mmload.runtime.durable_files import exchange, folder_lock

@@ -18,8 +18,8 @@ from mmload import parity
 from mmload.builder import sample_geometry, transforms
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.sample_geometry import Window
 from mmload.sources.decode import Decoder
-from mmload.sources.image_windows import Window
 
 
 def resized(monkeypatch: pytest.MonkeyPatch, mode: InterpolationMode, antialias: bool) -> None:
