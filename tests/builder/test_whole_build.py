@@ -275,7 +275,7 @@ def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: 
         ),
         (["--layout", "variable", "--encode", "jpeg", "--raw-share", 0.5], "raw_share is given, and encode is 'jpeg'"),
         (["--layout", "variable", "--encode", "mixed", "--raw-share", 1], "raw_share is 1.0; use a number between"),
-        (["--layout", "variable", "--size", 0], "Shrink: size is 0"),
+        (["--layout", "variable", "--size", 0], "--size is 0; use pixels"),
     ],
 )
 def test_whole_build_options_that_cannot_be(pictures: Path, tmp_path: Path, words: list[object], message: str) -> None:
