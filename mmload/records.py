@@ -46,6 +46,10 @@ OTHER_SIZE = "sizes_other"
 SWAPPED_SIZE = "sizes_turned"
 """Loss of a sample: its annotation gives the height as the width, and the width as the height."""
 
+BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED = "boxes", "boxes_dropped", "boxes_cut", "images_emptied"
+"""Counts of a build: boxes of the source, those of which the transforms keep no pixel, and those of which they keep a
+part; images that had boxes and have none left."""
+
 _MOST_DIMENSIONS = 32
 _MOST_ELEMENTS = 2**56
 

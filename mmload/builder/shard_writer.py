@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import add
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,9 +23,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.builder.losses import first_names, total_losses
 from mmload.errors import BuildError, DamagedError
-from mmload.records import FieldSpec
+from mmload.records import OTHER_SIZE, SWAPPED_SIZE, FieldSpec
 from mmload.runtime.durable_files import remove, sync, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
@@ -46,6 +46,10 @@ from mmload.store.variable_rows import VariableRows
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _FLUSH_BYTES = 32 * 2**20
 
+_NAMED = (OTHER_SIZE, SWAPPED_SIZE)
+"""Losses whose first samples are named, as a person has to look at them."""
+_FIRST = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
@@ -59,7 +63,7 @@ class Chunk:
             that transforms added; None without uint8 images.
         pixels: number of pixels per channel that are summed.
         class_counts: class index -> rows.
-        losses: what was left out of these samples, by the names of :mod:`mmload.builder.losses`.
+        losses: what was left out of these samples, by names such as :data:`mmload.records.CLIPPED`.
         first: for some of these counts, the first samples.
     """
 
@@ -83,7 +87,7 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         pixels: number of pixels per channel that are summed.
         class_counts: class index -> rows.
         skipped: number of samples that were left out.
-        losses: what was left out of the rows, by the names of :mod:`mmload.builder.losses`.
+        losses: what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`.
         first: for some of these counts, the first samples.
     """
 
@@ -124,6 +128,29 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             return convert_json(json.loads(text), ShardSummary, path, advice="run the same again")
         except (ValueError, RecursionError) as error:
             raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
+
+
+def total_losses(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the sum of the losses of several samples, chunks or shards, sorted by name, without zeros."""
+    total: dict[str, int] = {}
+    for losses in parts:
+        for name, count in losses.items():
+            total[name] = total.get(name, 0) + count
+    return {name: total[name] for name in sorted(total) if total[name]}
+
+
+def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
+    """Returns the first samples of each loss that is reported with names.
+
+    Args:
+        found: (loss, samples that added to it), in the order of the rows.
+    """
+    first: dict[str, list[str]] = {}
+    for name, samples in found:
+        if name in _NAMED:
+            shown = first.setdefault(name, [])
+            shown.extend(islice(samples, _FIRST - len(shown)))
+    return first
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from mmload.builder.losses import first_names, sentences, total_losses, warnings
-from mmload.builder.shard_writer import BuildPaths, ShardSummary
-from mmload.errors import BuildError
-from mmload.records import FieldSpec
+from mmload.builder.shard_writer import BuildPaths, ShardSummary, first_names, total_losses
+from mmload.errors import BuildError, counted
+from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED, OTHER_SIZE, SWAPPED_SIZE, FieldSpec
 from mmload.runtime.durable_files import TOKEN_BYTES, sync, sync_folder
 from mmload.sources import HasNotes, SourceSplit
 from mmload.store.checksum import crc32
@@ -69,13 +68,60 @@ def split_notes(split: SourceSplit, summaries: Sequence[ShardSummary]) -> list[s
     rows = sum(summary.record.rows for summary in summaries)
     notes = split.notes() if isinstance(split, HasNotes) else ()
     first = first_names(found for summary in summaries for found in summary.first.items())
-    return [*notes, *sentences(total_losses(summary.losses for summary in summaries), first, rows)]
+    return [*notes, *loss_sentences(total_losses(summary.losses for summary in summaries), first, rows)]
 
 
 def split_warnings(summaries: Sequence[ShardSummary]) -> list[str]:
-    """Returns warnings about what the transforms dropped of a split."""
-    rows = sum(summary.record.rows for summary in summaries)
-    return list(warnings(total_losses(summary.losses for summary in summaries), rows))
+    """Returns warnings about what the transforms dropped of a split; empty if nothing is lost."""
+    losses = total_losses(summary.losses for summary in summaries)
+    images = sum(summary.record.rows for summary in summaries)
+    dropped, emptied = losses.get(BOXES_DROPPED, 0), losses.get(IMAGES_EMPTIED, 0)
+    if not dropped:
+        return []
+    were = "was" if dropped == 1 else "were"
+    bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
+    boxes = counted(losses.get(BOXES, 0), "box", "boxes")
+    return [
+        f"{dropped:,} of {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
+        "a Letterbox or an exact Resize keeps the whole image",
+    ]
+
+
+def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]], images: int) -> tuple[str, ...]:
+    """Returns notes on what a split lost or what looks wrong; empty if there is nothing to report.
+
+    Args:
+        losses: the sum over the split.
+        first: for some losses, the first samples.
+        images: rows of the split.
+    """
+    of_images = f"of {counted(images, 'image')}"
+    boxes = f"of {counted(losses.get(BOXES, 0), 'box', 'boxes')}"
+    notes = []
+    if clipped := losses.get(CLIPPED, 0):
+        were = "was" if clipped == 1 else "were"
+        notes.append(f"{clipped:,} {boxes} reached over the edge of the image and {were} cut there (clip_boxes)")
+    if cut := losses.get(BOXES_CUT, 0):
+        were = "was" if cut == 1 else "were"
+        notes.append(f"{cut:,} {boxes} {were} cut: the transforms keep only a part of the object")
+    if other := losses.get(OTHER_SIZE, 0):
+        have = "has" if other == 1 else "have"
+        notes.append(
+            f"{other:,} {of_images} {have} another size than the annotation gives, so that boxes may be in the wrong "
+            f"place: {_first_of(first.get(OTHER_SIZE, []), other)}"
+        )
+    if swapped := losses.get(SWAPPED_SIZE, 0):
+        examples = _first_of(first.get(SWAPPED_SIZE, []), swapped)
+        have = "has" if swapped == 1 else "have"
+        notes.append(
+            f"{swapped:,} {of_images} {have} an annotation with width and height swapped: boxes that were drawn on the "
+            f"picture as its EXIF orientation shows it are in the wrong place: {examples}"
+        )
+    return tuple(notes)
+
+
+def _first_of(names: list[str], count: int) -> str:
+    return ", ".join(names) + (", ..." if count > len(names) else "")
 
 
 def join_lists(

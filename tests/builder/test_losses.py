@@ -10,9 +10,9 @@ from building import resealed
 from conftest import mmload
 from devkit import Devkit, thing
 
-from mmload.builder.losses import sentences
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.split_records import loss_sentences
 from mmload.errors import SampleError
 from mmload.sources.voc import VocSource
 
@@ -184,8 +184,8 @@ def test_a_box_that_does_not_fit_tells_the_size_that_it_was_drawn_for(devkit: De
 
 
 def test_nothing_lost_is_nothing_said() -> None:
-    assert sentences({}, {}, 5) == ()
-    assert sentences({"boxes": 3}, {}, 5) == ()
+    assert loss_sentences({}, {}, 5) == ()
+    assert loss_sentences({"boxes": 3}, {}, 5) == ()
 
 
 def test_voc_means_detection_where_no_task_is_given() -> None:
