@@ -75,7 +75,7 @@ def test_every_step_draws_the_same_bits(name: str) -> None:
     for device in ("cpu", "cuda"):
         batch = batch_of(2000, device)
         started = Collate(*STEPS[name]()).start(batch.replace(images=None), (3, 40, 40))
-        plans.append(dict(tensors_of(started._rendering.plan)))
+        plans.append(dict(tensors_of(started.rendering.plan)))
     cpu, cuda = plans
     assert cpu.keys() == cuda.keys()
     for what, expected in cpu.items():

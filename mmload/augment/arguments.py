@@ -5,7 +5,7 @@ Numbers are Python's, and numpy's and torch's scalars. Booleans and strings are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,18 @@ def numbers(
         raise refusal(name, values, expected) from error
 
 
+def integers(name: str, values: object, counts: Container[int], *, least: int, greatest: int, expected: str) -> Any:
+    """Checks one integer, or as many as one of ``counts``, from ``least`` to ``greatest``, and returns a tuple."""
+    items = elements(values)
+    items = (values,) if items is None else items
+    if len(items) not in counts:
+        raise refusal(name, values, expected)
+    try:
+        return tuple(integer(name, one, least=least, greatest=greatest) for one in items)
+    except ValueError as error:
+        raise refusal(name, values, expected) from error
+
+
 def per_channel(name: str, values: object) -> tuple[float, ...]:
     """Checks one number, or one per channel, and returns them as a tuple."""
     expected = "a finite number, or one per channel"
@@ -132,23 +144,15 @@ def ratios(values: object) -> tuple[float, float]:
 
 def pair(size: object, name: str = "size") -> tuple[int, int]:
     """Checks a size of one integer or two and returns it as (height, width)."""
-    sides = elements(size)
-    sides = (size,) if sides is None else sides
-    if len(sides) not in (1, 2):
-        raise refusal(name, size, _SIZE)
-    height, width = (_pixels(name, size, side, 1, _SIZE) for side in (sides[0], sides[-1]))
-    return height, width
+    sides = integers(name, size, (1, 2), least=1, greatest=LONGEST_SIDE, expected=_SIZE)
+    return sides[0], sides[-1]
 
 
 def borders(padding: object) -> tuple[int, int, int, int]:
     """Checks padding as torchvision takes it, None for 0, and returns (left, top, right, bottom)."""
-    sides = elements(padding)
-    widths = (0 if padding is None else padding,) if sides is None else sides
-    if len(widths) not in (1, 2, 4):
-        raise refusal("padding", padding, _PADDING)
-    left, top, right, bottom = (
-        _pixels("padding", padding, width, 0, _PADDING) for width in widths * (4 // len(widths))
-    )
+    given = 0 if padding is None else padding
+    widths = integers("padding", given, (1, 2, 4), least=0, greatest=LONGEST_SIDE, expected=_PADDING)
+    left, top, right, bottom = widths * (4 // len(widths))
     return left, top, right, bottom
 
 
@@ -189,14 +193,6 @@ def elements(values: object) -> tuple[Any, ...] | None:
 
 _SIZE = f"an integer from 1 to {LONGEST_SIDE}, or (height, width)"
 _PADDING = f"one, two or four integers from 0 to {LONGEST_SIDE}"
-
-
-def _pixels(name: str, argument: object, side: object, least: int, expected: str) -> int:
-    """Checks one side of a size or padding, which is all of ``argument`` or an element of it, and returns it."""
-    try:
-        return integer(name, side, least=least, greatest=LONGEST_SIDE)
-    except ValueError as error:
-        raise refusal(name, argument, expected) from error
 
 
 def _scalar(value: object) -> object:

@@ -18,6 +18,7 @@ from mmload.augment.resize import greatest
 from mmload.augment.step import Step
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
+from mmload.runtime.memory_pool import constant
 
 ROUNDS = 50
 """How many minimal overlaps are drawn, at most, before a sample stays as it is; torchvision draws without end."""
@@ -144,29 +145,15 @@ class RandomIoUCrop(Step):
             if settled.device.type == "cpu" and settled.all():  # a device is not waited for
                 break
             (option,) = draws.integers((0, len(self.sampler_options) - 1))
-            trial = self._tried(
-                draws.uniform(4 * self.trials), self._overlaps(option, boxes), (high, wide), boxes, real
-            )
-            here = trial.found & ~settled & ~self._stays(option)
+            overlap = constant(self.sampler_options, torch.float64, option.device)[option]
+            stays = overlap >= 1
+            trial = self._tried(draws.uniform(4 * self.trials), overlap.to(boxes.dtype), (high, wide), boxes, real)
+            here = trial.found & ~settled & ~stays
             top, left = torch.where(here, trial.top, top), torch.where(here, trial.left, left)
             rows, cols = torch.where(here, trial.rows, rows), torch.where(here, trial.cols, cols)
             outside = torch.where(here[:, None], real & ~trial.inside, outside)
-            settled = settled | here | self._stays(option)
+            settled = settled | here | stays
         return plan.windowed((top, left, rows, cols), dropped=outside)
-
-    def _overlaps(self, option: Tensor, boxes: Tensor) -> Tensor:
-        """Returns the minimal overlap that each sample drew, in the boxes' dtype."""
-        least = torch.zeros_like(boxes[:, 0, 0])
-        for place, overlap in enumerate(self.sampler_options):
-            least = least.masked_fill(option == place, overlap)
-        return least
-
-    def _stays(self, option: Tensor) -> Tensor:
-        """Returns which samples drew to stay as they are."""
-        stays = torch.zeros_like(option, dtype=torch.bool)
-        for place, overlap in enumerate(self.sampler_options):
-            stays = stays | (option == place) if overlap >= 1 else stays
-        return stays
 
     def _tried(
         self, uniform: Tensor, least: Tensor, frame: tuple[Tensor, Tensor], boxes: Tensor, real: Tensor

@@ -18,6 +18,7 @@ from mmload.augment.arguments import (
     elements,
     flag,
     integer,
+    integers,
     mask_level,
     pair,
     per_channel,
@@ -96,7 +97,7 @@ class ScaleJitter(PlacedStep):
         height, width = plan.frame
         fitting = smaller(over(self.target_size[1], height), over(self.target_size[0], width))
         shorter = smaller(height, width) * fitting * least
-        refuse_no_pixel(f"scale_range {self.scale_range}", shorter, plan.frame, "make it larger")
+        refuse_no_pixel("scale_range", self.scale_range, shorter, plan.frame, "make it larger")
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
         size = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
@@ -133,13 +134,9 @@ class RandomShortestSize(PlacedStep):
         mask_fill: int = 255,
     ) -> None:
         super().__init__(interpolation, antialias, fill, mask_fill)
-        several = elements(min_size)
-        sides = (min_size,) if several is None else several
-        expected = f"one integer or several from 1 to {LONGEST_SIDE}"
-        if not sides:
-            raise refusal("min_size", min_size, expected)
         bounds: dict[str, Any] = {"least": 1, "greatest": LONGEST_SIDE}
-        self.min_size = tuple(integer("min_size", one, **bounds, expected=expected) for one in sides)
+        expected = f"one integer or several from 1 to {LONGEST_SIDE}"
+        self.min_size: tuple[int, ...] = integers("min_size", min_size, range(1, 10**6), **bounds, expected=expected)
         self.max_size = None if max_size is None else integer("max_size", max_size, **bounds)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
@@ -160,7 +157,7 @@ class RandomShortestSize(PlacedStep):
             factor = over(self.max_size, torch.maximum(high, wide)).minimum(factor)
         rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
         if plan.is_variable_size:
-            refuse_no_pixel(f"max_size {self.max_size}", torch.minimum(rows, cols), plan.frame, "make it larger")
+            refuse_no_pixel("max_size", self.max_size, torch.minimum(rows, cols), plan.frame, "make it larger")
         return self.placed(plan, canvas, (rows, cols), None)
 
     def canvas(self, height: int, width: int) -> tuple[int, int]:
@@ -174,7 +171,7 @@ class RandomShortestSize(PlacedStep):
         if self.max_size is not None:
             factor = min(factor, self.max_size / max(height, width))
         rows, cols = int(height * factor), int(width * factor)
-        refuse_no_pixel(f"max_size {self.max_size}", min(rows, cols), (height, width), "make it larger")
+        refuse_no_pixel("max_size", self.max_size, min(rows, cols), (height, width), "make it larger")
         return rows, cols
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from mmload.augment.arguments import borders, chance, choice, flag, integer, mask_level, pair, per_channel
 from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.resize import Side, exactly, greatest, least, missing, size_with_least
+from mmload.augment.resize import Side, exactly, greatest, least, missing, pick, size_with_least, whole
 from mmload.augment.step import Step
 from mmload.render.level_program import FLIP_X, FLIP_Y
 from mmload.render.plan import Plan
@@ -188,9 +187,5 @@ class AlternatingHorizontalFlip(Step):
 
 def _center(length: Side, size: int) -> Side:
     """Returns the start of the middle ``size`` of ``length``: odd padding is larger at the end, crops round to even."""
-    if isinstance(length, Tensor):
-        inside = (exactly(length - size) / 2.0).round().to(torch.int64)
-        return torch.where(length < size, -torch.div(size - length, 2, rounding_mode="floor"), inside)
-    if size > length:
-        return -((size - length) // 2)
-    return int(round((length - size) / 2.0))
+    start: Side = pick(length < size, -((size - length) // 2), whole(exactly(length - size) / 2.0))
+    return start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmload.augment.arguments import LARGEST, chance, elements, integer, number, refusal, span
+from mmload.augment.arguments import LARGEST, chance, elements, integer, integers, number, refusal, span
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep
 from mmload.render import level_program as levels
@@ -169,15 +169,10 @@ class GaussianBlur(LevelStep):
 def _kernel(size: object) -> tuple[int, int]:
     """Checks the size of a kernel and returns (width, height), torchvision's order."""
     expected = f"an odd integer from 1 to {_LARGEST_KERNEL}, or two"
-    given = elements(size)
-    sides = (size,) if given is None else given
-    if len(sides) not in (1, 2):
+    taps = integers("kernel_size", size, (1, 2), least=1, greatest=_LARGEST_KERNEL, expected=expected)
+    if any(count % 2 == 0 for count in taps):
         raise refusal("kernel_size", size, expected)
-    pair = sides * (2 // len(sides))
-    for side in pair:
-        if integer("kernel_size", side, least=1, greatest=_LARGEST_KERNEL, expected=expected) % 2 == 0:
-            raise refusal("kernel_size", size, expected)
-    return int(pair[0]), int(pair[1])
+    return taps[0], taps[-1]
 
 
 class RandomPhotometricDistort(LevelStep):

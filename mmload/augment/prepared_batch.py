@@ -157,6 +157,7 @@ class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
 
     Attributes:
+        rendering: the first pass.
         shape: [B, C, h, w] of the memory to render into.
         dtype: of that memory.
         memory_format: of that memory.
@@ -183,44 +184,33 @@ class PreparedBatch:
         self._mixer: MixStep | None = None
         start = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
         start = start if sizes is None else Plan.unchanged_sizes(sizes, shape[0])
-        self._rendering, self._next = self._described(0, start, source)
-        collate.refuse_later_passes(batch, self._rendering, self._next)
-        self.shape = self._rendering.plan.shape
-        self.dtype = self._rendering.dtype
+        self.rendering, self._next = self._described(0, start, source)
+        collate.refuse_later_passes(batch, self.rendering, self._next)
+        self.shape = self.rendering.plan.shape
+        self.dtype = self.rendering.dtype
         self.memory_format = collate.memory_format
-
-    def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
-        """Renders samples from ``first`` on, on a CPU.
-
-        Threads may share a batch, unless its samples are mixed: these are rendered in order, by one thread.
-
-        Args:
-            first: the first of the samples.
-            images: contiguous uint8 [N, C, H, W].
-            indices: int64 [b], the image of each sample.
-            out: [b, C, h, w].
-        """
-        self._rendering.on_cpu.render_rows(first, images, indices, out)
 
     @property
     def needed(self) -> Places:
         """Lines that are needed of variable-size images: :data:`~mmload.render.image_lines.NEEDED` [B]."""
-        return self._rendering.on_cpu.needed
+        return self.rendering.on_cpu.needed
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Renders samples from ``first`` on from wherever their lines are, on a CPU; threads as in :meth:`render_rows`.
+        """Renders samples from ``first`` on from wherever their lines are, on a CPU.
+
+        Threads may share a batch, unless its samples are mixed: these are rendered in order, by one thread.
 
         Args:
             first: the first of them.
             lines: of the samples' images; of variable size, at least those that are :attr:`needed`.
             out: [b, C, h, w].
         """
-        self._rendering.on_cpu.render_lines(first, lines, out)
+        self.rendering.on_cpu.render_lines(first, lines, out)
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples, as :meth:`mmload.render.rendering.Rendering.render_batch` does."""
         refuse_values(images, indices, self._collate.steps)
-        self._rendering.render_batch(images, out, indices)
+        self.rendering.render_batch(images, out, indices)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
         """Renders variable-size images on a device, to which it also copies the draws and the batch.
@@ -234,16 +224,16 @@ class PreparedBatch:
         Returns:
             [B, C, h, w] on the device.
         """
-        self._follow(self._rendering.plan)
+        self._follow(self.rendering.plan)
         self._is_followed = True
         self._batch, self._seeds = self._batch.to(device), self._seeds.to(device)
         self._trail = copied_to(self._trail, device)
-        return self._rendering.render_images(images, device)
+        return self.rendering.render_images(images, device)
 
     def finish(self, out: Tensor) -> Batch:
         """Runs the steps that could not be composed on the rendered images and returns the finished batch."""
         if not self._is_followed:
-            self._follow(self._rendering.plan)
+            self._follow(self.rendering.plan)
         images, at = out, self._next
         while at < len(self._collate.steps):
             step = self._collate.steps[at]

@@ -146,9 +146,9 @@ class RandomResizedCrop(ResizingStep):
         narrowest, widest = self.ratio
         high, wide = exactly(height), exactly(width)
         aspect = wide / high
-        rows = pick(aspect < narrowest, _whole(wide / narrowest), height)
-        cols = pick(aspect > widest, _whole(high * widest), width)
-        refuse_no_pixel(f"ratio {self.ratio}", smaller(rows, cols), (height, width), "allow squarer crops")
+        rows = pick(aspect < narrowest, whole(wide / narrowest), height)
+        cols = pick(aspect > widest, whole(high * widest), width)
+        refuse_no_pixel("ratio", self.ratio, smaller(rows, cols), (height, width), "allow squarer crops")
         return rows, cols
 
 
@@ -230,7 +230,7 @@ class Resize(ResizingStep):
                 new_short = pick(beyond, _cut(self.max_size * new_short, new_long), new_short)
                 new_long = pick(beyond, self.max_size, new_long)
         advice = "make it larger, or give size as (height, width)"
-        refuse_no_pixel(f"max_size {self.max_size}", new_short, (height, width), advice)
+        refuse_no_pixel("max_size", self.max_size, new_short, (height, width), advice)
         return pick(upright, new_long, new_short), pick(upright, new_short, new_long)
 
 
@@ -348,7 +348,8 @@ def _cut(product: Side, divisor: Side) -> Side:
     return quotient.to(torch.int64) if isinstance(quotient, Tensor) else int(quotient)
 
 
-def _whole(side: Tensor | float) -> Side:
+def whole(side: Tensor | float) -> Side:
+    """Rounds to pixels, halves to even."""
     return side.round().to(torch.int64) if isinstance(side, Tensor) else round(side)
 
 
@@ -357,11 +358,11 @@ def _column(side: Side) -> Side:
     return side[:, None] if isinstance(side, Tensor) else side
 
 
-def refuse_no_pixel(setting: str, short: Tensor | float, size: tuple[Side, Side], advice: str) -> None:
+def refuse_no_pixel(name: str, value: Any, short: Tensor | float, size: tuple[Side, Side], advice: str) -> None:
     """Refuses a setting that leaves no pixel of an image, of which ``short`` is the shorter side afterwards."""
     if (float(short.min()) if len(short) else 1.0) < 1 if isinstance(short, Tensor) else short < 1:
         images = "images" if isinstance(size[0], int) else "an image"
-        raise ValueError(f"{setting} leaves no pixel of {images} of {size_with_least(short, *size)}: {advice}")
+        raise ValueError(f"{name} {value} leaves no pixel of {images} of {size_with_least(short, *size)}: {advice}")
 
 
 def size_with_least(measure: Tensor | float, height: Side, width: Side) -> str:

@@ -43,6 +43,9 @@ _PLACED = augment.ScaleJitter | augment.RandomShortestSize
 _ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
 """Steps whose levels are rounded sums."""
 
+_STILL = augment.Normalize | augment.RandomErasing | augment.RandomGrayscale
+"""Steps that leave boxes and masks as they are."""
+
 
 def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Tensor, Tensor]]:
     """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
@@ -212,14 +215,10 @@ def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: i
     if isinstance(step, augment.AlternatingHorizontalFlip):  # which no transform of torchvision's is
         return {name: F.horizontal_flip(item) if window.flips else item for name, item in items.items()}
     transform = equivalent_of(step)
-    if isinstance(step, augment.Normalize):
-        return items | {"images": transform.transform(items["images"], {})}
-    if isinstance(step, augment.RandomErasing):
-        return items | {"images": _erased(items["images"], plan, k)}
-    params = _geometry(step, transform, items["images"], items.get("boxes"), plan, window, k)
+    params = _params(step, transform, items["images"], items.get("boxes"), plan, window, k)
     if params is None:
         return items
-    chosen = items if not isinstance(step, augment.RandomGrayscale) else {"images": items["images"]}
+    chosen = {"images": items["images"]} if isinstance(step, _STILL) else items
     made = {name: _applied(transform, name, item, params) for name, item in chosen.items()}
     if isinstance(step, augment.CenterCrop) and "boxes" in made:
         # torchvision's own moves the boxes of an image that it pads by up to a pixel too far.
@@ -235,10 +234,10 @@ def _applied(transform: Any, name: str, item: Any, params: dict[str, Any]) -> An
     return transform.transform(item, params)
 
 
-def _geometry(
+def _params(
     step: nn.Module, transform: Any, image: Any, boxes: Any, plan: Plan, window: Window, k: int
 ) -> dict[str, Any] | None:
-    """Returns torchvision's parameters for a step that moves pixels or makes them gray; None if it has no effect."""
+    """Returns torchvision's parameters for what mmload drew; None if the step has no effect."""
     rows, cols = image.shape[-2:]
     if isinstance(step, augment.RandomZoomOut):
         left, top = -window.left, -window.top
@@ -260,6 +259,11 @@ def _geometry(
         return None
     if isinstance(step, augment.RandomGrayscale) and (plan.gray is None or not plan.gray[k]):
         return None
+    if isinstance(step, augment.RandomErasing):
+        (hole,) = plan.holes
+        value = torch.tensor(hole.value, dtype=image.dtype).view(-1, 1, 1)
+        corner = {"i": hole.top, "j": hole.left, "h": hole.height, "w": hole.width}
+        return {name: int(side[k]) for name, side in corner.items()} | {"v": value} if hole.height[k] else None
     drawn_params: dict[str, Any] = transform.make_params([image])
     return drawn_params
 
@@ -272,15 +276,6 @@ def _crop_around(boxes: Any, window: Window) -> dict[str, Any]:
     inside = across & (y > window.top) & (y < window.top + window.rows)
     size = {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
     return size | {"is_within_crop_area": inside}
-
-
-def _erased(image: Any, plan: Plan, k: int) -> Any:
-    (hole,) = plan.holes
-    height, width = int(hole.height[k]), int(hole.width[k])
-    if not height or hole.value is None:
-        return image
-    value = torch.tensor(hole.value, dtype=image.dtype)[:, None, None]
-    return F.erase(image, int(hole.top[k]), int(hole.left[k]), height, width, value)
 
 
 def _mixed(step: MixStep, rows: Sequence[Row], mixing: Mixing) -> list[Row]:

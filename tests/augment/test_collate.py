@@ -45,7 +45,7 @@ def by_rows(collate: Collate, batch: Batch) -> Batch:
     prepared = collate.prepare(batch.replace(images=None), (images.shape[1], images.shape[2], images.shape[3]))
     out = torch.empty(prepared.shape, dtype=prepared.dtype, memory_format=prepared.memory_format)
     for k in reversed(range(len(images))):
-        prepared.render_rows(k, images, torch.tensor([k]), out[k : k + 1])
+        prepared.rendering.on_cpu.render_rows(k, images, torch.tensor([k]), out[k : k + 1])
     return prepared.finish(out)
 
 
@@ -203,7 +203,12 @@ def test_threads_render_their_rows_alike() -> None:
     prepared = collate.prepare(batch.replace(images=None), LARGE)
     out = torch.empty(prepared.shape)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda k: prepared.render_rows(k, batch.images, torch.tensor([k]), out[k : k + 1]), range(24)))
+        list(
+            pool.map(
+                lambda k: prepared.rendering.on_cpu.render_rows(k, batch.images, torch.tensor([k]), out[k : k + 1]),
+                range(24),
+            )
+        )
     assert torch.equal(prepared.finish(out).images, expected)
 
 

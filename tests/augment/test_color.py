@@ -157,7 +157,7 @@ def test_erasing_is_torchvisions_and_the_same_by_rows(shape: tuple[int, int, int
     prepared = collate.prepare(batch.replace(images=None), shape)
     rows = torch.empty(prepared.shape)
     for k in range(16):
-        prepared.render_rows(k, batch.images, torch.tensor([k]), rows[k : k + 1])
+        prepared.rendering.on_cpu.render_rows(k, batch.images, torch.tensor([k]), rows[k : k + 1])
     assert torch.equal(prepared.finish(rows).images, got)
     hole = plan.holes[0]
     for k in range(16):

@@ -136,7 +136,7 @@ def test_pixels_do_not_depend_on_batch_order_rows_or_memory_format(step: nn.Modu
     prepared = collate.prepare(batch.replace(images=None), (3, 29, 37))
     rows = torch.empty(prepared.shape, dtype=torch.uint8)
     for first, last in ((7, COUNT), (0, 3), (3, 7)):
-        prepared.render_rows(first, batch.images, torch.arange(first, last), rows[first:last])
+        prepared.rendering.on_cpu.render_rows(first, batch.images, torch.arange(first, last), rows[first:last])
     assert torch.equal(prepared.finish(rows).images, whole)
     for dtype in (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64):
         for memory_format in (torch.contiguous_format, torch.channels_last):

@@ -102,7 +102,7 @@ def test_mix_wrong_arguments_are_told() -> None:
 def formula(step: Any, draws: Draws, images: Tensor) -> Tensor:
     """A whole rendered batch mixed as MixUp and CutMix are published, by torch's operations on float32."""
     height, width = images.shape[2:]
-    mixing = step.mixing(Collate().prepare(Batch(batch_size=[len(images)]), (3, height, width))._rendering.plan, draws)
+    mixing = step.mixing(Collate().prepare(Batch(batch_size=[len(images)]), (3, height, width)).rendering.plan, draws)
     others = images.roll(1, 0)
     if mixing.share is not None:
         own = mixing.share.view(-1, 1, 1, 1)
@@ -146,7 +146,7 @@ def test_the_pass_gives_the_bits_of_the_formula_on_the_rendered_batch(
     prepared = collate.prepare(batch, (3, 32, 32))
     out = torch.empty(prepared.shape, memory_format=memory_format)
     for first, last in ((0, min(cut, count)), (min(cut, count), count)):
-        prepared.render_rows(first, batch.images, torch.arange(first, last), out[first:last])
+        prepared.rendering.on_cpu.render_rows(first, batch.images, torch.arange(first, last), out[first:last])
     assert torch.equal(prepared.finish(out).images, expected)
     assert len(prepared._collate.steps) == prepared._next  # all of it is one pass
 
@@ -161,13 +161,13 @@ def test_a_second_mixing_and_what_follows_one_are_further_passes() -> None:
             floats = Collate()(floats)
         draws = Draws(batch.seeds, place)
         if isinstance(step, MixStep):
-            plan = Collate().prepare(Batch(batch_size=[6]), (3, 16, 16))._rendering.plan
+            plan = Collate().prepare(Batch(batch_size=[6]), (3, 16, 16)).rendering.plan
             floats = formula(step, draws, floats.clone())
             kept = step.mixing(plan, Draws(batch.seeds, place)).target_share(16, 16)[:, None]
             soft = one_hot(soft, 4).float() if soft.dim() == 1 else soft
             soft = soft * kept + soft.roll(1, 0) * (1 - kept)
         else:
-            hole = step.describe(Collate().prepare(Batch(batch_size=[6]), (3, 16, 16))._rendering.plan, draws).holes[0]
+            hole = step.describe(Collate().prepare(Batch(batch_size=[6]), (3, 16, 16)).rendering.plan, draws).holes[0]
             for k in range(6):
                 top, left, height, width = (int(side[k]) for side in (hole.top, hole.left, hole.height, hole.width))
                 floats[k, :, top : top + height, left : left + width] = 0
@@ -186,7 +186,7 @@ def test_a_hole_before_cutmix_is_written_into_levels() -> None:
 def many(step: MixStep, count: int) -> tuple[Tensor, Tensor]:
     """What ``count`` samples keep in all, and whether a rectangle was pasted."""
     seeds = sample_seeds(3, 0, torch.arange(count))
-    plan = Collate().prepare(Batch(batch_size=[count]), (3, 64, 48))._rendering.plan
+    plan = Collate().prepare(Batch(batch_size=[count]), (3, 64, 48)).rendering.plan
     mixing = step.mixing(plan, Draws(seeds, 1))
     pasted = torch.zeros(count, dtype=torch.bool) if mixing.boxes is None else (mixing.boxes != 0).any(1)
     return mixing.target_share(64, 48), pasted
@@ -194,7 +194,7 @@ def many(step: MixStep, count: int) -> tuple[Tensor, Tensor]:
 
 def batches(step: MixStep, count: int) -> tuple[Tensor, Tensor]:
     """The same of the first samples of ``count`` batches of three, all of whose samples must be alike."""
-    plan = Collate().prepare(Batch(batch_size=[3]), (3, 64, 48))._rendering.plan
+    plan = Collate().prepare(Batch(batch_size=[3]), (3, 64, 48)).rendering.plan
     kept, pasted = [], []
     for number in range(count):
         mixing = step.mixing(plan, Draws(sample_seeds(3, number, torch.arange(3)), 1))
