@@ -11,6 +11,7 @@ import posixpath
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -142,10 +143,11 @@ class ImageFile(NamedTuple):
     revision: str
 
 
+@dataclass
 class ImageFolderSource:
     """The splits of a folder: its train/val/test subfolders, or the whole of it as ``train``.
 
-    Args:
+    Attributes:
         root: the folder, or where it lies in object storage.
         decoder: how its files become pixels.
         split_folders: which subfolders are splits; empty: none, the root holds the classes; None: those called train,
@@ -162,34 +164,26 @@ class ImageFolderSource:
 
     reads_urls: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        root: str | Path | Location,
-        decoder: Decoder,
-        *,
-        split_folders: Sequence[str] | None = None,
-        val_fraction: float | None = None,
-        seed: int = 0,
-        allow_empty: bool = False,
-        allow_outside: bool = False,
-    ) -> None:
-        check_fraction(val_fraction, seed)
-        if split_folders is not None and not _are_names(split_folders):
-            raise RecipeError(f"split_folders is {split_folders!r}; write a list of plain folder names")
-        if not isinstance(allow_empty, bool):
-            raise RecipeError(f"allow_empty is {allow_empty!r}; use true or false")
-        self.decoder, self.split_folders = decoder, split_folders
-        self.val_fraction, self.seed, self.allow_empty = val_fraction, seed, allow_empty
-        self._tree: LocalTree | RemoteTree
-        if isinstance(root, Location):
-            self._tree = RemoteTree(RemoteFiles(root))
-        else:
-            self._tree = LocalTree(Path(root), Links(root, allow_outside))
+    root: str | Path | Location
+    decoder: Decoder
+    _: KW_ONLY
+    split_folders: Sequence[str] | None = None
+    val_fraction: float | None = None
+    seed: int = 0
+    allow_empty: bool = False
+    allow_outside: bool = False
 
-    @property
-    def root(self) -> Path:
-        """The folder; UsageError if it is in object storage."""
-        return local_root(self._tree.place)
+    def __post_init__(self) -> None:
+        check_fraction(self.val_fraction, self.seed)
+        if self.split_folders is not None and not _are_names(self.split_folders):
+            raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
+        if not isinstance(self.allow_empty, bool):
+            raise RecipeError(f"allow_empty is {self.allow_empty!r}; use true or false")
+        self._tree: LocalTree | RemoteTree
+        if isinstance(self.root, Location):
+            self._tree = RemoteTree(RemoteFiles(self.root))
+        else:
+            self._tree = LocalTree(Path(self.root), Links(self.root, self.allow_outside))
 
     def splits(self) -> Mapping[str, ImageFolderSplit]:
         """Finds the splits, ``train`` first.

@@ -19,7 +19,7 @@ from typing import IO, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import RecipeError, SourceError
+from mmload.errors import RecipeError, SourceError, counted
 from mmload.runtime.regular_files import read_at, write_at
 
 _IN_MEMORY = 4 * 2**20
@@ -252,3 +252,33 @@ def similar_names(names: Iterable[str]) -> Iterator[str]:
         if len(group) > 1:
             both = " and ".join(map(ascii, group))
             yield f"{both} are classes of their own, but differ only in case, quotes, spaces or their Unicode form"
+
+
+def notes_on_doubles(splits: Mapping[str, Iterable[str]], kind: str, more: str = "") -> dict[str, tuple[str, ...]]:
+    """Returns notes on files that are in a split several times, or in an earlier split too.
+
+    Args:
+        splits: names of the files by split.
+        kind: what they are, such as "image".
+        more: end of the note on files that are in one split several times.
+    """
+    notes: dict[str, tuple[str, ...]] = {}
+    earlier: dict[str, npt.NDArray[np.int64]] = {}
+    for name, files in splits.items():
+        own, count = unique_hashes(files)
+        again = count - len(own)
+        notes[name] = (f"{counted(again, kind)} listed more than once{more}",) if again else ()
+        for other, others in earlier.items():
+            if shared := len(np.intersect1d(own, others, assume_unique=True)):
+                notes[name] += (f"{counted(shared, kind)} also in split {other}",)
+        earlier[name] = own
+    return notes
+
+
+def unique_hashes(texts: Iterable[str]) -> tuple[npt.NDArray[np.int64], int]:
+    """Returns the different hashes of some texts, int64 [n] and sorted, and how many texts there are.
+
+    A set of a million texts would take 130 MB.
+    """
+    hashes = np.fromiter(map(hash, texts), np.int64)
+    return np.unique(hashes), len(hashes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -32,10 +33,11 @@ _INSTEAD = (
 )
 
 
+@dataclass
 class PythonSource:
     """Datasets that a callable returns.
 
-    Args:
+    Attributes:
         root: a folder to import from, beside the installed packages; it stays on ``sys.path``.
         decoder: how PIL images are converted.
         dataset: ``package.module:callable``, which gives a dataset, or a dict of datasets by split; or a table
@@ -48,23 +50,23 @@ class PythonSource:
         RecipeError: if an option is invalid.
     """
 
-    def __init__(
-        self,
-        root: str | Path,
-        decoder: Decoder,
-        *,
-        dataset: str | Mapping[str, str],
-        arguments: Mapping[str, Any] | None = None,
-        fields: Mapping[str, Key] | None = None,
-        concurrent: bool = False,
-    ) -> None:
-        names = {"train": dataset} if isinstance(dataset, str) else dataset
+    root: str | Path
+    decoder: Decoder
+    _: KW_ONLY
+    dataset: str | Mapping[str, str]
+    arguments: Mapping[str, Any] | None = None
+    fields: Mapping[str, Key] | None = None
+    concurrent: bool = False
+
+    def __post_init__(self) -> None:
+        names = {"train": self.dataset} if isinstance(self.dataset, str) else self.dataset
         if not isinstance(names, Mapping) or not names or not all(_is_spec(spec) for spec in names.values()):
-            raise RecipeError(f"dataset is {dataset!r}; write package.module:callable, or a table of them by split")
-        if not isinstance(arguments, Mapping | None) or not isinstance(fields, Mapping | None):
+            raise RecipeError(
+                f"dataset is {self.dataset!r}; write package.module:callable, or a table of them by split"
+            )
+        if not isinstance(self.arguments, Mapping | None) or not isinstance(self.fields, Mapping | None):
             raise RecipeError("arguments and fields have to be tables")
-        self.root, self.decoder, self.names = Path(root), decoder, names
-        self.arguments, self.fields, self.concurrent = arguments or {}, fields, concurrent
+        self._root, self._names = Path(self.root), names
 
     def splits(self) -> Mapping[str, PythonSplit]:
         """Returns the datasets by split, each with the schema of its first sample.
@@ -73,11 +75,11 @@ class PythonSource:
             SourceError: if the callable fails, gives no map-style dataset, or an empty one.
             RecipeError: if there is no such callable.
         """
-        need_folder(self.root, "a folder to import the dataset from; . will do")
-        folder = str(self.root.resolve())
+        need_folder(self._root, "a folder to import the dataset from; . will do")
+        folder = str(self._root.resolve())
         if folder not in sys.path:
             sys.path.insert(0, folder)
-        datasets = {name: self._make(spec) for name, spec in self.names.items()}
+        datasets = {name: self._make(spec) for name, spec in self._names.items()}
         if len(datasets) == 1:
             only = next(iter(datasets.values()))
             datasets = dict(only) if _is_splits(only) else datasets
@@ -99,7 +101,7 @@ class PythonSource:
         except Exception as error:  # whatever the user's module raises
             raise SourceError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
         try:
-            return found(**self.arguments) if callable(found) else found
+            return found(**(self.arguments or {})) if callable(found) else found
         except Exception as error:  # whatever the user's callable raises
             raise SourceError(f"{spec} failed ({type(error).__name__}: {error})") from error
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices, counted
+from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import Sample
 from mmload.remote.urls import Location, is_url, place
 from mmload.sources.decode import Decoder
@@ -33,7 +32,7 @@ from mmload.sources.files import (
     reading,
 )
 from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
-from mmload.sources.listing import Listing, check_fraction, with_held_out
+from mmload.sources.listing import Listing, check_fraction, notes_on_doubles, unique_hashes, with_held_out
 from mmload.store.manifest import is_name
 
 OBJECT = "object"
@@ -165,7 +164,8 @@ class ListSource:
             _check_ids(name, members, path)
         if self.val_fraction is not None:
             items = with_held_out(items, lambda item: item.name, _stratum, self.val_fraction, self.seed)
-        doubles = _doubles(items)
+        files_of_split = {name: (item.file for item in members) for name, members in items.items()}
+        doubles = notes_on_doubles(files_of_split, "file", ", under different ids")
         files = Files(place, finder.urls, self.decoder)
         return {
             name: ListSplit(files, targets, members, (*targets.notes, *doubles[name]))
@@ -357,34 +357,14 @@ def _stratum(item: Item) -> str:
     return str(item.label) if isinstance(item.label, str | int) else ""
 
 
-def _doubles(splits: Mapping[str, Listing[Item]]) -> dict[str, list[str]]:
-    """Returns notes on files that are in a split several times, or in an earlier split too."""
-    notes: dict[str, list[str]] = {}
-    earlier: dict[str, np.ndarray] = {}
-    for name, items in splits.items():
-        files = _hashes(item.file for item in items)
-        again = len(items) - len(files)
-        notes[name] = [f"{counted(again, 'file')} listed more than once, under different ids"] if again else []
-        for other, others in earlier.items():
-            if shared := len(np.intersect1d(files, others, assume_unique=True)):
-                notes[name].append(f"{counted(shared, 'file')} also in split {other}")
-        earlier[name] = files
-    return notes
-
-
 def _check_ids(split: str, items: Listing[Item], path: Path | Location) -> None:
-    if len(_hashes(item.name for item in items)) == len(items):
+    if len(unique_hashes(item.name for item in items)[0]) == len(items):
         return
     earlier: set[str] = set()
     for name in (item.name for item in items):
         if name in earlier:
             raise SourceError(f"{path} names {name!r:.80} twice in {split}; give every sample once, or its own id")
         earlier.add(name)
-
-
-def _hashes(texts: Iterable[str]) -> np.ndarray:
-    """Returns the different hashes of some texts: int64 [n], sorted. A set of a million texts takes 130 MB."""
-    return np.unique(np.fromiter(map(hash, texts), np.int64))
 
 
 def _is_texts(names: object) -> bool:

@@ -17,6 +17,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Links, need_folder, read_bytes, read_image_and_jpeg, reading
+from mmload.sources.listing import notes_on_doubles
 from mmload.sources.voc_devkit import (
     VocAnnotation,
     default_sets,
@@ -119,7 +120,9 @@ class VocSource:
         items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
         task = self._task(devkit, [item for split in items.values() for item in split])
         splits = {name: self._split(devkit, name, split, task) for name, split in items.items()}
-        _note_doubles(splits)
+        doubles = notes_on_doubles({name: map(split.id, range(len(split))) for name, split in splits.items()}, "image")
+        for name, split in splits.items():
+            split.add_notes(doubles[name])
         return splits
 
     def _found(self, lists: str) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
@@ -224,9 +227,9 @@ class VocSplit:
         """Returns how many images were left out, and why."""
         return self._notes
 
-    def add_note(self, note: str) -> None:
-        """Adds a note for the summary of a build."""
-        self._notes = (*self._notes, note)
+    def add_notes(self, notes: tuple[str, ...]) -> None:
+        """Adds notes for the summary of a build."""
+        self._notes += notes
 
     def id(self, index: int) -> str:
         """Returns the image's path relative to the devkit, ``VOC2007/JPEGImages/000005.jpg``."""
@@ -248,19 +251,6 @@ class VocSplit:
         fields = self.task.fields(item, self.root, (height, width))
         losses = self.task.losses(item, (height, width))
         return Sample(item.image, {"images": pixels, **fields}, (height, width), losses, encoded=jpeg)
-
-
-def _note_doubles(splits: Mapping[str, VocSplit]) -> None:
-    """Adds notes on images that are in a split twice, or in an earlier split too."""
-    earlier: dict[str, set[str]] = {}
-    for name, split in splits.items():
-        own = {item.image for item in split.items}
-        if len(own) < len(split):
-            split.add_note(f"{counted(len(split) - len(own), 'image')} listed more than once")
-        for other, images in earlier.items():
-            if shared := len(own & images):
-                split.add_note(f"{counted(shared, 'image')} also in split {other}")
-        earlier[name] = own
 
 
 def _item(devkit: Path, year: str, stem: str, links: Links, *, annotated: bool) -> VocItem:
