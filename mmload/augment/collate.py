@@ -26,7 +26,7 @@ from mmload.augment.draws import fresh_seeds
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
 from mmload.batch import Batch, lazy_rows
 from mmload.errors import counted
-from mmload.render.image_lines import ImageLines
+from mmload.render.kernel_arguments import ImageLines
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool

@@ -18,7 +18,10 @@ from torch import Tensor
 
 from mmload.augment.arguments import integer
 from mmload.render.plan import Plan
-from mmload.runtime.hashing import (
+from mmload.runtime.memory_pool import constant
+from mmload.runtime.numba_compile import variant
+from mmload.runtime.random_words import (
+    GOLDEN,
     INCREMENT,
     Words,
     as_words,
@@ -26,14 +29,13 @@ from mmload.runtime.hashing import (
     counted,
     expect_words,
     integers,
+    mix_integer,
     mixed,
     seeded,
+    signed,
     unit,
     unit_of_word,
 )
-from mmload.runtime.memory_pool import constant
-from mmload.runtime.numba_compile import variant
-from mmload.runtime.permutation import GOLDEN, mix_integer, signed
 
 STEP = 0xD1342543DE82EF95
 """Another odd increment, so that steps and draws do not run into each other."""

@@ -17,8 +17,8 @@ from mmload.augment.step import Step
 from mmload.errors import counted
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Hole
-from mmload.runtime.hashing import Words, unit_of_word
 from mmload.runtime.numba_compile import variant
+from mmload.runtime.random_words import Words, unit_of_word
 
 
 class RandomErasing(Step):

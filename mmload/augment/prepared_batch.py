@@ -18,7 +18,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
-from mmload.render.image_lines import ImageLines, Places
+from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering, copied_to
 from mmload.render.torch_sampling import OwnMasks
@@ -192,7 +192,7 @@ class PreparedBatch:
 
     @property
     def needed(self) -> Places:
-        """Lines that are needed of variable-size images: :data:`~mmload.render.image_lines.NEEDED` [B]."""
+        """Lines that are needed of variable-size images: :data:`~mmload.render.kernel_arguments.NEEDED` [B]."""
         return self.rendering.on_cpu.needed
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:

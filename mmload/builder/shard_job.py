@@ -36,7 +36,7 @@ from mmload.errors import BuildError, SampleError
 from mmload.records import FieldSpec
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
-from mmload.runtime.permutation import permute
+from mmload.runtime.random_words import permute
 from mmload.runtime.resources import single_op_pool
 from mmload.sources import FetchesAhead, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import file_crc32

@@ -24,7 +24,7 @@ from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import DeviceTier, Tier, lines_of, read_masks, sizes_of, tier_of_files
-from mmload.render.image_lines import Places
+from mmload.render.kernel_arguments import Places
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.split_views import AnySplit

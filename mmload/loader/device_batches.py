@@ -24,7 +24,7 @@ from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import DamagedError
 from mmload.loader.tiers import DeviceTier, HitCounter, Tier, sizes_of
 from mmload.records import FieldSpec
-from mmload.render.image_lines import ImageLines
+from mmload.render.kernel_arguments import ImageLines
 from mmload.runtime.nvjpeg import END, decode_batch
 from mmload.store.variable_rows import JPEG, check_jpeg, decoded
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mmload.loader.order import shuffled
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.permutation import GOLDEN, Words, key_of, keys_of, mix_word
+from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, mix_word
 from mmload.store.row_numbers import rows_digest
 
 _DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4

@@ -93,7 +93,7 @@ class BatchPool(Protocol):
         """Ends the threads or the subprocess, after the batches that they are making."""
 
 
-class Job:
+class BatchJob:
     """Batch that a thread makes, and what became of it.
 
     Attributes:
@@ -138,7 +138,7 @@ class Job:
         self._done.acquire()
 
 
-Jobs: TypeAlias = "SimpleQueue[Job | None]"
+Jobs: TypeAlias = "SimpleQueue[BatchJob | None]"
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
@@ -172,16 +172,16 @@ class WorkerPool:
         """Raises UsageError unless the pool is :attr:`usable`."""
         check_open(self._process, self._closed)
 
-    def submit(self, selection: RowSelection, epoch: int) -> Job:
+    def submit(self, selection: RowSelection, epoch: int) -> BatchJob:
         """Makes a batch in a thread."""
-        job = Job(selection, epoch)
+        job = BatchJob(selection, epoch)
         self._jobs.put(job)
         if self._closed:  # by another thread, which may have seen the queue without it
             _end(self._jobs, len(self._threads))
             self.check_open()
         return job
 
-    def receive(self, reply: Job) -> BatchOrViews:
+    def receive(self, reply: BatchJob) -> BatchOrViews:
         """Waits for a batch and returns it.
 
         Raises:

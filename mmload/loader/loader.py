@@ -45,7 +45,7 @@ from mmload.loader.order import Order, RowSelection, Sampling, combine_occurrenc
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder
 from mmload.loader.window_orders import BlockOrder, bucketed
-from mmload.runtime.permutation import FACTORS, check_integer
+from mmload.runtime.random_words import FACTORS, check_integer
 from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
 from mmload.errors import choices
-from mmload.runtime.permutation import GOLDEN, MAX_ROWS, Words, check_integer, key_of, permute_words, signed
+from mmload.runtime.random_words import GOLDEN, MAX_ROWS, Words, check_integer, key_of, permute_words, signed
 from mmload.store.split_views import View
 
 TAILS = ("exact", "pad", "drop")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmload.runtime.numba_compile import inlined, numba_compiled
-from mmload.runtime.permutation import FACTORS, FEW_ROUNDS, MANY_ROUNDS, ROUNDS, SMALL, Words
+from mmload.runtime.random_words import FACTORS, FEW_ROUNDS, MANY_ROUNDS, ROUNDS, SMALL, Words
 
 APART = 256
 """Rows from one coarse sum to the next: the coarse ones stay in cache, and a search ends in 2 kB of the others."""

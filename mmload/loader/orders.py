@@ -27,7 +27,7 @@ from mmload.loader.drawn_orders import (
     WeightedOrder,
 )
 from mmload.loader.order import EpochOrder, Sampling, occurrences_in
-from mmload.runtime.permutation import MAX_ROWS
+from mmload.runtime.random_words import MAX_ROWS
 from mmload.store.row_numbers import as_integer, row_numbers
 from mmload.store.split_views import View
 

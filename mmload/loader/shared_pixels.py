@@ -23,7 +23,7 @@ from torch import Tensor
 from mmload.errors import bytes_text, counted
 from mmload.loader.tiers import MEMORY_SHARE, HitCounter, ReadTier, StoredRows, lines_of, locate_rows, pixel_bytes
 from mmload.records import FieldSpec
-from mmload.render.image_lines import LINES, PIXELS, ImageLines, Places
+from mmload.render.kernel_arguments import LINES, PIXELS, ImageLines, Places
 from mmload.runtime import shared_segment
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.numba_internals import finish_streams

@@ -95,11 +95,9 @@ class SubprocessPool:
 
     @property
     def usable(self) -> bool:
-        """Whether batches can be requested in this process."""
         return not self._closed and self._owner == os.getpid()
 
     def check_open(self) -> None:
-        """Raises UsageError unless the pool is :attr:`usable`."""
         check_open(self._owner, self._closed)
 
     def submit(self, selection: RowSelection, epoch: int) -> Reply:
@@ -114,16 +112,10 @@ class SubprocessPool:
             return self._requested(slot, protocol.BATCH, epoch, count, selection.occurrences is not None)
 
     def prefetch(self, epoch: int, offset: int) -> None:
-        """Prefetches what an epoch reads from object storage, after ``offset`` of its samples."""
         with self._lock:
             self._requested(self._free_slot(), protocol.PREFETCH, epoch, offset)  # nobody waits for the reply
 
     def statistics(self) -> Statistics:
-        """Returns counters since the pool was made.
-
-        Raises:
-            RuntimeError: if the subprocess has died.
-        """
         with self._lock:
             reply = self._requested(self._free_slot(), protocol.STATISTICS)
         found: Statistics = self.receive(reply)

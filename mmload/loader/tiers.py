@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.errors import DamagedError
-from mmload.render.image_lines import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
+from mmload.render.kernel_arguments import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import numba_compiled
@@ -48,10 +48,10 @@ class StoredRows(NamedTuple):
         memory: uint8 [n].
         rows: int64 [B], their numbers.
         jpeg: bool [B], which of them are JPEGs.
-        needed: :data:`~mmload.render.image_lines.NEEDED` [B], of each image, with how many times smaller a JPEG is
+        needed: :data:`~mmload.render.kernel_arguments.NEEDED` [B], of each image, with how many times smaller a JPEG is
             decoded.
-        places: :data:`~mmload.render.image_lines.PLACE` [B], where the lines of pixels are; a JPEG begins where its
-            lines would.
+        places: :data:`~mmload.render.kernel_arguments.PLACE` [B], where the lines of pixels are; a JPEG begins where
+            its lines would.
         lengths: int64 [B], bytes of each row in ``memory``.
     """
 
@@ -197,7 +197,7 @@ class Tier(Protocol):
 
         Args:
             rows: int64 [B].
-            needed: :data:`~mmload.render.image_lines.NEEDED` [B], lines that must be there at least; None: all.
+            needed: :data:`~mmload.render.kernel_arguments.NEEDED` [B], lines that must be there at least; None: all.
 
         Raises:
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mmload.errors import UsageError
 from mmload.loader.order import EpochOrder, ShuffledOrder, StoredOrder
-from mmload.runtime.permutation import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
+from mmload.runtime.random_words import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
 from mmload.store.split_views import View
 
 _BLOCKS, _HOLE, _INSIDE = 2, 3, 4  # purposes of keys; the full shuffle has 1

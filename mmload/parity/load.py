@@ -26,7 +26,7 @@ from mmload.parity.known_faults import batch_looks_like
 from mmload.parity.program_replay import Allowance, Items, frame_after
 from mmload.parity.replay import Shape, StepDraws, beyond_torch, drawn, followable, results
 from mmload.parity.report import Verdict
-from mmload.render.image_lines import RESERVE, SHRINKS
+from mmload.render.antialiased_resize import RESERVE, SHRINKS
 from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
 from mmload.store.variable_rows import JPEG, MAX_PIXELS

@@ -25,7 +25,7 @@ from mmload.parity.known_faults import signature
 from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
 from mmload.parity.report import Verdict, WorstRow
 from mmload.parity.row_differences import Difference, RowAggregate, RowComparison
-from mmload.runtime.permutation import permute
+from mmload.runtime.random_words import permute
 from mmload.runtime.regular_files import read_regular
 from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit

@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from mmload.render.kernel_arguments import NEEDED, Places
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Resampling
 from mmload.runtime.numba_compile import called, fused, inlined, variant
 from mmload.runtime.numba_internals import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, transpose
 
@@ -42,6 +47,12 @@ class Taps(NamedTuple):
 
 REACHES = {"bilinear": 1, "bicubic": 2}
 """Distance in lines from its center at which a weight ends where an image grows; kernels know interpolations by it."""
+
+SHRINKS = (2, 4)
+"""Numbers of times by which a decoded image may be smaller; by 8, pixels differ by more than parity allows."""
+
+RESERVE = 1.5
+"""Factor by which its window has to shrink more than that: with less, pixels differ by more than parity allows."""
 
 _PART = "void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1])"
 
@@ -278,3 +289,62 @@ def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach:
         out: uint8 [P, K, h, w].
     """
     variant(_resize_part, _PART)(planes, high, wide, top, left, reach, out)
+
+
+def needed_lines(plan: Plan) -> Places:
+    """Returns what each image's window needs of it: :data:`NEEDED` [B].
+
+    A window that is larger than its canvas needs only the lines that show there. Padding may be made of any line of the
+    image, unless it is constant. Where no kernel resizes, all lines are needed, whatever shows.
+
+    Args:
+        plan: plan of variable-size images.
+    """
+    if plan.sizes is None:
+        raise ValueError("the plan is for fixed-size images")
+    height = plan.sizes[:, 0].numpy()
+    top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top.numpy()
+    rows = plan.per_sample(plan.rows).numpy()
+    needed = np.empty(plan.count, NEEDED)
+    if plan.resampling is not None and not is_by_kernel(plan.resampling):
+        needed["first"], needed["stop"], needed["shrink"] = 0, height, 1
+        return needed
+    first, stop = top, top + rows
+    placed = None if plan.resampling is None else plan.resampling.placement
+    if placed is not None and plan.resampling is not None:
+        wanted, down = placed.rows.numpy(), placed.top.numpy()
+        scale = rows / wanted
+        reach = max(REACHES.values()) * np.maximum(scale, 1.0) + 1
+        begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.resampling.height - down)
+        first = top + np.floor(np.maximum(begin * scale - reach, 0)).astype(np.int64)
+        stop = top + np.ceil(np.minimum(end * scale + reach, rows)).astype(np.int64)
+    if plan.padding is not None and plan.padding.mode != "constant":
+        outside = (top < 0) | (top + rows > height)
+        first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
+    needed["first"] = np.clip(first, 0, height)
+    needed["stop"] = np.clip(stop, needed["first"], height)
+    needed["shrink"] = _shrinks_of(plan, plan.sizes)
+    return needed
+
+
+def _shrinks_of(plan: Plan, sizes: Tensor) -> Numbers:
+    """Returns the greatest number of times by which each image may be smaller for its window: int64 [B]."""
+    how, allowed = plan.resampling, np.ones(plan.count, np.int64)
+    if how is None:
+        return allowed
+    placed = how.placement
+    down, across = (how.height, how.width) if placed is None else (placed.rows, placed.cols)
+    rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
+    least = torch.minimum(rows / plan.per_sample(down), cols / plan.per_sample(across))
+    if plan.top is not None and plan.left is not None:
+        inside = (plan.top >= 0) & (plan.left >= 0)
+        inside &= (plan.top + rows <= sizes[:, 0]) & (plan.left + cols <= sizes[:, 1])
+        least = torch.where(inside, least, 1.0)
+    for shrink in SHRINKS:
+        allowed[least.numpy() >= RESERVE * shrink] = shrink
+    return allowed
+
+
+def is_by_kernel(how: Resampling) -> bool:
+    """Returns whether a compiled kernel resizes."""
+    return how.antialias and how.mode in REACHES

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from mmload.render import cpu_kernels as kernels
-from mmload.render.antialiased_resize import REACHES
+from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
 from mmload.render.cpu_mixing import CpuMixing
 from mmload.render.holes import holes_in, holes_of
-from mmload.render.image_lines import ImageLines, Places, is_by_kernel, needed_lines
 from mmload.render.kernel_arguments import (
     ANYWHERE,
     BITS,
@@ -31,10 +30,12 @@ from mmload.render.kernel_arguments import (
     Crops,
     Floats,
     Holes,
+    ImageLines,
     Numbers,
     Operations,
     Paint,
     Pixels,
+    Places,
     Records,
     Resizes,
 )
@@ -127,7 +128,7 @@ class CpuRendering:
 
     @lazy_property
     def needed(self) -> Places:
-        """Lines that each image's window needs: :data:`~mmload.render.image_lines.NEEDED` [B]."""
+        """Lines that each image's window needs: :data:`~mmload.render.kernel_arguments.NEEDED` [B]."""
         return needed_lines(self._plan)
 
     def _check_output(self, samples: slice, out: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of the compiled kernels: structured arrays, named tuples of arrays, and their types in signatures.
+"""Arguments of the compiled kernels: lines of images, windows and more, and their types in signatures.
 
 A kernel checks nothing; whoever calls it does. Shapes: B samples of N images with C channels, H rows and W columns;
 outputs have h rows and w columns.
@@ -6,7 +6,8 @@ outputs have h rows and w columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from numba import boolean, float32, from_dtype, int16, int64, types, uint8, uint16, uint32, uintp
+from torch import Tensor
 
-from mmload.render.image_lines import PLACE, Places
 from mmload.runtime.numba_compile import variant
 from mmload.runtime.numba_internals import tuple_type
 
@@ -26,6 +27,113 @@ Words = npt.NDArray[np.uint32]
 Pixels = npt.NDArray[Any]
 Records = npt.NDArray[np.void]
 Addresses = npt.NDArray[np.uintp]
+
+Places = npt.NDArray[np.void]
+
+_PLACE = ("start", "first", "count", "height", "width", "layout", "shrink")
+
+PLACE = np.dtype([(name, np.int64) for name in _PLACE], align=True)
+"""Dtype of :attr:`ImageLines.places`.
+
+``start`` is the byte at which an image's lines begin, ``first`` the number of the first line there, ``count`` the
+number of lines. ``height`` and ``width`` are those of the complete image. ``layout`` is one of those below. The image
+in memory, whose lines are counted, is ``shrink`` times smaller than the original.
+"""
+
+NEEDED = np.dtype([(name, np.int64) for name in ("first", "stop", "shrink")])
+"""Dtype of what a window needs of its image.
+
+``first`` is the first line, ``stop`` one past the last, ``shrink`` the greatest number of times by which the image may
+be smaller.
+"""
+
+PLANES, LINES, PIXELS = range(3)
+"""Layouts: [C, H, W] of fixed-size rows; [H, C, W] of variable-size pixels; [H, W, C] of decoded JPEGs."""
+
+
+class ImageLines(NamedTuple):
+    """Lines of some images.
+
+    Attributes:
+        memory: uint8 [n], contiguous.
+        places: :data:`PLACE` [B]. In the layout :data:`PLANES` all lines are there, and in the original size.
+    """
+
+    memory: Bytes
+    places: Places
+
+    @classmethod
+    def of_batch(cls, images: Tensor, indices: Numbers) -> ImageLines:
+        """Returns all lines of some of ``images``, contiguous uint8 [N, C, H, W]."""
+        _, channels, height, width = images.shape
+        places = np.empty(len(indices), PLACE)
+        places[:] = (0, 0, height, height, width, PLANES, 1)
+        np.multiply(indices, channels * height * width, out=places["start"])
+        return cls(images.view(-1).numpy(), places)
+
+    @classmethod
+    def of_images(cls, images: Sequence[Tensor]) -> ImageLines:
+        """Returns all lines of variable-size images, uint8 [C, h, w], copied into one memory."""
+        places, start = np.empty(len(images), PLACE), 0
+        for k, image in enumerate(images):
+            _, height, width = image.shape
+            places[k] = start, 0, height, height, width, PLANES, 1
+            start += image.numel()
+        flat = torch.cat([image.reshape(-1) for image in images]) if len(images) else torch.empty(0, dtype=torch.uint8)
+        return cls(flat.numpy(), places)
+
+    def batch(self, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+        """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B].
+
+        Raises:
+            ValueError: if an image has another size, or does not begin at a multiple of its bytes.
+        """
+        size, (_, height, width) = math.prod(shape), shape
+        starts = np.ascontiguousarray(self.places["start"])
+        indices = starts // size
+        wrong = (indices * size != starts) | (self.places["height"] != height) | (self.places["width"] != width)
+        if wrong.any():
+            raise ValueError(f"the images are not {tuple(shape)}, as was planned")
+        memory = self.memory[: len(self.memory) // size * size]
+        return torch.from_numpy(memory).view(-1, *shape), torch.from_numpy(indices)
+
+    def check_complete(self, needed: Places, sizes: Numbers, channels: int) -> None:
+        """Checks that kernels, which check nothing, find all lines that they will read.
+
+        Args:
+            needed: :data:`NEEDED` [B], of each image.
+            sizes: int64 [B, 2], height and width of each image.
+            channels: number of channels of all images.
+
+        Raises:
+            IndexError: if a line is missing.
+            ValueError: if an image has another size.
+        """
+        start, first, count, height, width, layout, shrink = (self.places[name] for name in _PLACE)
+        if (np.stack((height, width), 1) != sizes).any():
+            raise ValueError("the images have other sizes than in the plan")
+        if ((shrink < 1) | (shrink > needed["shrink"])).any():
+            raise ValueError("an image was decoded smaller than its window allows")
+        inside = (start >= 0) & (start + count * channels * -(-width // shrink) <= len(self.memory))
+        more = np.where(shrink > 1, shrink, 0)
+        begin, stop = np.maximum(needed["first"] - more, 0), np.minimum(needed["stop"] + more, height)
+        present = (first * shrink <= begin) & (np.minimum((first + count) * shrink, height) >= stop)
+        present &= (first >= 0) & (first + count <= -(-height // shrink))
+        complete = (layout != PLANES) | ((count == height) & (shrink == 1))
+        if not (inside & present & complete).all():
+            raise IndexError("a window needs lines of its image that are not in memory")
+
+    def image(self, k: int, channels: int) -> Tensor:
+        """Returns the lines of image ``k`` as a view, uint8 [C, lines, W]."""
+        start, _, count, _, width, layout, shrink = self.places[k].tolist()
+        width = -(-width // shrink)
+        flat = torch.from_numpy(self.memory[start : start + count * channels * width])
+        if layout == PLANES:
+            return flat.view(channels, count, width)
+        if layout == LINES:
+            return flat.view(count, channels, width).transpose(0, 1)
+        return flat.view(count, width, channels).permute(2, 0, 1)
+
 
 FLIPPED_X, FLIPPED_Y = 1, 2
 """Bits of a sample's flips: left to right, upside down."""
@@ -148,7 +256,7 @@ class Resizes(NamedTuple):
 
     Attributes:
         memory: uint8 [n], where the images are.
-        places: :data:`~mmload.render.image_lines.PLACE` [B]. All lines that a window needs are there. In an image
+        places: :data:`PLACE` [B]. All lines that a window needs are there. In an image
             smaller than the original the window is inside, and shrinks as much at least.
         windows: :data:`RESIZED` [B].
         fill: uint8 [C], the constant outside of the image.

@@ -10,8 +10,7 @@ import numpy as np
 
 from mmload.render.antialiased_resize import Taps, resample, taps, window_taps
 from mmload.render.cpu_kernels import CONSTANT, reflected
-from mmload.render.image_lines import LINES, PLANES
-from mmload.render.kernel_arguments import RESIZE, Bytes, Resizes
+from mmload.render.kernel_arguments import LINES, PLANES, RESIZE, Bytes, Resizes
 from mmload.runtime.numba_compile import called, inlined, numba_compiled
 
 _U = np.uintp

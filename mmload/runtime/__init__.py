@@ -1,1 +1,1 @@
-"""Code shared by all packages: compiled loops, pooled memory, cores and threads, durable files, hashing."""
+"""Code shared by all packages: compiled loops, pooled memory, cores and threads, durable files, random words."""

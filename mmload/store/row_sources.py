@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import DamagedError, StoreError, UsageError, counted
-from mmload.runtime.regular_files import read_at
+from mmload.errors import DamagedError, UsageError, counted
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, HeldFile
 from mmload.store.manifest import SAMPLES_NAME, SplitRecord
@@ -150,15 +149,11 @@ class Samples:
         held = self._held
         if held is None:
             held = self._held = HeldFile(self._folder, self._file, self._record.samples, None)
-        out, done = bytearray(count), 0
-        while done < count:
-            try:
-                got = read_at(held.handle, memoryview(out)[done:], start + done)
-            except OSError as error:
-                raise StoreError(f"cannot read {self._folder.name(self._file)} ({error.strerror})") from error
-            if not got:
-                raise self._damaged(f"it ends at byte {start + done:,}")
-            done += got
+        out = bytearray(count)
+        try:
+            held.fill(memoryview(out), start)
+        except DamagedError as error:
+            raise self._damaged("it was truncated") from error
         held.check()
         return bytes(out)
 

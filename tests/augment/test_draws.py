@@ -13,8 +13,7 @@ from torch import Tensor
 from mmload.augment import RandomCrop, RandomHorizontalFlip, sample_seeds, view_seeds
 from mmload.augment.draws import Draws, beta, whole_numbers
 from mmload.augment.step import plan_for
-from mmload.runtime.hashing import mixed
-from mmload.runtime.permutation import mix_tensor
+from mmload.runtime.random_words import mix_tensor, mixed
 
 MASK = (1 << 64) - 1
 

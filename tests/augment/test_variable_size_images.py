@@ -33,7 +33,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
-from mmload.render.image_lines import LINES, PIXELS, PLACE, PLANES, ImageLines
+from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES, ImageLines
 
 SIZES = [(37, 61), (64, 48), (40, 40), (41, 203), (90, 33), (1, 300), (300, 1), (2, 2), (64, 48)]
 

@@ -12,7 +12,7 @@ from loading_orders import order as order_of_kind
 
 from mmload.loader import Loader
 from mmload.loader.batch_diversity import batch_diversity
-from mmload.runtime.permutation import permute
+from mmload.runtime.random_words import permute
 
 
 def by_class(rows: torch.Tensor) -> torch.Tensor:

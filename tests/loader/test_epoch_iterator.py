@@ -273,15 +273,15 @@ def test_an_interrupted_iteration_loses_no_batch(dataset: Dataset, where: str, m
         batches = iter(loader)
         got = [] if where == "finishing" else [next(batches).images]
         if where == "waiting":
-            wait = epoch_iterator.Job.wait
+            wait = epoch_iterator.BatchJob.wait
 
-            def ctrl_c(self: epoch_iterator.Job) -> None:
+            def ctrl_c(self: epoch_iterator.BatchJob) -> None:
                 if interrupts:
                     interrupts.clear()
                     raise KeyboardInterrupt
                 wait(self)
 
-            monkeypatch.setattr(epoch_iterator.Job, "wait", ctrl_c)
+            monkeypatch.setattr(epoch_iterator.BatchJob, "wait", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         assert loader.state_dict()["samples"] == 4 * len(got)

@@ -19,7 +19,7 @@ from loading_orders import order as order_of_kind
 from torch.utils.data import DistributedSampler
 
 from mmload.loader.order import TAILS
-from mmload.runtime.permutation import permute
+from mmload.runtime.random_words import permute
 
 ROWS = st.integers(1, 200)
 SEEDS = st.integers(0, 2**64 - 1)

@@ -30,7 +30,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError, bytes_text
 from mmload.loader import batch_worker, jpeg_strips, shared_pixels, tiers
-from mmload.render.image_lines import NEEDED
+from mmload.render.kernel_arguments import NEEDED
 from mmload.store.variable_rows import JPEG
 from tests.helpers.whole_datasets import some_images, whole_dataset
 

@@ -26,7 +26,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
 from mmload.parity.load import check_equal
-from mmload.render.image_lines import ImageLines
+from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
 from mmload.store.dataset import Dataset, Split
 

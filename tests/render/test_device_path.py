@@ -23,7 +23,7 @@ from mmload.loader import batch_worker as maker
 from mmload.loader.epoch_iterator import WorkerPool
 from mmload.loader.order import RowSelection
 from mmload.runtime.memory_pool import constant
-from mmload.runtime.permutation import mix_tensor, signed
+from mmload.runtime.random_words import mix_tensor, signed
 from mmload.store.dataset import Split
 
 

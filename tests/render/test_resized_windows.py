@@ -12,8 +12,7 @@ from torch import Tensor
 
 from mmload.render import antialiased_resize
 from mmload.render.antialiased_resize import REACHES
-from mmload.render.image_lines import ImageLines
-from mmload.render.kernel_arguments import RESIZED, Resizes
+from mmload.render.kernel_arguments import RESIZED, ImageLines, Resizes
 from mmload.render.plan_parts import PADDING_MODES, Padding, Placement, Resampling
 from mmload.render.resized_windows import resize
 from mmload.render.torch_resample import Placed, on_canvas_of

@@ -11,7 +11,7 @@ from conftest import deviation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.runtime.permutation import permute
+from mmload.runtime.random_words import permute
 
 
 def test_permute_is_a_bijection_for_every_small_n():
