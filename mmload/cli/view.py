@@ -108,27 +108,26 @@ def _numbers(text: str | None) -> list[int] | None:
 
 
 def report(
-    dataset: options.Dataset,
+    dataset: options.DatasetOrUrl,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.html", help="The page.")] = Path("report.html"),
     augment: options.Augment = None,
     recipe: options.Recipe = None,
 ) -> None:
     """Write a page about a dataset: rows of all splits, stored and augmented, classes, sizes, copies, outliers."""
     options.check_one(augment, recipe)
-    check_target("--out", out, dataset)
+    check_target("--out", out, None if is_url(dataset) else Path(dataset))
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out is {out}; give a name that ends in .html")
-    from mmload.store.dataset import open as open_dataset
     from mmload.view.facts import facts
     from mmload.view.report import report as look
     from mmload.view.report_page import page
 
-    opened = open_dataset(dataset)
-    classes = max((len(split.classes) for split in opened.values()), default=0)
-    training = options.training_of(augment, recipe, max(1, classes))
-    with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
-        found = look(opened, progress=progress)
-        text = page(opened, facts(opened.path, opened.manifest), found, training)
+    with options.dataset_at(dataset) as opened:
+        classes = max((len(split.classes) for split in opened.values()), default=0)
+        training = options.training_of(augment, recipe, max(1, classes))
+        with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
+            found = look(opened, progress=progress)
+            text = page(opened, facts(next(iter(opened.values())).folder.title, opened.manifest), found, training)
     write_result(out, text)
     copied = found.copied
     show(

@@ -13,6 +13,8 @@ from PIL import Image, ImageDraw
 
 from mmload.pictures.drawing import (
     VOID,
+    VOID_COLOR,
+    Color,
     Pixels,
     color_of,
     cut,
@@ -141,32 +143,42 @@ def _draw_cell(
     draw.text((x, below), cut(cell.detail, font(_SMALL), side), font=font(_SMALL), fill=_QUIET)
 
 
-def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.Image | None:
-    """Draws the colors of the classes that boxes and masks show; None without them."""
+def shown_classes(cells: Sequence[Cell]) -> list[int]:
+    """Returns the first classes that boxes and masks of the cells show, in order."""
     shown: set[int] = set()
     for cell in cells:
         shown |= set(cell.labels)
         if cell.mask is not None:
             shown |= set(np.unique(cell.mask).tolist()) - {0}
-    indices = sorted(shown)[:_MOST_CLASSES]
+    return sorted(shown)[:_MOST_CLASSES]
+
+
+def name_in_legend(index: int, classes: Sequence[str]) -> tuple[str, Color]:
+    """Returns the name and the color of a class; 255 is void where no class has that number."""
+    if index == VOID and len(classes) <= VOID:
+        return "void", VOID_COLOR
+    return name_of(index, classes), color_of(index)
+
+
+def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.Image | None:
+    """Draws the colors of the classes that boxes and masks show; None without them."""
+    indices = shown_classes(cells)
     if not indices:
         return None
     letters = font(_NAME)
     line = size_of("", letters)[1] + 4
     places, x, y = [], 0, 0
     for index in indices:
-        name = cut(
-            "void" if index == VOID and len(classes) <= VOID else name_of(index, classes), letters, width - 2 * _LEGEND
-        )
+        named, color = name_in_legend(index, classes)
+        name = cut(named, letters, width - 2 * _LEGEND)
         needed = _LEGEND + 4 + size_of(name, letters)[0] + 2 * _GAP
         if x and x + needed > width:
             x, y = 0, y + line
-        places.append((index, name, x, y))
+        places.append((color, name, x, y))
         x += needed
     legend = Image.new("RGB", (width, y + line), _PAGE)
     draw = ImageDraw.Draw(legend)
-    for index, name, left, top in places:
-        color = (255, 255, 255) if index == VOID and len(classes) <= VOID else color_of(index)
+    for color, name, left, top in places:
         draw.rectangle((left, top + 2, left + _LEGEND, top + 2 + _LEGEND), fill=color, outline=_QUIET)
         draw.text((left + _LEGEND + 4, top), name, font=letters, fill=_TEXT)
     return legend

@@ -22,7 +22,7 @@ VOID = 255
 
 _GOLDEN = 0.61803398875  # turns of the color circle from class to class: neighbors differ, and no two of many are equal
 _OPACITY = 0.5
-_VOID_COLOR = (255, 255, 255)
+VOID_COLOR = (255, 255, 255)
 _LABEL = 11
 _FEW = 5
 
@@ -52,7 +52,7 @@ def name_of(index: int, classes: Sequence[str]) -> str:
 def draw_mask(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
     """Lays a mask [H, W] over a picture: class 0, the background, stays; void is white."""
     colors = np.array([color_of(index) for index in range(256)], np.float32)
-    colors[VOID] = _VOID_COLOR
+    colors[VOID] = VOID_COLOR
     over = Image.fromarray(colors.astype(np.uint8)[mask]).resize(image.size, Image.Resampling.NEAREST)
     shown = Image.fromarray(((mask > 0) * np.uint8(255 * _OPACITY)).astype(np.uint8))
     return Image.composite(over, image, shown.resize(image.size, Image.Resampling.NEAREST))

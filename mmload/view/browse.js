@@ -170,9 +170,16 @@ async function setMark(row, reason) {
     remark(row, body.mark);
     showMarks(body.marked);
     say(body.mark === null ? `row ${row} is not marked any longer` : `row ${row} is marked: ${body.mark}`);
+    if (reason !== null && $("go-on").checked) goOn(row);
   } catch (error) {
     problem(place, error);
   }
+}
+
+function goOn(row) {
+  if ($("row").open) {
+    if (state.row === row) step(1);  // else somebody has moved on meanwhile
+  } else if (document.activeElement.closest(`.tile[data-row="${row}"]`)) move("ArrowRight");
 }
 
 function toggleMark(row, mark) {
@@ -310,7 +317,10 @@ function onKey(event) {
   else if (key.startsWith("Arrow") && !inRow) move(key);
   else if (key === "m" && current) toggleMark(current.row, current.mark);
   else if (key.length === 1 && reason && current) setMark(current.row, reason);
-  else if (key === "n" && !inRow) turn(1);
+  else if (key === "g") {
+    $("go-on").checked = !$("go-on").checked;
+    say($("go-on").checked ? "goes to the next row after a mark" : "stays after a mark");
+  } else if (key === "n" && !inRow) turn(1);
   else if (key === "p" && !inRow) turn(-1);
   else return;
   event.preventDefault();

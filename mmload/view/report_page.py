@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import MmloadError, UsageError, bytes_text, counted, one_line
-from mmload.pictures.contact_sheet import Cell, contact_sheet
-from mmload.pictures.drawing import figure
+from mmload.errors import bytes_text, counted
 from mmload.store.dataset import Dataset, Split
-from mmload.store.row_cells import cells_of_rows, first_rows
 from mmload.view.facts import field_text
-from mmload.view.report import BINS, ClassRows, CopiedPicture, CopiedPictures, DatasetReport, Outlier
-from mmload.view.training import Training, augmented_sheet
+from mmload.view.report import BINS, ClassRows, DatasetReport
+from mmload.view.report_pictures import breakable, copies, one_line_of, outliers, sheets
+from mmload.view.training import Training
 
 _MOST_BARS = 60
-_COLUMNS, _SIDE = 8, 120
-"""Columns and cell size of a sheet, which is as wide as the page, so that its text is legible."""
-
-_MOST_SHOWN, _MOST_DRAWN = 144, 18
-"""Rows on all sheets together, so that a page of many splits stays below 5 MB; a third of these of a split at most."""
-
-_MOST_OUTLIERS, _MOST_LEFT_OUT, _MOST_LINES = 48, 20, 200  # the last: of a recorded check
-_PAIR_SIDE = 96
+_MOST_LEFT_OUT, _MOST_LINES = 20, 200  # the last: of a recorded check
 _STEP = 256 // BINS
 # Contrast with the page, light / dark (WCAG): text 15.9 / 13.1, quiet 5.7 / 7.9, bars 4.6 / 5.3.
 _STYLE = """
@@ -46,9 +38,16 @@ figure { margin: 1rem 0 }
 figcaption, .quiet { color: var(--quiet) } .bar { display: inline-block; height: .8em; background: var(--bar) }
 .wide { overflow-x: auto } pre { background: var(--code); padding: .8rem; overflow-x: auto }
 .bars td:last-child { width: 60% }
-ul.grid { display: flex; flex-wrap: wrap; gap: .8rem; list-style: none; padding: 0 } ul.grid li { max-width: 13rem }
-.sheet { overflow-x: auto } .sheet img { max-width: none }
-@media (max-width: 40rem) { body { margin: 1rem auto } .bars td:last-child { width: 40% } }
+ul.grid, ul.legend { display: flex; flex-wrap: wrap; gap: .8rem; list-style: none; padding: 0 }
+ul.grid > li { width: 13rem } ul.grid ul.cells { margin: 0 }
+ul.legend { gap: .2rem 1rem } ul.legend span { display: inline-block; width: .8em; height: .8em; margin-right: .4em }
+ul.cells { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); gap: .5rem; list-style: none;
+margin: .5rem 0; padding: 0; font-size: .85em; line-height: 1.3 }
+.cells img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--code);
+outline: 1px solid var(--line) }
+.cells span { display: block }
+@media (max-width: 40rem) { body { margin: 1rem auto } .bars td:last-child { width: 40% }
+ul.cells { grid-template-columns: repeat(min(4, var(--columns)), minmax(0, 1fr)) } ul.grid > li { width: 10.5rem } }
 """
 
 
@@ -66,8 +65,8 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
     """
     sections = [
         ("Findings", _findings(facts, report)),
-        ("Copies", _copies(dataset, report.copied)),
-        ("Outliers", _outliers(dataset, report.outliers)),
+        ("Copies", copies(dataset, report.copied)),
+        ("Outliers", outliers(dataset, report.outliers)),
         ("Left out", _left_out(facts)),
     ]
     for name, split in dataset.items():
@@ -82,7 +81,7 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
         f'<section aria-labelledby="s{number}"><h2 id="s{number}">{escape(name)}</h2>{text}</section>'
         for number, (name, text) in enumerate(sections)
     )
-    title = escape(f"Report on {_shown(dataset.path.name)}")
+    title = escape(f"Report on {one_line_of(PurePath(facts['path']).name)}")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -137,7 +136,7 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
     if facts["mean"]:
         rows += [("mean", _decimals(facts["mean"])), ("std", _decimals(facts["std"]))]
     rows += [(kind, line) for kind in ("warning", "note") for line in facts[f"{kind}s"]]
-    parts = [_table(rows), _sheets(split, training, *_shares(splits))]
+    parts = [_table(rows), sheets(split, training, splits)]
     parts.append(_classes(facts["classes"], report.classes.get(split.name)))
     if split.name in report.brightness:
         counts = report.brightness[split.name].tolist()
@@ -148,41 +147,6 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
         parts.append(_bars(("mean gray", "rows"), listed))
         parts.append(_sizes(report.sizes[split.name]))
     return "".join(parts)
-
-
-def _shares(splits: int) -> tuple[int, int]:
-    """Returns how many rows of each of so many splits are shown, and drawn."""
-    return tuple(max(1, most // max(3, splits)) for most in (_MOST_SHOWN, _MOST_DRAWN))  # type: ignore[return-value]
-
-
-def _sheets(split: Split, training: Training, shown_rows: int, drawn_rows: int) -> str:
-    """Shows rows as they are stored, and as training sees them."""
-    try:
-        cells = cells_of_rows(split, first_rows(split, shown_rows))
-    except MmloadError:  # no images, or no rows
-        return '<p class="quiet">There are no images to show.</p>'
-    sheet = contact_sheet(cells, _COLUMNS, classes=split.classes, side=_SIDE)
-    picture = figure(sheet, f"{len(cells)} stored rows of split {split.name}, of all classes", jpeg=True)
-    return (
-        f'<h3>Stored rows</h3><figure class="sheet" tabindex="0">{picture}</figure>'
-        f"<h3>As training sees them</h3>{_drawn(split, training, drawn_rows)}"
-    )
-
-
-def _drawn(split: Split, training: Training, count: int) -> str:
-    steps = f"<code>{escape(_shown(training.text(split)))}</code>"
-    try:
-        collate = training.collate(split)
-        draws = max(1, (_COLUMNS - 1) // len(getattr(collate, "collates", [collate])))
-        rows = first_rows(split, count)
-        sheet = augmented_sheet(split, collate, rows, draws=draws, side=_SIDE)
-    except UsageError:
-        if training.made is not None:
-            raise
-        return f"<p class=quiet>These rows cannot be drawn by the usual steps, {steps}; give others with --augment.</p>"
-    text = f"{len(rows)} rows of split {split.name}, each as it is stored and as it is drawn in {draws} epochs"
-    picture = f'<div class="sheet" tabindex="0">{figure(sheet, text, jpeg=True)}</div>'
-    return f"<figure>{picture}<figcaption>{steps}</figcaption></figure>"
 
 
 def _classes(classes: Sequence[Mapping[str, Any]], found: ClassRows | None) -> str:
@@ -232,51 +196,6 @@ def _decimals(values: Sequence[float]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
 
 
-def _copies(dataset: Dataset, copied: CopiedPictures) -> str:
-    """Shows pictures that several rows show, two of these side by side."""
-    if not copied.count:
-        return "<p>No row shows the picture of another, as far as thumbnails of 16 x 16 grays tell.</p>"
-    more = "" if copied.complete else " There are more, which were not listed: too many rows are alike."
-    lead = (
-        f"<p>{counted(copied.count, 'picture')} in several rows, {copied.rows:,} in all; {copied.across:,} of the "
-        f"pictures are in two splits: what a model has learned by heart from one is no test in the other.{more}</p>"
-    )
-    left = copied.count - len(copied.first)
-    rest = f"<p class=quiet>{counted(left, 'more picture')}.</p>" if left else ""
-    return f'{lead}<ul class="grid">{"".join(_pair(dataset, one) for one in copied.first)}</ul>{rest}'
-
-
-def _pair(dataset: Dataset, one: CopiedPicture) -> str:
-    cells = [cell for split, row in one.rows[:2] for cell in cells_of_rows(dataset[split], [row])]
-    names = [f"{split} {row}, {dataset[split].source(row).id}" for split, row in one.rows]
-    alike = "equal" if one.equal else f"alike, {one.correlation:.3f}"
-    sheet = contact_sheet(
-        [Cell(image=cell.image, name=cell.name, detail=cell.detail) for cell in cells], 2, side=_PAIR_SIDE
-    )
-    text = f"{alike}: {names[0]} and {names[1]}"
-    others = [*names[2:], *([f"{one.count - len(names):,} more"] if one.count > len(names) else [])]
-    also = f"; also {'; '.join(others)}" if others else ""
-    return (
-        f"<li>{figure(sheet, _shown(text), jpeg=True)}<br><span class=quiet>{escape(_shown(text + also))}</span></li>"
-    )
-
-
-def _outliers(dataset: Dataset, found: Sequence[Outlier]) -> str:
-    """Shows rows that stand out, with what they were made of."""
-    if not found:
-        return (
-            "<p>No row is nearly black, nearly white or of one color; no original is three times as long as wide.</p>"
-        )
-    items = []
-    for one in found[:_MOST_OUTLIERS]:
-        cells = cells_of_rows(dataset[one.split], [one.row])
-        text = _shown(f"{one.reason}: {one.split} {one.row}, {dataset[one.split].source(one.row).id}")
-        picture = figure(contact_sheet(cells, 1, side=_PAIR_SIDE), text, jpeg=True)
-        items.append(f"<li>{picture}<br><span class=quiet>{escape(text)}</span></li>")
-    lead = f"<p>{counted(len(found), 'finding')}, the most conspicuous first.</p>"
-    return f'{lead}<ul class="grid">{"".join(items)}</ul>'
-
-
 def _left_out(facts: Mapping[str, Any]) -> str:
     """Lists samples that have no row, and why."""
     parts = []
@@ -286,7 +205,7 @@ def _left_out(facts: Mapping[str, Any]) -> str:
         skipped = split["skipped"]
         if skipped["count"]:
             first = _table([(one["id"], one["reason"]) for one in skipped["first"][:_MOST_LEFT_OUT]])
-            listed = escape(_shown(skipped["file"]))
+            listed = breakable(skipped["file"])
             parts.append(f"<p>{skipped['count']:,} of split {escape(name)}, all listed in {listed}:</p>{first}")
     return "".join(parts) or "<p>Every sample of the source has its row.</p>"
 
@@ -296,7 +215,7 @@ def _checks(facts: Mapping[str, Any]) -> str:
     parts = []
     for name, result in facts["checks"].items():
         found = _FOUND[name](result) if isinstance(result, dict) else ""
-        date = f" of {escape(_shown(result.get('date'))[:10])}" if isinstance(result, dict) else ""
+        date = f" of {escape(one_line_of(result.get('date'))[:10])}" if isinstance(result, dict) else ""
         missing = f"<p class=quiet>Not recorded: <code>mmload {name} --record</code> does.</p>"
         parts.append(f"<h3>{name.capitalize()}{date}</h3>{found or missing}")
     return "".join(parts)
@@ -329,7 +248,7 @@ def _bench(result: Mapping[str, Any]) -> str:
         part = "" if not isinstance(share, int | float) else f"{share:.0%}" if share <= 1.005 else "disturbed"
         rows.append([one.get("name", ""), known, part, one.get("ceiling", ""), one.get("differs", "")])
     verdict = result.get("verdict")
-    lead = f"<p>{escape(_shown(verdict))}</p>" if verdict else ""
+    lead = f"<p>{escape(one_line_of(verdict))}</p>" if verdict else ""
     heads = ("loader", "images/s", "of its ceiling", "ceiling", "differs")
     return lead + (_columns(heads, rows) if rows else "")
 
@@ -341,16 +260,9 @@ def _objects(value: object) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)][:_MOST_LINES] if isinstance(value, list) else []
 
 
-def _shown(text: object) -> str:
-    """Writes a value in one line, control characters escaped; not HTML yet."""
-    return one_line(str(text))
-
-
 def _table(rows: Iterable[tuple[str, object]]) -> str:
     """Writes a table of names and values."""
-    cells = "".join(
-        f"<tr><th scope=row>{escape(_shown(name))}</th><td>{escape(_shown(value))}</td></tr>" for name, value in rows
-    )
+    cells = "".join(f"<tr><th scope=row>{breakable(name)}</th><td>{breakable(value)}</td></tr>" for name, value in rows)
     return f"<table>{cells}</table>"
 
 
@@ -364,7 +276,7 @@ def _bars(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> st
     """Draws a bar chart that is a table, so that everybody can read it: a bar for the first number of each row."""
     most = max((counts[0] for _, counts in rows), default=0) or 1
     body = "".join(
-        f"<tr><th scope=row>{escape(_shown(name))}</th>{''.join(map(_cell, counts))}"
+        f"<tr><th scope=row>{escape(one_line_of(name))}</th>{''.join(map(_cell, counts))}"
         f'<td><span class="bar" style="width:{100 * counts[0] / most:.2f}%"></span></td></tr>'
         for name, counts in rows
     )
@@ -383,8 +295,8 @@ def _heads(names: Sequence[str]) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"<td class=number>{value:,}</td>"
-    return f"<td>{escape(_shown(value))}</td>"
+    return f"<td>{breakable(value)}</td>"
 
 
 def _lines(text: str) -> str:
-    return "\n".join(_shown(line) for line in text.split("\n"))
+    return "\n".join(one_line_of(line) for line in text.split("\n"))

@@ -65,7 +65,9 @@ class Training:
     def code(self, split: Split) -> str:
         """Writes a program that loads a split, as it is shown; it ends after one epoch."""
         named = f"{split.name.replace('-', '_')}" if split.name.replace("-", "_").isidentifier() else "split"
-        opened = f"{named} = mmload.open({str(split.path)!r})[{split.name!r}]"
+        place = split.folder.title
+        cached = "" if place == str(split.path) else ", cache='cache'"  # a URL
+        opened = f"{named} = mmload.open({place!r}{cached})[{split.name!r}]"
         if "images" not in split.fields:
             imports, collate, argument = "", "", ""
         elif self.recipe:
@@ -102,6 +104,24 @@ def usual_steps(fields: Mapping[str, FieldSpec]) -> str:
         size = str(sides[0]) if sides[0] == sides[1] else str(tuple(sides))
         return f"RandomCrop({size}, padding={max(1, min(sides) // 8)}), RandomHorizontalFlip()"
     return f"RandomResizedCrop({min(_SIDE, *sides)}), RandomHorizontalFlip()"
+
+
+_EVALUATED = ("val", "test", "dev", "eval")
+
+
+def is_evaluated(split: Split) -> bool:
+    """Returns whether a split is one of evaluation, by its name: training does not see it."""
+    return split.name.lower().startswith(_EVALUATED)
+
+
+def evaluation_steps(fields: Mapping[str, FieldSpec]) -> str:
+    """Returns the steps that evaluations on such rows have in common; none where rows are used as they are stored."""
+    sides = fields["images"].shape[1:]
+    if "boxes" in fields or "masks" in fields:
+        return f"Letterbox({_CANVAS})" if fields["images"].variable_size else ""
+    if fields["images"].variable_size:
+        return f"Resize({round(_SIDE * 8 / 7)}), CenterCrop({_SIDE})"
+    return f"CenterCrop({_SIDE})" if min(sides) > _SIDE else ""
 
 
 def _called(steps: str) -> set[str]:

@@ -35,12 +35,21 @@ def test_where_and_preview_at_a_url_read_rows(url: str, dataset: Dataset, tmp_pa
         assert picture.width > 0
 
 
+def test_report_at_a_url_has_the_findings_of_a_disk(url: str, dataset: Dataset, tmp_path: Path) -> None:
+    local, remote = tmp_path / "local.html", tmp_path / "remote.html"
+    done = mmload("report", url, "-o", remote)
+    assert done.returncode == 0, done.stderr
+    assert mmload("report", dataset.path, "-o", local).stdout[len(str(local)) :] == done.stdout[len(str(remote)) :]
+    text = remote.read_text()
+    assert f"mmload.open(&#x27;{url}&#x27;, cache=&#x27;cache&#x27;)" in text
+    assert "Report on photos" in text
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("verify", ...),
         ("repair", ..., "--source", "x"),
-        ("report", ...),
         ("bench", ...),
         ("parity", ..., "--source", "x"),
         ("export", ..., "x"),

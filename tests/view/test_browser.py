@@ -102,6 +102,31 @@ def test_three_rows_are_marked_and_left_out_by_a_build(browser: Browser, page: P
     assert after == [name for row, name in enumerate(before) if row not in (1, 2, 4)]
 
 
+def test_browse_goes_to_the_next_row_after_a_mark_if_asked(browser: Browser, page: Page, place: Path) -> None:
+    opened(browser, page, "#split=train&row=10")
+    browser.wait(ROW)
+    browser.value("document.getElementById('go-on').click()")
+    browser.press("1")
+    browser.wait("document.getElementById('row-title').innerText.includes('row 11')")
+    browser.value("document.querySelector('#reasons [value=broken]').click()")
+    browser.wait("document.getElementById('row-title').innerText.includes('row 12')")
+    browser.press("\ue00c")
+    browser.wait(f"{FOCUSED} == '12'")
+    browser.press("2")  # in the grid, too
+    browser.wait(f"{FOCUSED} == '13'")
+    browser.press("g", "3")
+    browser.wait("document.querySelectorAll('.is-marked').length >= 4")
+    assert browser.value(FOCUSED) == "13"
+    marked = [entry.reason for entry in read_entries(place / "out.excluded.txt")]
+    assert marked[-4:] == ["wrong label", "broken", "broken", "duplicate"]
+    assert not browser.messages()
+    for row in (10, 11, 12, 13):
+        opened(browser, page, f"#split=train&row={row}")
+        browser.wait(ROW)
+        browser.value("document.querySelector('#reasons [value=\"\"]').click()")
+        browser.wait("document.querySelector('#reasons [value=\"\"]').ariaPressed == 'true'")
+
+
 def test_pages_classes_splits_and_the_address_lead_to_rows(browser: Browser, page: Page) -> None:
     opened(browser, page)
     browser.press("n")

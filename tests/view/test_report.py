@@ -103,7 +103,14 @@ def test_the_page_is_whole_and_nothing_in_it_is_markup_by_accident(odd: Dataset,
 
     Reader().feed(text)
     images = [attributes for tag, attributes in seen if tag == "img"]
-    assert len(images) == 4 + 1 + 6  # sheets of stored and drawn rows, a pair, outliers
+    train, val = len(odd["train"]), len(odd["val"])
+    assert len(images) == train + val + 8 * min(6, train) + 2 + 6  # stored, drawn, a pair, outliers
+    training, evaluation = text.split(">Split train</h2>")[1].split(">Split val</h2>")
+    assert "As training sees them" in training
+    assert "As evaluation sees them" in evaluation
+    assert "As training sees them" not in evaluation
+    assert "again<wbr>.png" not in text  # only behind separators
+    assert "train/<wbr>" in text
     assert all(str(one["src"]).startswith("data:image/") and one["alt"] for one in images)
     assert not [tag for tag, attributes in seen if tag == "script" or any(name.startswith("on") for name in attributes)]
     assert not re.search(r'(?:src|href)="(?!data:|#)', text)
@@ -195,12 +202,12 @@ def test_every_kind_of_rows_has_a_page_with_what_was_recorded(every_kind: Datase
     assert done.returncode == 0, done.stderr
     text = out.read_text(encoding="utf-8")
     assert "cannot be drawn" not in text
-    assert text.count("<img") == 8  # two sheets of each split but the one without images
+    assert text.count("As training sees them") == 4  # each split but the one without images
     assert text.count("There are no images to show.") == 1
     for words in ("RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)", "RandomCrop(24, padding=3)", "Crop(70)"):
         assert words in text
     assert "1 check, none fails." in text
-    assert "&lt;b&gt;1 level&lt;/b&gt;" in text
+    assert "&lt;b&gt;1 level&lt;/<wbr>b&gt;" in text
     assert "It is &lt;fast&gt;." in text
     assert "1,234" in text
     assert "not measured" in text
@@ -226,7 +233,7 @@ def test_steps_and_recipes_that_are_asked_for_are_shown_or_refused(every_kind: D
     out = tmp_path / "page.html"
     words = ("report", every_kind.path, "-o", out)
     assert mmload(*words, "--augment", "CenterCrop(16)").returncode == 0
-    assert out.read_text().count("<figcaption><code>CenterCrop(16)</code>") == 4
+    assert out.read_text().count("epochs of <code>CenterCrop(16)</code>") == 4
     assert "collate = mmload.Collate(CenterCrop(16))" in out.read_text()
     out.unlink()
     assert "these steps cannot render split" in complaint(mmload(*words, "--augment", "RandomCrop(64)"), 2)

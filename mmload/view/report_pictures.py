@@ -1,0 +1,162 @@
+"""Writes the pictures of a report as HTML: thumbnails in grids, with captions that follow the colors of the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from mmload.errors import MmloadError, UsageError, counted, one_line
+from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, shown_classes
+from mmload.pictures.drawing import figure
+from mmload.store.dataset import Dataset, Split
+from mmload.store.row_cells import cells_of_rows, first_rows
+from mmload.view.report import CopiedPicture, CopiedPictures, Outlier
+from mmload.view.training import Training, drawn_cells, evaluation_steps, is_evaluated
+
+_COLUMNS, _SIDE = 8, 128
+"""Thumbnails in a line of a wide page, and their pixels; a narrow page has four in a line."""
+
+_MOST_SHOWN, _MOST_DRAWN = 144, 18
+"""Rows of all splits together, so that a page of many splits stays below 5 MB; a third of these of a split at most."""
+
+_MOST_OUTLIERS = 48
+
+
+def one_line_of(text: object) -> str:
+    """Writes a value in one line, control characters escaped; not HTML yet."""
+    return one_line(str(text))
+
+
+def breakable(text: object) -> str:
+    """Writes a value as HTML whose lines may break behind the separators of file names."""
+    return re.sub(r"([/\\_-]|\.(?=[A-Za-z]))", r"\1<wbr>", escape(one_line_of(text)))
+
+
+def sheets(split: Split, training: Training, splits: int) -> str:
+    """Shows rows as they are stored, and as training or evaluation sees them.
+
+    Args:
+        split: the rows.
+        training: what renders them.
+        splits: how many splits share the page.
+
+    Raises:
+        UsageError: if steps that were asked for cannot render the rows.
+    """
+    shown, drawn = (max(1, most // max(3, splits)) for most in (_MOST_SHOWN, _MOST_DRAWN))
+    try:
+        cells = cells_of_rows(split, first_rows(split, shown))
+    except MmloadError:  # no images, or no rows
+        return '<p class="quiet">There are no images to show.</p>'
+    more = ", of all classes" if split.classes else ""
+    rest = f"; <code>mmload browse {breakable(split.folder.title)}</code> shows all" if len(cells) < len(split) else ""
+    return (
+        f"<h3>Stored rows</h3><figure><figcaption>{len(cells):,} of {counted(len(split), 'row')}{more}{rest}"
+        f"</figcaption>{_grid(cells, _COLUMNS, split)}{_legend(cells, split.classes)}</figure>"
+        + (_evaluated(split, drawn) if is_evaluated(split) else _trained(split, training, drawn))
+    )
+
+
+def _trained(split: Split, training: Training, count: int) -> str:
+    steps = f"<code>{escape(one_line_of(training.text(split)))}</code>"
+    head = "<h3>As training sees them</h3>"
+    try:
+        collate = training.collate(split)
+        draws = max(1, (_COLUMNS - 1) // len(getattr(collate, "collates", [collate])))
+        rows = first_rows(split, count)
+        drawn = drawn_cells(split, collate, rows, draws=draws)
+    except UsageError:
+        if training.made is not None:
+            raise
+        return (
+            f"{head}<p class=quiet>These rows cannot be drawn by the usual steps, {steps}; give others with "
+            "--augment.</p>"
+        )
+    lines = [[cell, *line] for cell, line in zip(cells_of_rows(split, rows), drawn, strict=True)]
+    text = f"{counted(len(rows), 'row')}, each as it is stored and in {counted(draws, 'epoch')} of {steps}"
+    grids = "".join(_grid(line, len(lines[0]), split) for line in lines)
+    return f"{head}<figure><figcaption>{text}</figcaption>{grids}</figure>"
+
+
+def _evaluated(split: Split, count: int) -> str:
+    """Shows rows of a split for evaluation, which training does not see: without random steps."""
+    steps = evaluation_steps(split.fields)
+    head = "<h3>As evaluation sees them</h3>"
+    if not steps:
+        return f"{head}<p class=quiet>As they are stored: evaluation takes no random steps.</p>"
+    cells = [
+        cell
+        for line in drawn_cells(split, Training(steps=steps).collate(split), first_rows(split, count), draws=1)
+        for cell in line
+    ]
+    text = f"<code>{escape(steps)}</code>; evaluation takes no random steps"
+    return f"{head}<figure><figcaption>{text}</figcaption>{_grid(cells, _COLUMNS, split)}</figure>"
+
+
+def _grid(cells: Sequence[Cell], columns: int, split: Split) -> str:
+    items = "".join(f"<li>{_picture(cell, split)}{_caption(cell)}</li>" for cell in cells)
+    return f'<ul class="cells" style="--columns:{columns}">{items}</ul>'
+
+
+def _picture(cell: Cell, split: Split) -> str:
+    text = ", ".join(part for part in (cell.name, cell.detail, f"split {split.name}") if part)
+    return figure(annotated(cell, _SIDE, split.classes), one_line_of(text), jpeg=True)
+
+
+def _caption(cell: Cell) -> str:
+    name = f"<span>{breakable(cell.name)}</span>" if cell.name else ""
+    return name + (f"<span class=quiet>{escape(cell.detail)}</span>" if cell.detail else "")
+
+
+def _legend(cells: Sequence[Cell], classes: Sequence[str]) -> str:
+    """Lists the classes of boxes and masks with their colors; nothing without them."""
+    items = []
+    for index in shown_classes(cells):
+        name, color = name_in_legend(index, classes)
+        items.append(f'<li><span style="background:rgb{color}"></span>{breakable(name)}</li>')
+    return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
+
+
+def copies(dataset: Dataset, copied: CopiedPictures) -> str:
+    """Shows pictures that several rows show, two of these side by side."""
+    if not copied.count:
+        return "<p>No row shows the picture of another, as far as thumbnails of 16 x 16 grays tell.</p>"
+    more = "" if copied.complete else " There are more, which were not listed: too many rows are alike."
+    lead = (
+        f"<p>{counted(copied.count, 'picture')} in several rows, {copied.rows:,} in all; {copied.across:,} in two "
+        f"splits: what a model has learned by heart from one is no test in the other.{more}</p>"
+    )
+    left = copied.count - len(copied.first)
+    rest = f"<p class=quiet>{counted(left, 'more picture')}.</p>" if left else ""
+    return f'{lead}<ul class="grid">{"".join(_pair(dataset, one) for one in copied.first)}</ul>{rest}'
+
+
+def _pair(dataset: Dataset, one: CopiedPicture) -> str:
+    items = "".join(
+        f"<li>{_picture(cell, dataset[split])}</li>"
+        for split, row in one.rows[:2]
+        for cell in cells_of_rows(dataset[split], [row])
+    )
+    names = [f"{split} {row}, {dataset[split].source(row).id}" for split, row in one.rows]
+    alike = "equal" if one.equal else f"alike, {one.correlation:.3f}"
+    others = [*names[2:], *([f"{one.count - len(names):,} more"] if one.count > len(names) else [])]
+    also = f"; also {'; '.join(others)}" if others else ""
+    text = breakable(f"{alike}: {names[0]} and {names[1]}{also}")
+    return f'<li><ul class="cells" style="--columns:2">{items}</ul><span class=quiet>{text}</span></li>'
+
+
+def outliers(dataset: Dataset, found: Sequence[Outlier]) -> str:
+    """Shows rows that stand out, with what they were made of."""
+    if not found:
+        return (
+            "<p>No row is nearly black, nearly white or of one color; no original is three times as long as wide.</p>"
+        )
+    items = []
+    for one in found[:_MOST_OUTLIERS]:
+        split = dataset[one.split]
+        pictures = "".join(_picture(cell, split) for cell in cells_of_rows(split, [one.row]))
+        text = breakable(f"{one.reason}: {one.split} {one.row}, {split.source(one.row).id}")
+        items.append(f"<li>{pictures}<span>{text}</span></li>")
+    lead = f"<p>{counted(len(found), 'finding')}, the most conspicuous first.</p>"
+    return f'{lead}<ul class="cells" style="--columns:{_COLUMNS}">{"".join(items)}</ul>'
