@@ -13,8 +13,8 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -141,7 +141,8 @@ class Worker:
             raise ContenderFault(f"it cannot be sent to a process ({error})") from error
         arguments = payload, multiprocessing.get_start_method(), str(self._log)
         daemon = False  # DataLoader's workers are child processes of it
-        self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
+        with _quiet_tracker():
+            self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
 
     def ask(self, name: str, limit: float, tick: Callable[[int], None] | None = None, **arguments: Any) -> Any:
         """Sends a command and waits for its response.
@@ -207,6 +208,21 @@ class Worker:
         self.kill()
         said = last_line(self._log)
         return f"its process died ({cause})" + (f": {said}" if said else "")
+
+
+@contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """Lets the tracker of semaphores start without warnings: it warns of each that a killed process leaves to it."""
+    name = "PYTHONWARNINGS"
+    before = os.environ.get(name)
+    os.environ[name] = ",".join(filter(None, [before, "ignore:resource_tracker"]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def last_line(log: Path) -> str:

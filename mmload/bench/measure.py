@@ -20,7 +20,7 @@ from mmload.bench.contender_process import ContenderFault, Worker
 from mmload.bench.contender_server import CEILINGS, LoadSample
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import Coldness, files_below, make_cold, tree_memory
-from mmload.bench.plan import Budget, MeasurementPlan, no_room, start_order
+from mmload.bench.plan import Budget, MeasurementPlan, is_own, no_room, start_order
 from mmload.bench.task import Task
 from mmload.bench.train import NEIGHBORS, BesideSample, TrainSample
 from mmload.runtime.resources import available_cores
@@ -160,6 +160,7 @@ class _Rounds:
         """Runs all phases; training last, so that a model's memory affects no other measurement."""
         self._make()
         loading = [n for n in self._workers if self.measurements[n].entry.group != CACHED]
+        loading.sort(key=lambda n: not is_own(self.measurements[n].entry))  # first in each round: a bench is of them
         training = [n for n in self._workers if self.measurements[n].entry.group != "ceiling"]
         if self._plan.cold:
             roots = [self._task.dataset / self._task.split, self._work / "scratch"]
@@ -253,7 +254,7 @@ class _Rounds:
             entry = self.measurements[number].entry
             self._progress(f"{entry.name}: getting ready")
             with self._fault_of(number):
-                self._workers[number].ask("make", self._budget.to_make(needed=not entry.need))
+                self._workers[number].ask("make", self._budget.to_make(entry))
             made += 1
         for number in waiting:
             self.measurements[number].failure = no_room(self._plan.budget)
@@ -292,7 +293,7 @@ class _Rounds:
 
     def _warm_up(self, worker: Worker, result: Measurement, most: float) -> None:
         patience = 2 * self._plan.patience  # some compile their loops in the first epoch
-        limit = most + self._budget.patience(patience, not result.entry.need)
+        limit = most + self._budget.patience(patience, result.entry)
         result.warmed = worker.ask("epoch", limit, result.note_memory, least=0.0, most=most, check=True).whole
         if worker.pid is not None:
             result.note_memory(worker.pid)
@@ -300,7 +301,7 @@ class _Rounds:
             worker.ask("close", self._plan.patience)
 
     def _epoch(self, worker: Worker, result: Measurement, most: float) -> None:
-        limit = most + self._budget.patience(self._plan.patience, not result.entry.need)
+        limit = most + self._budget.patience(self._plan.patience, result.entry)
         if not self._plan.cold:
             least = min(_LONG_ENOUGH, most / 2)
             result.samples.append(worker.ask("epoch", limit, least=least, most=most))

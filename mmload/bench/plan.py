@@ -5,6 +5,7 @@ Takes entries and a clock, returns decisions. It never sleeps and starts no proc
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ CLOSE_SHARE = 0.08
 
 _LEAST_TURN = 1.0  # seconds: lower bound of a turn, or half its fair share of a budget that is smaller
 _TO_MAKE = 60.0  # seconds for creating the contenders that the verdict needs, however small the budget is
+OWN_PATIENCE = 300.0
+"""Seconds that mmload's own rows may take to answer: the first run on a machine compiles, and without them a bench says
+nothing. A limit of half a minute once lost them on a busy machine."""
 _TO_MAKE_AT_LEAST = 10.0  # seconds for each of them
 _LEAST_PATIENCE = 5.0  # seconds: lower bound of a turn's patience, however little time is left
 
@@ -86,11 +90,10 @@ class Budget:
             return False
         return self.spent * (made + starting + 1) / made <= START_SHARE * self.seconds
 
-    def to_make(self, needed: bool) -> float:
-        """Returns the time limit in seconds for creating a contender; a needed one always has a minute."""
-        if needed:
-            return max(_TO_MAKE, START_SHARE * self.seconds - self.spent)
-        return max(_TO_MAKE_AT_LEAST, START_SHARE * self.seconds - self.spent)
+    def to_make(self, entry: ContenderEntry) -> float:
+        """Returns the time limit in seconds for creating a contender; those that the verdict needs have a minute."""
+        least = OWN_PATIENCE if is_own(entry) else _TO_MAKE_AT_LEAST if entry.need else _TO_MAKE
+        return max(least, START_SHARE * self.seconds - self.spent)
 
     def least_turn(self, turns: int) -> float:
         """Returns a lower bound of a turn in seconds, given the number of turns; a shorter one measures nothing."""
@@ -100,24 +103,36 @@ class Budget:
         """Seconds of the next of ``turns`` turns: a fair share of the time left, less ``beyond``, their overrun."""
         return max(least, self.left / turns - beyond)
 
-    def patience(self, seconds: float, needed: bool) -> float:
-        """Seconds by which a turn may overrun: at most ``seconds``, and at most what the budget allows."""
-        return seconds if needed else min(seconds, max(_LEAST_PATIENCE, self.left))
+    def patience(self, seconds: float, entry: ContenderEntry) -> float:
+        """Returns the seconds by which a turn may overrun.
+
+        They are at most ``seconds`` and what the budget allows; the verdict's rows have ``seconds`` in any case, and
+        mmload's own ones :data:`OWN_PATIENCE`.
+        """
+        if is_own(entry):
+            return OWN_PATIENCE
+        return min(seconds, max(_LEAST_PATIENCE, self.left)) if entry.need else seconds
+
+
+def is_own(entry: ContenderEntry) -> bool:
+    """Returns whether an entry is one of mmload's own that the verdict needs."""
+    return entry.group == "mmload" and not entry.need
 
 
 def start_order(entries: Sequence[ContenderEntry]) -> list[int]:
-    """Indices of the entries that can run here; those that the verdict needs come first."""
+    """Returns the indices of the entries that can run here: mmload's own first, then the others that are needed."""
     there = [number for number, entry in enumerate(entries) if not entry.missing]
-    return sorted(there, key=lambda number: entries[number].need)
+    return sorted(there, key=lambda number: (not is_own(entries[number]), entries[number].need))
 
 
 def overrun(budget: Budget) -> str:
     """Returns a note if the bench took longer than its budget, in whole seconds, else ""."""
     if round(budget.spent) <= budget.seconds:
         return ""
+    enough = 10 * math.ceil(budget.spent / 10)
     return (
         f"it took {budget.spent:.0f} s and not the {budget.seconds:g} s of its time budget: what the verdict needs is "
-        "started and measured in any case"
+        f"started and measured in any case; give --time-budget {enough} for the others"
     )
 
 

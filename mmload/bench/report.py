@@ -208,6 +208,7 @@ COLORS = {"mmload": "#2d80e8", "stock": "#8a8a8a", "peer": "#c07a1e", "ceiling":
 
 _OFF_SCALE = 5  # times the fastest bar: a ceiling above that would compress the bars too much
 _DOTS = 160
+_PAD = 0.12  # inches around the chart, so that no label touches its edge
 _PALETTE = 64  # colors, with their opacity: a third of the bytes, and no difference to see
 
 
@@ -237,8 +238,10 @@ def draw(record: Record, path: Path) -> None:
     rows = [row for row in record.rows if row.rate and row.group in ("stock", "peer", "mmload")]
     if not rows:
         raise MmloadError("there is nothing to draw: no contender was measured")
-    figure = Figure(figsize=(9, 1.3 + 0.36 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(9, 1.7 + 0.36 * len(rows)))
+    figure.set_layout_engine("constrained", w_pad=_PAD, h_pad=_PAD)
     FigureCanvasAgg(figure)
+    figure.suptitle(_title(record), color=INK, fontsize=13)
     axes = figure.add_subplot()
     _draw_bars(axes, rows)
     _draw_ceilings(axes, record, rows)
@@ -249,6 +252,12 @@ def draw(record: Record, path: Path) -> None:
         Image.open(drawn).quantize(_PALETTE, Image.Quantize.FASTOCTREE).save(path, "PNG", optimize=True)
     except OSError as error:
         raise MmloadError(f"cannot write the chart {path} ({error.strerror})") from error
+
+
+def _title(record: Record) -> str:
+    """Names the dataset and the layout of its rows; records of earlier versions have no name."""
+    names = [str(record.settings[key]) for key in ("dataset", "layout") if record.settings.get(key)]
+    return one_line(": ".join(["Loading speed", ", ".join(names)] if names else ["Loading speed"]))
 
 
 def _draw_bars(axes: Any, rows: list[Row]) -> None:

@@ -112,7 +112,7 @@ def run_on_sample(
             cold=options.cold,
         )
         record = run(sample.dataset, sample.source, options, entries=entries, progress=progress, began=began)
-    settings = record.settings | {"sample": asdict(sample.estimate)}
+    settings = record.settings | {"dataset": f"a sample of {Path(source).name}", "sample": asdict(sample.estimate)}
     return replace(record, settings=settings, verdict=f"{record.verdict} {sample.estimate.sentence()}")
 
 
@@ -120,6 +120,7 @@ def settings_of(task: Task, plan: MeasurementPlan) -> dict[str, Any]:
     """Returns the task of every contender, and how it was measured, without any path of this machine."""
     none = task.augment == "none"
     return {
+        "dataset": task.dataset.name,
         "split": task.split,
         "rows": len(task.rows),
         "layout": task.layout,

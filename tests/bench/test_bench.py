@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,7 +15,7 @@ from mmload.bench import Record, read_record, write_record
 from mmload.bench.machine import files_below, make_cold, resident_bytes
 from mmload.bench.options import BenchOptions
 from mmload.bench.record import Row
-from mmload.bench.report import COLORS, INK, check_plot, compare, draw, number, rates, table, trained
+from mmload.bench.report import COLORS, INK, _title, check_plot, compare, draw, number, rates, table, trained
 from mmload.bench.train import SMALL, check_model
 from mmload.bench.verdict import verdict
 from mmload.errors import MmloadError, UsageError
@@ -215,6 +216,18 @@ def test_a_file_that_is_too_long_for_a_record_is_not_read_to_its_end(tmp_path: P
         file.truncate(2**40)  # a hole: to read all of it would take memory for it
     with pytest.raises(UsageError, match=r"record\.json is not a record .* longer than 16,777,216 characters"):
         read_record(endless)
+
+
+def test_a_chart_names_its_dataset_and_no_label_touches_its_edge(whole: Record, tmp_path: Path) -> None:
+    named = replace(whole, settings=whole.settings | {"dataset": "holiday-256", "layout": "rows of 3 x 256 x 256"})
+    assert _title(named) == "Loading speed: holiday-256, rows of 3 x 256 x 256"
+    assert _title(replace(whole, settings={})) == "Loading speed"
+    longest = {row.name: f"{row.name:w<38}" for row in named.rows}  # characters: the width of the table, too
+    rows = [replace(row, name=longest[row.name], ceiling=longest.get(row.ceiling, "")) for row in named.rows]
+    draw(replace(named, rows=rows), tmp_path / "a.png")
+    drawn = np.asarray(Image.open(tmp_path / "a.png").convert("RGBA"))[..., 3]
+    for edge in (drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]):
+        assert not edge.any()
 
 
 def test_a_chart_is_a_picture_with_every_colour_and_no_background(whole: Record, tmp_path: Path) -> None:

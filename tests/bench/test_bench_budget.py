@@ -11,10 +11,11 @@ import pytest
 from fake_contenders import fake
 
 from mmload.bench import BenchOptions, measure
+from mmload.bench.contender_process import ContenderFault
 from mmload.bench.contender_server import LoadSample
 from mmload.bench.contenders import ContenderEntry, entries
 from mmload.bench.measure import Measurement
-from mmload.bench.plan import CLOSE_SHARE, START_SHARE, Budget, MeasurementPlan, overrun, start_order
+from mmload.bench.plan import CLOSE_SHARE, OWN_PATIENCE, START_SHARE, Budget, MeasurementPlan, overrun, start_order
 from mmload.bench.record import rows_of
 from mmload.bench.run import above_limit
 from mmload.store.dataset import Dataset
@@ -54,9 +55,11 @@ def test_a_needed_contender_may_take_long_to_be_made_and_another_not() -> None:
     clock = Clock()
     budget = Budget(seconds=30, clock=clock)
     clock.now += 14
-    assert budget.to_make(needed=True) == 60  # whatever the others took: the verdict would lose its row
-    assert budget.to_make(needed=False) == 10
-    assert Budget(seconds=300, clock=clock).to_make(needed=False) == 150
+    stock, peer = fake("stock", group="stock"), fake("peer", group="peer", need=2)
+    assert budget.to_make(stock) == 60  # whatever the others took: the verdict would lose its row
+    assert budget.to_make(peer) == 10
+    assert Budget(seconds=300, clock=clock).to_make(peer) == 150
+    assert budget.to_make(fake("own", group="mmload")) == OWN_PATIENCE
 
 
 @pytest.mark.parametrize(("seconds", "turns", "least"), [(300, 10, 1.0), (19, 38, 0.25), (20, 0, 1.0)])
@@ -81,8 +84,8 @@ def test_what_the_verdict_needs_is_started_first(dataset: Dataset, folder: Path)
         "mmload.Loader, memory, 2 threads",
         "mmload.Loader, subprocess, 2 threads",
     }
-    order = start_order([fake("a", need=3), fake("b"), fake("gone", missing="no"), fake("c", need=1), fake("d")])
-    assert order == [1, 4, 3, 0]
+    asked = [fake("a", need=3), fake("b", group="stock"), fake("gone", missing="no"), fake("c", need=1)]
+    assert start_order([*asked, fake("own", group="mmload")]) == [4, 1, 3, 0]
 
 
 class Slow:
@@ -159,9 +162,34 @@ def test_contenders_that_take_long_beyond_their_time_leave_room_for_the_needed(
 def test_the_time_that_imports_took_is_part_of_it() -> None:
     clock = Clock()
     assert Budget(seconds=60, clock=clock, began=990.0).spent == 10
-    assert Budget(seconds=60, clock=clock).patience(30, needed=False) == 30
+    peer, stock, own = fake("a", group="peer", need=1), fake("b", group="stock"), fake("c", group="mmload")
+    assert Budget(seconds=60, clock=clock).patience(30, peer) == 30
     late = Budget(seconds=60, clock=clock, began=943.0)
-    assert (late.patience(30, needed=False), late.patience(30, needed=True)) == (5, 30)
+    assert [late.patience(30, entry) for entry in (peer, stock, own)] == [5, 30, OWN_PATIENCE]
+
+
+def test_own_rows_are_measured_on_a_machine_that_is_too_slow_for_the_budget(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Limited(Slow):
+        """A process that is killed where the limit of a request is shorter than the answer takes."""
+
+        def ask(self, name: str, limit: float, tick: Callable[[int], None] | None = None, **more: Any) -> Any:
+            if limit < 100:
+                raise ContenderFault(f"no answer within {limit:.0f} s")
+            return super().ask(name, limit, tick, **more)
+
+    clock = Slow.clock = Clock()
+    Slow.to_make, Slow.extra = 100.0, 100.0
+    monkeypatch.setattr(measure, "Worker", Limited)
+    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    asked = [fake("stock", group="stock"), fake("peer", group="peer", need=2), fake("own", group="mmload")]
+    plan = MeasurementPlan(epochs=1, budget=60.0)
+    stock, peer, own = measure.measure(task, asked, plan, None, Budget(seconds=60, clock=clock))
+    assert own.samples
+    assert not own.failure
+    assert not stock.samples
+    assert not peer.samples
 
 
 class Busy(Slow):
@@ -216,3 +244,4 @@ def test_a_bench_that_took_longer_says_so() -> None:
     assert overrun(budget) == ""
     clock.now += 24.6
     assert overrun(budget).startswith("it took 85 s and not the 60 s of its time budget")
+    assert overrun(budget).endswith("give --time-budget 90 for the others")

@@ -46,7 +46,7 @@ def task(dataset: Dataset) -> Task:
 def results(task: Task) -> dict[str, Measurement]:
     """One bench of them all."""
     troubles = ("slow", "cannot", "printer", "hangs", "crashes", "raises", "empty", "small")
-    entries = [fake(name, name) for name in troubles]
+    entries = [fake(name, name, "peer") for name in troubles]  # mmload's own rows may take minutes to answer
     entries += [fake("missing", missing="not installed: pip install it"), fake("good", "", "stock")]
     plan = MeasurementPlan(epochs=2, budget=40.0, patience=1.0)
     return {result.name: result for result in measure(task, entries, plan)}
@@ -260,3 +260,30 @@ def test_only_the_processes_of_mmload_import_its_kernels() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+_KILLED = """
+import pickle
+from pathlib import Path
+
+from mmload.bench.contender_process import ContenderFault, Worker
+from mmload.bench.options import BenchOptions
+from fake_contenders import fake
+
+if __name__ == "__main__":
+    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(Path("{dataset}"), None)
+    worker = Worker(fake("held", "semaphores"), task, Path("."), Path("log"))
+    worker.start()
+    worker.ask("make", 120.0)
+    worker.kill()
+"""
+
+
+def test_a_killed_contender_leaves_no_warning_of_its_semaphores(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(_KILLED.replace("{dataset}", str(dataset.path)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ class Fake:
 
     def __init__(self, task: Task, scratch: Path, *, does: str = "") -> None:
         self._task, self._does, self._epochs = task, does, 0
+        if does == "semaphores":
+            self._held = [multiprocessing.get_context("spawn").Semaphore() for _ in range(3)]
         if does == "cannot":
             raise SourceError("its folder is gone")
         if does == "printer":

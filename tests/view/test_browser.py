@@ -115,7 +115,7 @@ def test_browse_goes_to_the_next_row_after_a_mark_if_asked(browser: Browser, pag
     browser.press("2")  # in the grid, too
     browser.wait(f"{FOCUSED} == '13'")
     browser.press("g", "3")
-    browser.wait("document.querySelectorAll('.is-marked').length >= 4")
+    browser.wait("document.querySelector('.tile[data-row=\"13\"].is-marked') !== null")
     assert browser.value(FOCUSED) == "13"
     marked = [entry.reason for entry in read_entries(place / "out.excluded.txt")]
     assert marked[-4:] == ["wrong label", "broken", "broken", "duplicate"]
