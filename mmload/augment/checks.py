@@ -83,7 +83,7 @@ _RESIZE = "put a Resize((height, width))"
 
 def _refuse_floats(step: nn.Module) -> None:
     """Refuses a step whose result is no uint8, in a collate that gives that."""
-    if step.makes_floats if isinstance(step, Step) else isinstance(step, AfterStep) and not step.takes_uint8:
+    if isinstance(step, Step | AfterStep) and step.makes_floats:
         raise ValueError(
             f"{type(step).__name__} makes floats, and dtype is torch.uint8: give the collate a floating dtype"
         )

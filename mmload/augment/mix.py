@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mmload.augment.arguments import chance, elements, integer, number, numbers, refusal, shown
 from mmload.augment.draws import Draws, beta
-from mmload.augment.step import Step, plan_for, seeds_for
+from mmload.augment.step import Step, TargetStep, plan_for
 from mmload.batch import Batch
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
@@ -36,7 +36,7 @@ _CLASSES = f"an integer from 1 to {_MOST_CLASSES}, or None"
 _PER = ("sample", "batch")
 
 
-class MixStep(Step):
+class MixStep(TargetStep, Step):
     """A step that mixes samples of a batch: it draws a :class:`~mmload.render.plan.Mixing`, which ends a pass.
 
     Attributes:
@@ -83,37 +83,14 @@ class MixStep(Step):
         mixed: Batch = batch.replace(**changed)
         return mixed
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
-    def forward(
-        self,
-        images: Tensor,
-        targets: Tensor | None = None,
-        seeds: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """Runs the step alone on a batch.
-
-        Args:
-            images: [B, C, H, W], floating, or uint8 where the step does not blend.
-            targets: class indices [B] or soft targets [B, K]; None: there are none.
-            seeds: int64 [B], one per sample; None: fresh ones.
-            generator: where fresh seeds come from; None: torch's default generator.
-
-        Returns:
-            The images, and the soft targets too if any were given.
-
-        Raises:
-            ValueError: if ``images`` has another shape or dtype, or targets are class indices without ``num_classes``.
-        """
-        seeds = seeds_for(images, seeds, generator)
-        if images.dtype == torch.uint8 and self.makes_floats:
-            raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
-        plan = self.describe(plan_for(images), Draws(seeds, 0))
-        kept = None if plan.mixing is None else plan.mixing.target_share(plan.height, plan.width)
-        mixed = targets if kept is None else mixed_targets(targets, kept, self.num_classes)
+    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        """Mixes images and targets, as a step alone."""
+        plan = self.describe(plan_for(images), draws)
+        share = None if plan.mixing is None else plan.mixing.target_share(plan.height, plan.width)
+        mixed = targets if share is None else mixed_targets(targets, share, self.num_classes)
         out = torch.empty(plan.shape, dtype=images.dtype, device=images.device)
         Rendering(plan, images.dtype).render_batch(images, out)
-        return out if targets is None else (out, mixed)
+        return out, mixed
 
 
 class _Mix(MixStep):

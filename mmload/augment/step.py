@@ -99,33 +99,18 @@ class Step(nn.Module):
         return out
 
 
-class AfterStep(nn.Module):
-    """Step that needs pixels, or several samples at once: it runs on the rendered batch.
+class TargetStep(nn.Module):
+    """Step that works alone on a batch of images and targets.
 
     Attributes:
-        takes_uint8: whether it works on uint8 images before Normalize; else they are converted first.
+        makes_floats: whether it takes floating images alone.
     """
 
-    takes_uint8 = False
+    makes_floats: bool
 
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         """Changes images [B, C, H, W] and targets; it must draw in the same order for every batch."""
         raise NotImplementedError
-
-    def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
-        """Changes a batch; to be overridden if more than images and targets change.
-
-        Args:
-            batch: with all its fields.
-            draws: the step's.
-            box_rule: the collate's, for steps that move boxes.
-        """
-        images, targets = self.change(batch.images, batch.targets, draws)
-        changed: Batch = batch.replace(images=images, targets=targets)
-        return changed
-
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""
 
     @overload
     def forward(
@@ -168,10 +153,40 @@ class AfterStep(nn.Module):
             ValueError: if ``images`` has another shape or dtype.
         """
         seeds = seeds_for(images, seeds, generator)
-        if images.dtype == torch.uint8 and not self.takes_uint8:
+        if images.dtype == torch.uint8 and self.makes_floats:
             raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
         changed, mixed = self.change(images, targets, Draws(seeds, 0))
         return changed if targets is None else (changed, mixed)
+
+
+class AfterStep(TargetStep):
+    """Step that needs pixels, or several samples at once: it runs on the rendered batch.
+
+    Attributes:
+        takes_uint8: whether it works on uint8 images before Normalize; else they are converted first.
+    """
+
+    takes_uint8 = False
+
+    @property
+    def makes_floats(self) -> bool:  # type: ignore[override]  # a class sets takes_uint8 alone
+        """Whether it takes floating images alone."""
+        return not self.takes_uint8
+
+    def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
+        """Changes a batch; to be overridden if more than images and targets change.
+
+        Args:
+            batch: with all its fields.
+            draws: the step's.
+            box_rule: the collate's, for steps that move boxes.
+        """
+        images, targets = self.change(batch.images, batch.targets, draws)
+        changed: Batch = batch.replace(images=images, targets=targets)
+        return changed
+
+    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""
 
 
 def arguments_of(step: nn.Module) -> dict[str, Any]:

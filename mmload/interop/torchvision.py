@@ -89,9 +89,7 @@ def conversion(collate: Collate) -> int:
 
 
 def _needs_floats(step: nn.Module) -> bool:
-    if isinstance(step, Step):
-        return step.makes_floats
-    return not (isinstance(step, AfterStep) and step.takes_uint8)
+    return not isinstance(step, Step | AfterStep) or bool(step.makes_floats)
 
 
 class DecodeTransform(v2.Transform):  # type: ignore[misc]  # torchvision has no types
