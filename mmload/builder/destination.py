@@ -266,7 +266,7 @@ _OWN = re.compile(
     rf"({PARTS}/[0-9a-f]{{16}}/)?("
     rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|samples\.jsonl|skipped\.jsonl)"
     rf"|notes/({_LISTS}|dataset\.json){_PARTIAL}"
-    rf"|dataset/{_NAME}/{_SHARD}(\.partial)?/({_NAME}{_PART}\.memmap|meta\.json{_PARTIAL})"
+    rf"|dataset/{_NAME}/{_SHARD}/({_NAME}{_PART}\.memmap|meta\.json{_PARTIAL})"
     rf"|dataset/{_NAME}/{_LISTS}"
     rf"|dataset/dataset\.json{_PARTIAL})"
 )

@@ -132,7 +132,10 @@ def build(
         recipe = _elsewhere(recipe, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
     done = _run(work, engine, slice(None), overwrite=overwrite)
-    assert done.manifest is not None  # every shard was built
+    if done.manifest is None:
+        raise BuildError(
+            f"{counted(len(done.missing), 'shard')} of {work.out} vanished while it was built; run it again"
+        )
     return BuildReport(
         out=work.out,
         manifest=done.manifest,

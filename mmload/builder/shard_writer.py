@@ -1,8 +1,9 @@
 """Writes the files of a shard, seals them, and finds sealed shards again after a crash.
 
-It takes chunks of rows as tensors and writes shard folders as docs/format.md describes them, under a temporary name.
-To seal a shard is to flush it, rename it, and write a summary with its checksums beside it; only sealed shards count.
-It never decodes, never reads a source and does not know the dataset's destination (:mod:`mmload.builder.staging` does).
+It takes chunks of rows as tensors and writes shard folders as docs/format.md describes them. To seal a shard is to
+flush it and to write a summary with its checksums beside it; only sealed shards count. A shard is written in a folder
+of its own and moved to its place later (:mod:`mmload.builder.shard_job`). It never decodes, never reads a source and
+does not know the dataset's destination (:mod:`mmload.builder.staging` does).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from mmload.errors import BuildError, DamagedError
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, FieldSpec
-from mmload.runtime.durable_files import remove, sync, sync_folder, write_atomically
+from mmload.runtime.durable_files import sync, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.json_schema import convert_json
@@ -204,10 +205,10 @@ class BuildPaths:
 
 
 class ShardWriter:
-    """Writes one shard's rows in order; the shard gets its name only in :meth:`seal`.
+    """Writes one shard's rows in order; it counts only after :meth:`seal`.
 
     Args:
-        paths: the build's paths.
+        paths: of a folder that has no such shard.
         split: the split's name.
         index: the shard's number in it.
         fields: dtype and row shape of each field.
@@ -218,8 +219,7 @@ class ShardWriter:
     """
 
     def __init__(self, paths: BuildPaths, split: str, index: int, fields: Mapping[str, FieldSpec], rows: int) -> None:
-        self._final = paths.shard(split, index)
-        self._partial = self._final.with_suffix(".partial")
+        self._folder = paths.shard(split, index)
         self._summary_file = paths.summary_file(split, index)
         self._fields = fields
         self._summary = ShardSummary()
@@ -231,9 +231,9 @@ class ShardWriter:
         self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
         try:
             paths.make_folders(split)
-            self._clear()
+            self._folder.mkdir()
             for name, file in files.items():
-                self._files[name] = self._open(self._partial / f"{name}.memmap")
+                self._files[name] = self._open(self._folder / f"{name}.memmap")
                 _reserve(self._files[name], file.bytes(rows) or 0)
                 self._append(name, memoryview(bytes(file.more * file.spec.row_bytes)))  # offsets begin with 0
             self._samples = self._open(paths.samples_file(split, index))
@@ -242,7 +242,7 @@ class ShardWriter:
             self.abandon()
             need = sum(file.bytes(rows) or 0 for file in files.values())
             raise BuildError(
-                f"no room for {need:,} bytes at {self._partial} ({error.strerror}); free some, or build elsewhere"
+                f"no room for {need:,} bytes at {self._folder} ({error.strerror}); free some, or build elsewhere"
             ) from error
 
     def write(self, chunk: Chunk) -> None:
@@ -264,7 +264,7 @@ class ShardWriter:
             self._skipped.write(skipped_lines(chunk.skipped))
             self._flush_behind()
         except OSError as error:
-            raise _write_failed(self._partial, error) from error
+            raise _write_failed(self._folder, error) from error
         self._summary.add(chunk)
         total = self._summary.record.rows + len(chunk.samples)
         self._summary.record = ShardRecord(rows=total, files={})
@@ -296,7 +296,7 @@ class ShardWriter:
             _close_quietly(file)
 
     def seal(self) -> ShardSummary:
-        """Finishes the shard: truncates its files, flushes them to disk, renames it, and writes the summary.
+        """Finishes the shard: truncates its files, flushes them to disk, and writes the summary.
 
         Raises:
             BuildError: if the disk refuses.
@@ -315,20 +315,12 @@ class ShardWriter:
                 sync(lines)
             self.abandon()
             self._summary.record = ShardRecord(rows=rows, files=files)
-            write_atomically(self._partial / META_NAME, tensordict_meta(self._fields, self._summary.record))
-            self._partial.rename(self._final)
-            sync_folder(self._final.parent)
+            write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
         except OSError as error:
             self.abandon()
-            raise _write_failed(self._final, error) from error
+            raise _write_failed(self._folder, error) from error
         return self._summary
-
-    def _clear(self) -> None:
-        """Removes what an earlier try left: its summary first, so that no summary ever describes other files."""
-        for path in (self._summary_file, self._partial, self._final):
-            remove(path)
-        self._partial.mkdir()
 
     @staticmethod
     def _open(path: Path) -> BinaryIO:

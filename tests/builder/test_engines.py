@@ -141,7 +141,7 @@ def test_ctrl_c_waits_for_one_sample_not_for_a_chunk(tmp_path: Path) -> None:
     words = ["build", "imagefolder", str(source), str(tmp_path / "out"), "--size", "32", "--threads", "1"]
     place = {"READS": str(tmp_path / "reads")}
     running = Program(SLOW, words, place)
-    until(lambda: list((tmp_path / ".out.building").glob("parts/*/dataset/train/*.partial")))
+    until(lambda: list((tmp_path / ".out.building").glob("parts/*/dataset/train/*")))
     running.send_signal(signal.SIGINT)
     done = running.ended(60)
     assert (tmp_path / "reads").stat().st_size < 200

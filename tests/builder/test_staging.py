@@ -66,7 +66,7 @@ def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [[], ["lock"], ["lock", "workers"]])
-@pytest.mark.parametrize("left", [None, "parts", "parts/0123456789abcdef/dataset/train/000001.partial/images.memmap"])
+@pytest.mark.parametrize("left", [None, "parts", "parts/0123456789abcdef/dataset/train/000001/images.memmap"])
 @pytest.mark.parametrize("part", [None, "1/1"])
 def test_staging_without_mark_and_with_only_a_builds_own_names_is_used(
     source: Path, tmp_path: Path, made: list[str], left: str | None, part: str | None
@@ -128,8 +128,8 @@ def test_a_foreign_file_that_appears_among_a_builds_own_stays(source: Path, tmp_
         file = staging.paths.folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("years of work")
-        (staging.paths.dataset / "train" / "000001.partial").mkdir(parents=True)
-        (staging.paths.dataset / "train" / "000001.partial" / "images.memmap").touch()
+        (staging.paths.dataset / "train" / "000001").mkdir(parents=True)
+        (staging.paths.dataset / "train" / "000001" / "images.memmap").touch()
         staging.discard()
     assert contents(tmp_path / ".out.building") == {name: b"years of work"}
 
