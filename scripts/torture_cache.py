@@ -233,7 +233,13 @@ def read(cache: Path, log: Path, squares: str, squares_url: str, photographs: st
             if draw.random() < 0.1:
                 order = draw.choice((None, "block"))
                 with mmload.Loader(
-                    remote[0], batch_size=8, shuffle=order is None, order=order, tier="disk", threads=1, seed=draw.randrange(99)
+                    remote[0],
+                    batch_size=8,
+                    shuffle=order is None,
+                    order=order,
+                    tier="disk",
+                    threads=1,
+                    seed=draw.randrange(99),
                 ) as loader:
                     for batch in loader:
                         for row, target, image in zip(batch.ids.tolist(), batch.targets, batch.images, strict=True):

@@ -11,11 +11,14 @@ import os
 import random
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
 from PIL import Image
 from ray_cluster import add_node, builders, ray_cluster

@@ -23,10 +23,11 @@ import torch
 from building import make_pictures, recipe
 from cached_datasets import end_all
 from devkit import Devkit
+from forked_program import path_of
 from hypothesis import settings
-from object_storage import Bucket, Running, serving
 from parity_stores import make_photos
 from PIL import Image
+from s3_server import Bucket, Running, running
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
@@ -159,7 +160,9 @@ def images(dataset: Dataset) -> torch.Tensor:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """An S3 server in a process of its own, on loopback."""
-    yield from serving(tmp_path_factory.mktemp("buckets"))
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    with running(tmp_path_factory.mktemp("buckets")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -245,10 +248,10 @@ def complaint(done: Done, code: int) -> str:
 
 @contextlib.contextmanager
 def script(name: str) -> Iterator[ModuleType]:
-    """A script of scripts/ as a module, run with one intra-op thread, as its batches are tiny in the tests."""
-    folder = Path(__file__).parents[1] / "scripts"
-    sys.path.insert(0, str(folder))
-    loader = SourceFileLoader(name, str(folder / name))
+    """A script of scripts/ or benchmarks/ as a module; one intra-op thread, as its batches are tiny in the tests."""
+    path = path_of(name)
+    sys.path.insert(0, str(path.parent))
+    loader = SourceFileLoader(name, str(path))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -260,4 +263,4 @@ def script(name: str) -> Iterator[ModuleType]:
         yield module
     finally:
         torch.set_num_threads(threads)
-        sys.path.remove(str(folder))
+        sys.path.remove(str(path.parent))

@@ -190,5 +190,6 @@ def test_every_document_and_script_named_exists() -> None:
     for document in named:
         assert (ROOT / "docs" / document).is_file(), document
     for page in PAGES:
-        for script in re.findall(r"\b(scripts/\w+(?:\.py)?)", page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        for script in re.findall(r"(?<![\w/(.])((?:scripts|benchmarks)/\w+(?:\.py)?)(?![\w.])", text):
             assert (ROOT / script).exists(), f"{page.name}: {script}"

@@ -17,9 +17,6 @@ from typing import Any
 import pytest
 from conftest import contents, make_folder, mmload
 from PIL import Image
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-
 from ray_cluster import add_node, builders, ray_cluster
 
 from mmload.builder import ray_engine, ray_nodes

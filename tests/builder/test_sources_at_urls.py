@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import complaint, contents, mmload
-from object_storage import Bucket
+from s3_server import Bucket
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from conftest import complaint, mmload
-from object_storage import Bucket
 from PIL import Image
+from s3_server import Bucket
 
 from mmload.remote.copies import push
 from mmload.store.dataset import Dataset

@@ -91,6 +91,19 @@ def run_program(code: str, *words: object, seconds: float = 120, **options: Any)
     return Program(code, words, **options).ended(seconds)
 
 
+def path_of(script: str) -> Path:
+    """Where a script of scripts/ or benchmarks/ is."""
+    root = Path(__file__).parents[2]
+    return next(path for folder in ("scripts", "benchmarks") if (path := root / folder / script).is_file())
+
+
+def run_script(name: str, *words: object, seconds: float = 300) -> CompletedProcess[str]:
+    """Run a script of scripts/ or benchmarks/ to its end."""
+    path = path_of(name)
+    start = f"import runpy, sys; sys.argv[0] = {str(path)!r}; sys.path.insert(0, {str(path.parent)!r})"
+    return run_program(f"{start}; runpy.run_path({str(path)!r}, run_name='__main__')", *words, seconds=seconds)
+
+
 def _run(code: str, words: list[str], environment: dict[str, str], largest_file: int, *outputs: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(os, "fork"):

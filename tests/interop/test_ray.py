@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import crop_collate
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-
 from ray_cluster import ray_cluster
 
 from mmload.loader import Loader

@@ -13,7 +13,7 @@ from cached_datasets import BLOCKS, as_before_a_start, cache_of, end_all
 from conftest import crop_collate
 from forked_program import Program, run_program
 from loading_orders import order_options
-from object_storage import Bucket
+from s3_server import Bucket
 from written_datasets import of_tensors
 
 import mmload

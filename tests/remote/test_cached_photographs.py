@@ -12,7 +12,7 @@ import torch
 from cached_datasets import as_before_a_start, cache_of, end_all
 from forked_program import Program
 from loading_orders import order_options
-from object_storage import Bucket
+from s3_server import Bucket
 from torch.utils.data import ConcatDataset
 from whole_datasets import some_images, whole_dataset
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import complaint, contents, mmload
 from forked_program import Program
-from object_storage import Bucket
+from s3_server import Bucket
 
 from mmload.builder.verify import verify
 from mmload.errors import DamagedError, MmloadError, RemoteError, StoreError, UsageError

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from object_storage import Bucket
+from s3_server import Bucket
 
 from mmload.errors import RemoteError, RemoteMissingError, UsageError
 from mmload.remote import object_store

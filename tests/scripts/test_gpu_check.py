@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from conftest import script
 from decoding import pretended
+from forked_program import run_script
 from interpreting import interpreted
 from simulated_device import LatePort
 
@@ -25,8 +23,6 @@ from mmload.loader import device_batches
 from mmload.runtime import nvjpeg
 
 pytestmark = pytest.mark.slow
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +139,8 @@ def test_without_a_test_that_ran_nothing_is_right(check: ModuleType, tmp_path: P
     assert check.told(tmp_path / "tests.xml", needs_passes=False)[0]["right"] is None
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, str(SCRIPTS / "gpu_check"), *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
-
-
 def test_a_part_by_itself_leaves_its_record(tmp_path: Path) -> None:
-    done = command("decode", "--device", "cpu", "--quick", "--out", tmp_path, "--budget", "2000")
+    done = run_script("gpu_check", "decode", "--device", "cpu", "--quick", "--out", tmp_path, "--budget", "2000")
     assert done.returncode == 0, done.stderr
     assert "a build's decoder" in done.stdout.splitlines()[-1]
     record = json.loads((tmp_path / "gpu-decode.json").read_text())
@@ -162,7 +153,7 @@ def test_a_part_by_itself_leaves_its_record(tmp_path: Path) -> None:
 
 
 def test_a_part_that_takes_too_long_is_ended_and_told(tmp_path: Path) -> None:
-    done = command("decode", "--device", "cpu", "--quick", "--out", tmp_path, "--budget", "0.5")
+    done = run_script("gpu_check", "decode", "--device", "cpu", "--quick", "--out", tmp_path, "--budget", "0.5")
     assert done.returncode == 1
     assert "data (0 s)\n  FAILED: took longer than its 0 s" in done.stdout
     assert "decode (0 s)\n  FAILED" in done.stdout
@@ -170,7 +161,9 @@ def test_a_part_that_takes_too_long_is_ended_and_told(tmp_path: Path) -> None:
 
 def test_a_failing_part_does_not_keep_the_others(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    done = command("decode", "--device", "cpu", "--quick", "--photos", tmp_path / "empty", "--out", tmp_path)
+    done = run_script(
+        "gpu_check", "decode", "--device", "cpu", "--quick", "--photos", tmp_path / "empty", "--out", tmp_path
+    )
     assert done.returncode == 1
     assert "holds no JPEGs" in done.stdout
     assert "decode (" in done.stdout
@@ -185,13 +178,13 @@ def test_photographs_can_be_given(settings: Any, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_it_says_so_in_one_line() -> None:
-    done = command()
+    done = run_script("gpu_check")
     assert done.returncode == 2
     assert len(done.stdout.splitlines()) == 1
     assert "no CUDA device" in done.stdout
 
 
 def test_an_unknown_part_is_asked_wrongly() -> None:
-    done = command("speed")
+    done = run_script("gpu_check", "speed")
     assert done.returncode == 2
     assert "there is no part speed" in done.stderr

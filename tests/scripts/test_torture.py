@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from conftest import script
-from script_process import run_script
+from forked_program import run_script
 
 import mmload
 

@@ -1,0 +1,1 @@
+"""Modules of the programs in benchmarks/: data that they read, and processes that they start."""
