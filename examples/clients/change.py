@@ -38,12 +38,18 @@ def changed(script: bytes, change: dict[str, Any]) -> str:
     if blob_of(script) != upstream["blob"]:
         raise ValueError(
             f"this is another version of {upstream['path']}: its git blob is {blob_of(script)}, expected "
-            f"{upstream['blob']}; take it from {upstream['repository']} at commit {upstream['commit']}"
+            f"{upstream['blob']}; take it from {upstream['repository']} at commit {upstream['commit']}, or edit yours "
+            "by hand: put the lines of the .toml file where yours makes datasets and loaders"
         )
     lines = script.decode().splitlines(keepends=True)
     for replacement in sorted(change["replace"], key=places_of, reverse=True):
         first, after = places_of(replacement)
         lines[first - 1 : after - 1] = replacement["by"].splitlines(keepends=True)
+    at = 1 if lines[0].startswith("#!") else 0
+    lines[at:at] = [
+        f"# {upstream['path']} of {upstream['repository']} at commit {upstream['commit']}, changed for mmload.\n",
+        "# To edit another version by hand, put the lines of the .toml file where yours makes datasets and loaders.\n",
+    ]
     return "".join(lines)
 
 

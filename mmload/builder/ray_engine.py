@@ -31,7 +31,7 @@ from mmload.sources import SourceSplit
 
 EXTRA = "--engine ray needs ray; install it with: pip install 'mmload[ray]'"
 _LOCAL = "local"
-_GO_ON = "run the same again to go on from the sealed shards"
+_GO_ON = "run the same again to go on from the finished shards"
 _TRIES = 5  # of one shard: whatever kills its worker so often is in the shard, not in the cluster
 _AHEAD = 16  # tasks that wait for a CPU, so that none is idle and an autoscaler sees that more are wanted
 _REPORTS = 100  # a second, of all tasks together

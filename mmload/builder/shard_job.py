@@ -242,7 +242,7 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         sync_folder(summary_file.parent)
     except OSError as error:
         raise BuildError(
-            f"cannot move a shard to {place} ({error.strerror}); what is sealed is kept: run the same again"
+            f"cannot move a shard to {place} ({error.strerror}); finished shards are kept: run the same again"
         ) from error
 
 

@@ -365,7 +365,7 @@ def _memory(array: npt.NDArray[Any]) -> memoryview:
 
 def _write_failed(path: Path, error: OSError) -> BuildError:
     return BuildError(
-        f"cannot write to {path} ({error.strerror}); what is sealed is kept: make room, then run the same again"
+        f"cannot write to {path} ({error.strerror}); finished shards are kept: make room, then run the same again"
     )
 
 

@@ -186,7 +186,7 @@ def _show_advice(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
     tried, unreadable = found[0].tried, found[0].unreadable
     if unreadable:
         show(
-            f"{counted(unreadable, 'image')} of the {tried} cannot be read: a build ends at the first, or leaves them "
+            f"{counted(unreadable, 'image')} of the {tried} cannot be read: a build stops at the first, or leaves them "
             "out with --on-error skip"
         )
     show(f"  {'bytes':>10}  {'build':>9}  {'images/s':>9}  {'never seen':>10}  options", *map(_line, found))

@@ -11,7 +11,7 @@ import typer
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.terminal import check_target, progress_bar, show
-from mmload.errors import MmloadError, UsageError
+from mmload.errors import MmloadError, SourceError, UsageError
 
 if TYPE_CHECKING:
     from mmload.parity import ParityReport
@@ -40,6 +40,8 @@ def parity(
     count = _count(rows)
     check_target("--json", json_file, dataset, source)
     check_target("--html", html_file, dataset, source)
+    if not source.exists():  # before the imports, which take seconds
+        raise SourceError(f"no such folder: {source}; give the folder that {dataset} was built from")
     from mmload import parity as checks
 
     if not 0 <= seed < 2**63:

@@ -177,7 +177,7 @@ def browse(
     )
     check_target("--marks", file, dataset, source)
     with Server(pages, port) as server, interruptible(f"marks are in {file}"):
-        show(f"{dataset} is shown at {server.address}", f"marks go to {file}; Ctrl-C ends it")
+        show(f"{dataset} is shown at {server.address}", f"marks go to {file}; Ctrl-C stops it")
         sys.stdout.flush()
         if not no_open and _has_screen():
             threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()

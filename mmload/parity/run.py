@@ -108,6 +108,9 @@ def _store_side(
     resolved = recipe.resolved()
     decode = {key: value for key, value in resolved["decode"].items() if key != "device"}  # the check needs no device
     sources = splits_of(replace(recipe, root=root, decode=decode))
+    for split in splits:
+        if len(split):
+            _check_fits(split, _source_of(split, sources, root), root)
     verdicts: list[Verdict] = []
     worst: list[WorstRow] = []
     for split in splits:
@@ -198,6 +201,21 @@ def _named(collate: Collate | Views) -> dict[str, Collate]:
 def _has_pictures(split: Split) -> bool:
     images = split.fields.get("images")
     return images is not None and images.dtype == "uint8" and len(images.shape) == 3
+
+
+def _check_fits(split: Split, source: SourceSplit, root: Path) -> None:
+    """Refuses a source that has none of a few samples of a split, before rows are compared: it is another one.
+
+    Raises:
+        SourceError: naming one of the samples.
+    """
+    last = len(split) - 1
+    wanted = [split.source(row).id for row in sorted({0, last // 2, last})]
+    if not any(source.id(index) in wanted for index in range(len(source))):
+        raise SourceError(
+            f"{root} is not what {split.path} was built from: split {split.name!r} has no {wanted[0]}; give the folder "
+            "that it was built from"
+        )
 
 
 def _source_of(split: Split, sources: Mapping[str, SourceSplit], root: Path) -> SourceSplit:

@@ -52,7 +52,7 @@ def test_the_command_shows_them_and_builds_nothing(wide: Path, tmp_path: Path, m
     assert contents(tmp_path) == before
     lines = done.stdout.splitlines()
     assert len(lines) == 8
-    assert lines[1].startswith("1 image of the 7 cannot be read: a build ends at the first, or leaves them out")
+    assert lines[1].startswith("1 image of the 7 cannot be read: a build stops at the first, or leaves them out")
     assert lines[3].endswith("25.0%  --size 16")
     assert lines[7].endswith("0.0%  --layout variable --size original --encode source")
 

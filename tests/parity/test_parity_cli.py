@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.verify import verify
 from mmload.cli.parity import parity
-from mmload.errors import StoreError, UsageError, one_line
+from mmload.errors import SourceError, StoreError, UsageError, one_line
 from mmload.parity.report import ParityReport, Verdict, table
 from mmload.store.dataset import open as open_dataset
 
@@ -102,6 +104,22 @@ def test_wrong_words_are_told(source: Path, out: Path, tmp_path: Path) -> None:
     for words in (("--threads", 0), ("--threads", 5000), ("--seed=-1",), ("--seed", 2**63)):
         result = command(out, "--source", source, *words)
         assert isinstance(result.exception, UsageError), words
+
+
+def test_a_source_of_something_else_is_named_before_rows_are_compared(
+    source: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["mmload.parity.run"]  # the package has a function of that name
+    monkeypatch.setattr(module, "check_store", lambda *words, **more: pytest.fail("rows were compared"))
+    other = tmp_path / "other"
+    for file in sorted(source.rglob("*.*")):
+        renamed = other / file.relative_to(source).with_name(f"other-{file.name}")
+        renamed.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, renamed)
+    with pytest.raises(SourceError, match=r"other is not what .*out was built from: split 'train' has no .*"):
+        checks.run(out, other, threads=1)
+    gone = command(out, "--source", tmp_path / "gone")
+    assert "no such folder" in str(gone.exception)
 
 
 def test_a_place_that_cannot_be_written_is_told(source: Path, out: Path, tmp_path: Path) -> None:
