@@ -229,8 +229,8 @@ class CachedFiles(LocalFiles):
 
     def blocks(self, name: str) -> RemoteBlocks:
         """Returns the blocks of a field."""
-        field = self.field(name)
-        offsets = field.index.offsets if field.spec.variable_size else None
+        spec = self.record.fields[name]
+        offsets = self.index(name).offsets if spec.variable_size else None
         return self.cache.blocks(self.split, name, offsets)
 
     def revision(self, name: str, shard: int) -> Revision:

@@ -73,9 +73,7 @@ class FieldRows:
                 checksums; it names the row and its sample if possible.
             StoreError: if a file cannot be opened or read, or was written to.
         """
-        if self._index is None:
-            self._index = self._read_index()
-        return self._index
+        return self._index or self._files.index(self.name)
 
     def files(self) -> tuple[list[HeldFile], list[int]] | None:
         if not self._files.is_local:
@@ -120,7 +118,8 @@ class FieldRows:
         where = f"row {row} of split {files.split!r} of {files.folder.title}, made from {sample}"
         return DamagedError(f"{self.name} of {where}, is damaged: {reason}; {files.folder.remedy}")
 
-    def _read_index(self) -> Index:
+    def read_index(self) -> Index:
+        """Reads and checks what :attr:`index` caches."""
         if not self.spec.variable_size:
             raise TypeError(f"rows of {self.name} have a fixed size")
         rows, encoding = len(self), encoding_of(self.spec)
@@ -202,7 +201,7 @@ class LocalFiles:
     def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
         self.folder, self.split, self.record = folder, split, record
         self._held: dict[tuple[int, str], HeldFile] = {}
-        self._fields: dict[str, FieldRows] = {}
+        self._indexes: dict[str, Index] = {}  # not the fields: these refer to the files, which close with the last user
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "split": self.split, "record": self.record}
@@ -212,11 +211,12 @@ class LocalFiles:
 
     def field(self, name: str) -> FieldRows:
         """Returns the rows of a field; or of one of its files, such as ``images.sizes``, which has a row for each."""
-        found = self._fields.get(name)
-        if found is None:
-            spec = self.record.fields.get(name) or files_of(self.record.fields)[name].spec
-            found = self._fields.setdefault(name, FieldRows(self, name, spec))
-        return found
+        return FieldRows(self, name, self.record.fields.get(name) or files_of(self.record.fields)[name].spec)
+
+    def index(self, name: str) -> Index:
+        """Returns the places of the variable-size rows of a field; raises what :attr:`FieldRows.index` does."""
+        found = self._indexes.get(name)
+        return found or self._indexes.setdefault(name, self.field(name).read_index())
 
     def revision(self, name: str, shard: int) -> Revision:
         """Returns the revision of a file that rows are read from."""

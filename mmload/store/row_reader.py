@@ -98,15 +98,21 @@ class RowReader:
 
     Args:
         where: names what is read, for messages.
-        field: returns the rows of a field; picklable.
+        find: returns the rows of a field; picklable.
     """
 
-    def __init__(self, where: str, field: Callable[[str], Rows]) -> None:
-        self._where, self.field = where, field
+    def __init__(self, where: str, find: Callable[[str], Rows]) -> None:
+        self._where, self._find = where, find
+        self._fields: dict[str, Rows] = {}
         self._columns: dict[str, Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": {}}  # a copy reads again, lazily
+        return {**self.__dict__, "_fields": {}, "_columns": {}}  # a copy reads again, lazily
+
+    def field(self, name: str) -> Rows:
+        """Returns the rows of a field."""
+        found = self._fields.get(name)
+        return self._fields.setdefault(name, self._find(name)) if found is None else found
 
     def rows(self, name: str, rows: Numbers) -> Sequence[npt.NDArray[Any]]:
         """Reads rows of a field, without torch: for each an array of its own shape, of images the decoded pixels.

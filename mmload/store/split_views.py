@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -83,8 +84,8 @@ class Joined:
         self.name = " + ".join(split.name for split in splits)
         self.fields = splits[0].fields
         self.classes = splits[0].classes
-        self.reader = RowReader(self.name, self.field)
         self._splits, self._numbering = splits, _Numbering(splits, pieces)
+        self.reader = RowReader(self.name, partial(_joined_rows, splits, self._numbering))
 
     @property
     def key(self) -> Hashable:
@@ -99,11 +100,6 @@ class Joined:
 
     def __len__(self) -> int:
         return len(self._numbering)
-
-    def field(self, name: str) -> JoinedRows:
-        """Returns the rows of a field of all splits."""
-        fields = [split.files.field(name) for split in self._splits]
-        return JoinedRows(fields, self._numbering.owners, len(self))
 
     def check_changed(self) -> None:
         """Checks that no split was replaced by another dataset."""
@@ -215,6 +211,11 @@ class JoinedRows:
         for owner in np.unique(owners).tolist():
             owned = np.flatnonzero(owners == owner)
             yield owner, owned, numbers[owned]
+
+
+def _joined_rows(splits: Sequence[Split], numbering: _Numbering, name: str) -> JoinedRows:
+    """Returns the rows of a field of all splits."""
+    return JoinedRows([split.files.field(name) for split in splits], numbering.owners, len(numbering))
 
 
 def _in_groups(parts: Sequence[tuple[list[bool], Iterator[None]]], groups: int) -> Iterator[None]:

@@ -89,7 +89,7 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
     for row, (height, width) in enumerate(SIZES):
         batch = Batch(seeds=sample_seeds(3, 0, torch.tensor([row])), ids=torch.tensor([row]), batch_size=[1])
         prepared = collate.prepare(batch, (3, 0, 0), sizes=torch.tensor([[height, width]]))
-        plan: Any = prepared._rendering.plan
+        plan: Any = prepared.rendering.plan
         window = int(plan.top), int(plan.left), int(plan.rows), int(plan.cols)
         shrink = 4 if min(window[2:]) >= 6 * out else 2 if min(window[2:]) >= 3 * out else 1
         assert prepared.needed["shrink"].tolist() == [shrink]

@@ -105,7 +105,7 @@ def test_neighbors_are_asked_for_together_and_what_is_needed_first_comes_first(
     blocks = cache_of(remote).blocks("train", "images")
     asked: list[tuple[int, int]] = []
     want = lambda runs, urgency: asked.extend((run.first, run.blocks) for run in runs)  # noqa: E731
-    monkeypatch.setattr(blocks._fetching, "enqueue", want)
+    monkeypatch.setattr(blocks.fetching, "enqueue", want)
     blocks.prefetch(np.array([10, 3, 7, 2, 11, 4, 10]))
     assert asked == [(10, 2), (2, 3), (7, 1)]
 
