@@ -6,7 +6,7 @@ from mmload.cli import interrupt, waiting
 def main() -> None:
     """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
     interrupt.begin()
-    waiting.announce_if_slow(waiting.START)
+    waiting.report_if_slow(waiting.START)
     try:
         from mmload.cli.app import main as run
 

@@ -86,7 +86,7 @@ def building(settings: Settings, device: str) -> Turn:
 
 
 def whole_photographs(settings: Settings) -> Path:
-    """A dataset of whole photographs of at most 256 on the short side, as JPEGs."""
+    """A dataset of variable-size images of at most 256 on the short side, as JPEGs."""
     shrunk = ({"step": "Shrink", "size": 256},)
     out = settings.work / "whole-photographs"
     build(replace(recipe_of(settings, "cpu", out), transforms=shrunk, variable_layout=VariableLayout(encode="jpeg")))
@@ -94,7 +94,7 @@ def whole_photographs(settings: Settings) -> Path:
 
 
 def loading(settings: Settings, path: Path, decode: str) -> Turn:
-    """Images a second of a Loader of whole photographs, resized crops, from memory, on the device."""
+    """Images a second of a Loader of variable-size images, resized crops, from memory, on the device."""
     collate = Collate(RandomResizedCrop(224), RandomHorizontalFlip(), Normalize.imagenet())
 
     def turn(seconds: float) -> float:

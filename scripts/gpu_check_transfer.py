@@ -103,7 +103,7 @@ def registered(mapped: Tensor) -> str:
     code = torch.cuda.cudart().cudaHostRegister(mapped.data_ptr(), mapped.nbytes, _READ_ONLY)
     if int(code) == 0:
         return ""
-    with suppress(RuntimeError):  # takes the error that the refusal leaves behind
+    with suppress(RuntimeError):  # takes the error that the argument_error leaves behind
         torch.zeros(1, device="cuda").add_(1)
     return f"error {int(code)}"
 

@@ -51,7 +51,7 @@ REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
 
 LONGEST = (
     "test_bench_cli.py",
-    "test_whole_bench.py",
+    "test_variable_bench.py",
     "test_numba_compile.py",
     "test_terminal.py",
     "test_engines.py",

@@ -27,7 +27,7 @@ class Rows:
         side: of a row, in pixels.
         classes: with long names.
         photos: a folder of JPEGs; empty: 64 pictures are made up.
-        repeated: whole photographs in turn, so that nearly all pairs of rows are alike or none; else random crops.
+        repeated: variable-size images in turn, so that nearly all pairs of rows are alike or none; else random crops.
     """
 
     def __init__(self, rows: int, side: int, classes: int, photos: str, repeated: bool) -> None:

@@ -26,7 +26,7 @@ MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
 _SHOWN = 80
 
 
-def refusal(name: str, value: object, expected: str) -> ValueError:
+def argument_error(name: str, value: object, expected: str) -> ValueError:
     """Returns the error for an invalid argument."""
     return ValueError(f"{name} is {shown(value)}, expected {expected}")
 
@@ -43,7 +43,7 @@ def number(
     """Checks a number from ``least`` to ``greatest`` and returns it as a float."""
     plain = _scalar(value)
     if isinstance(plain, bool) or not isinstance(plain, int | float) or not least <= plain <= greatest:
-        raise refusal(name, value, expected)
+        raise argument_error(name, value, expected)
     return float(plain)
 
 
@@ -58,9 +58,9 @@ def integer(
     """Checks an integer from ``least`` to ``greatest`` and returns it; None: without that bound."""
     plain = _scalar(value)
     if isinstance(plain, bool) or not isinstance(plain, int):
-        raise refusal(name, value, expected)
+        raise argument_error(name, value, expected)
     if (least is not None and plain < least) or (greatest is not None and plain > greatest):
-        raise refusal(name, value, expected)
+        raise argument_error(name, value, expected)
     return plain
 
 
@@ -76,11 +76,11 @@ def numbers(
     """Checks ``count`` numbers (None: one or more) of a sequence, or of a tensor or array of one dimension."""
     items = elements(values)
     if not items or count not in (None, len(items)):
-        raise refusal(name, values, expected)
+        raise argument_error(name, values, expected)
     try:
         return tuple(number(name, one, least=least, greatest=greatest) for one in items)
     except ValueError as error:
-        raise refusal(name, values, expected) from error
+        raise argument_error(name, values, expected) from error
 
 
 def integers(name: str, values: object, counts: Container[int], *, least: int, greatest: int, expected: str) -> Any:
@@ -88,11 +88,11 @@ def integers(name: str, values: object, counts: Container[int], *, least: int, g
     items = elements(values)
     items = (values,) if items is None else items
     if len(items) not in counts:
-        raise refusal(name, values, expected)
+        raise argument_error(name, values, expected)
     try:
         return tuple(integer(name, one, least=least, greatest=greatest) for one in items)
     except ValueError as error:
-        raise refusal(name, values, expected) from error
+        raise argument_error(name, values, expected) from error
 
 
 def per_channel(name: str, values: object) -> tuple[float, ...]:
@@ -115,7 +115,7 @@ def span(
     expected = f"(least, greatest), {bounds}"
     low, high = numbers(name, values, least=least, greatest=greatest, count=2, expected=expected)
     if low > high:
-        raise refusal(name, values, expected)
+        raise argument_error(name, values, expected)
     return low, high
 
 
@@ -133,7 +133,9 @@ def shares(values: object) -> tuple[float, float]:
     """Checks a range of shares of an image's area and returns it; some are above 0 and at most 1."""
     ends = span("scale", values, bounds="shares of the area from 0, finite numbers")
     if ends[0] > 1 or ends[1] <= 0:
-        raise refusal("scale", values, "(least, greatest), shares of the area of which some are above 0 and at most 1")
+        raise argument_error(
+            "scale", values, "(least, greatest), shares of the area of which some are above 0 and at most 1"
+        )
     return ends
 
 
@@ -171,14 +173,14 @@ def flag(name: str, value: object) -> bool:
     """Checks a boolean and returns it."""
     plain = _scalar(value)
     if not isinstance(plain, bool):
-        raise refusal(name, value, "True or False")
+        raise argument_error(name, value, "True or False")
     return plain
 
 
 def choice(name: str, value: object, names: Iterable[str]) -> str:
     """Checks that a value is one of several names and returns it."""
     if not isinstance(value, str) or value not in names:
-        raise refusal(name, value, f"one of {', '.join(names)}")
+        raise argument_error(name, value, f"one of {', '.join(names)}")
     return value
 
 
@@ -209,4 +211,4 @@ def torch_device(device: object) -> torch.device:
     try:
         return torch.device(device if isinstance(device, str) else "")
     except RuntimeError as error:
-        raise refusal("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error
+        raise argument_error("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import chance, integer, mask_level, number, numbers, per_channel, refusal, span
+from mmload.augment.arguments import argument_error, chance, integer, mask_level, number, numbers, per_channel, span
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import greatest
 from mmload.augment.step import Step
@@ -125,7 +125,7 @@ class RandomIoUCrop(Step):
         for name in ("scale", "aspect_ratio"):
             ends = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
             if ends[0] > ends[1]:
-                raise refusal(f"(min_{name}, max_{name})", ends, "the smaller one first")
+                raise argument_error(f"(min_{name}, max_{name})", ends, "the smaller one first")
         given = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if sampler_options is None else sampler_options
         self.sampler_options = numbers("sampler_options", given, least=0.0, expected="overlaps from 0, one at least")
         self.trials = integer("trials", trials, least=1, greatest=10_000, expected="an integer from 1 to 10000")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
+    argument_error,
     elements,
     flag,
     integer,
@@ -22,11 +23,10 @@ from mmload.augment.arguments import (
     mask_level,
     pair,
     per_channel,
-    refusal,
     span,
 )
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.resize import ResizingStep, exactly, over, refuse_no_pixel, smaller
+from mmload.augment.resize import ResizingStep, check_leaves_pixels, exactly, over, smaller
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Placement
 from mmload.runtime.memory_pool import constant
@@ -87,7 +87,7 @@ class ScaleJitter(PlacedStep):
     ) -> None:
         super().__init__(interpolation, antialias, fill, mask_fill)
         if len(elements(target_size) or ()) != 2:
-            raise refusal("target_size", target_size, "(height, width)")
+            raise argument_error("target_size", target_size, "(height, width)")
         self.target_size = pair(target_size, "target_size")
         self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3, bounds="from 0.001 to 1000")
 
@@ -97,7 +97,7 @@ class ScaleJitter(PlacedStep):
         height, width = plan.frame
         fitting = smaller(over(self.target_size[1], height), over(self.target_size[0], width))
         shorter = smaller(height, width) * fitting * least
-        refuse_no_pixel("scale_range", self.scale_range, shorter, plan.frame, "make it larger")
+        check_leaves_pixels("scale_range", self.scale_range, shorter, plan.frame, "make it larger")
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
         size = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
@@ -157,7 +157,7 @@ class RandomShortestSize(PlacedStep):
             factor = over(self.max_size, torch.maximum(high, wide)).minimum(factor)
         rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
         if plan.is_variable_size:
-            refuse_no_pixel("max_size", self.max_size, torch.minimum(rows, cols), plan.frame, "make it larger")
+            check_leaves_pixels("max_size", self.max_size, torch.minimum(rows, cols), plan.frame, "make it larger")
         return self.placed(plan, canvas, (rows, cols), None)
 
     def canvas(self, height: int, width: int) -> tuple[int, int]:
@@ -171,7 +171,7 @@ class RandomShortestSize(PlacedStep):
         if self.max_size is not None:
             factor = min(factor, self.max_size / max(height, width))
         rows, cols = int(height * factor), int(width * factor)
-        refuse_no_pixel("max_size", self.max_size, min(rows, cols), (height, width), "make it larger")
+        check_leaves_pixels("max_size", self.max_size, min(rows, cols), (height, width), "make it larger")
         return rows, cols
 
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment import mix
-from mmload.augment.arguments import refusal, shown
+from mmload.augment.arguments import argument_error, shown
 from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.color import Normalize
 from mmload.augment.erase import RandomErasing
-from mmload.augment.foreign_modules import moves, refuse_foreign
+from mmload.augment.foreign_modules import check_foreign, moves
 from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip
 from mmload.augment.mix import MixStep
 from mmload.augment.resize import Resize
-from mmload.augment.step import AfterStep, LevelStep, Step, refuse_dtype, refuse_shape, sees_fields
+from mmload.augment.step import AfterStep, LevelStep, Step, check_dtype, check_shape, sees_fields
 from mmload.batch import Batch
 from mmload.render.plan_parts import check_levels
 
@@ -29,7 +29,7 @@ DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float
 _MASKS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
-def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
+def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
     """Refuses steps that give garbage in this dtype or order.
 
     Raises:
@@ -37,23 +37,23 @@ def refuse_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
         ValueError: if the dtype is not one of :data:`DTYPES`, or a step cannot stand where it stands.
     """
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise refusal("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
-    _refuse_unresized(steps)
+        raise argument_error("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
+    _check_one_size(steps)
     normalized = False
     for step in steps:
         if not isinstance(step, nn.Module):
             raise TypeError(f"{shown(step)} is not an nn.Module: wrap a function in a module with a forward")
         if not isinstance(step, Step | AfterStep):
-            refuse_foreign(step)
+            check_foreign(step)
         if dtype == torch.uint8:
-            _refuse_floats(step)
+            _check_uint8(step)
         if normalized and isinstance(step, LevelStep):
             name = type(step).__name__
             raise ValueError(f"{name} stands after Normalize and would clamp its values to [0, 1]: put it before")
         normalized = normalized or isinstance(step, Normalize)
 
 
-def _refuse_unresized(steps: Sequence[nn.Module]) -> None:
+def _check_one_size(steps: Sequence[nn.Module]) -> None:
     """Refuses variable-size images, which no batch can be made of.
 
     Raises:
@@ -81,7 +81,7 @@ def _refuse_unresized(steps: Sequence[nn.Module]) -> None:
 _RESIZE = "put a Resize((height, width))"
 
 
-def _refuse_floats(step: nn.Module) -> None:
+def _check_uint8(step: nn.Module) -> None:
     """Refuses a step whose result is no uint8, in a collate that gives that."""
     if isinstance(step, Step | AfterStep) and step.makes_floats:
         raise ValueError(
@@ -91,7 +91,7 @@ def _refuse_floats(step: nn.Module) -> None:
         check_levels("value", step.value)
 
 
-def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
+def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
     """Refuses steps that would leave boxes or masks behind.
 
     Args:
@@ -104,7 +104,7 @@ def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> No
     """
     for step in steps:
         if isinstance(step, Step | AfterStep):
-            step.refuse_fields(boxes=boxes, masks=masks)
+            step.check_fields(boxes=boxes, masks=masks)
         elif (boxes or masks) and moves(step):
             name = type(step).__name__
             raise ValueError(
@@ -113,20 +113,20 @@ def refuse_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> No
             )
 
 
-def refuse_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
+def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
     """Refuses targets that the first step that mixes samples cannot blend; a later one gets what that gives.
 
     Raises:
-        ValueError: as :func:`mmload.augment.mix.refuse_targets`.
+        ValueError: as :func:`mmload.augment.mix.check_targets`.
     """
     for step in steps:
         if isinstance(step, MixStep):
-            mix.refuse_targets(targets, step.num_classes)
+            mix.check_targets(targets, step.num_classes)
         if isinstance(step, MixStep | AfterStep):  # which may change targets
             return
 
 
-def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Tensor | None = None) -> None:
+def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Tensor | None = None) -> None:
     """Refuses a batch whose fields do not fit each other.
 
     Args:
@@ -139,33 +139,33 @@ def refuse_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, size
         TypeError: if a field has another dtype than it must have.
         ValueError: if it has another shape.
     """
-    refuse_dtype(source)
-    refuse_shape(shape if sizes is None else _smallest(shape[0], sizes))
+    check_dtype(source)
+    check_shape(shape if sizes is None else _smallest(shape[0], sizes))
     count = batch.batch_size[0] if len(batch.batch_size) == 1 else None
     if count is None:
         raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
     if sizes is not None:
-        _expect("sizes", sizes, (count, 2), (torch.int64,))
+        _check_tensor("sizes", sizes, (count, 2), (torch.int64,))
         if batch.masks is not None:
             raise ValueError("the images are variable-size, and their masks are not")
     if batch.masks is not None:
-        _expect("masks", batch.masks, (count, *shape[1:]), _MASKS)
+        _check_tensor("masks", batch.masks, (count, *shape[1:]), _MASKS)
     if batch.seeds is not None:
-        _expect("seeds", batch.seeds, (count,), (torch.int64,))
+        _check_tensor("seeds", batch.seeds, (count,), (torch.int64,))
     if batch.boxes is None:
         return
     most = batch.boxes.shape[1] if batch.boxes.dim() == 3 else 0
-    _expect("boxes", batch.boxes, (count, most, 4), (torch.float32, torch.float64))
+    _check_tensor("boxes", batch.boxes, (count, most, 4), (torch.float32, torch.float64))
     for name, tensor, wanted, dtypes in (
         ("labels", batch.labels, (count, most), (torch.int64,)),
         ("difficult", batch.difficult, (count, most), (torch.bool,)),
         ("counts", batch.counts, (count,), (torch.int64,)),
     ):
         if tensor is not None:
-            _expect(name, tensor, wanted, dtypes)
+            _check_tensor(name, tensor, wanted, dtypes)
 
 
-def refuse_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Module]) -> None:
+def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Module]) -> None:
     """Refuses float images on a CPU whose white is not 1, before steps whose result depends on it.
 
     On other devices nobody looks: the device would be waited for at every batch.
@@ -185,7 +185,7 @@ def refuse_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Mod
             )
 
 
-def refuse_changed(step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, batch: Batch) -> Tensor:
+def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, batch: Batch) -> Tensor:
     """Checks the images that a step made of the images ``before`` and returns them.
 
     Raises:
@@ -218,7 +218,7 @@ def _smallest(channels: int, sizes: Tensor) -> tuple[int, ...]:
     return channels, *least
 
 
-def _expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
     if tensor.shape != shape:
         raise ValueError(f"{name} have the shape {tuple(tensor.shape)}, expected {shape} beside these images")
     if tensor.dtype not in dtypes:

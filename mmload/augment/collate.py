@@ -19,9 +19,9 @@ import torch
 from tensordict import lazy_stack
 from torch import Tensor, nn
 
-from mmload.augment.arguments import integer, refusal, shown, torch_device
+from mmload.augment.arguments import argument_error, integer, shown, torch_device
 from mmload.augment.boxes import BoxRule
-from mmload.augment.checks import refuse_batch, refuse_fields, refuse_steps, refuse_targets
+from mmload.augment.checks import check_batch, check_fields, check_steps, check_targets
 from mmload.augment.draws import fresh_seeds
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
 from mmload.batch import Batch, lazy_rows
@@ -182,9 +182,9 @@ class Collate(nn.Module):
         box_rule: BoxRule | None = None,
     ) -> None:
         super().__init__()
-        refuse_steps(steps, dtype)
+        check_steps(steps, dtype)
         if not isinstance(memory_format, torch.memory_format) or memory_format not in _FORMATS:
-            raise refusal("memory_format", memory_format, "torch.contiguous_format or torch.channels_last")
+            raise argument_error("memory_format", memory_format, "torch.contiguous_format or torch.channels_last")
         self.steps = nn.ModuleList(steps)
         self.device = None if device is None else torch_device(device)
         self.dtype = dtype
@@ -338,13 +338,13 @@ class Collate(nn.Module):
         """
         if device is None:
             device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
-        refuse_batch(batch, shape, source, sizes)
-        refuse_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
-        refuse_targets(self.steps, batch.targets)
+        check_batch(batch, shape, source, sizes)
+        check_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
+        check_targets(self.steps, batch.targets)
         seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
         return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes, masks, framed)
 
-    def refuse_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
+    def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
         """Refuses steps after the first pass that cannot be done to what it gives, before it is rendered.
 
         Args:

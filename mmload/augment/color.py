@@ -98,7 +98,7 @@ class Normalize(Step):
         return self
 
     @classmethod
-    def of(cls, split: Any) -> Self:
+    def from_split(cls, split: Any) -> Self:
         """Makes the step with a dataset's mean and std: of anything with ``mean`` and ``std`` lists, such as a split.
 
         Raises:
@@ -131,7 +131,7 @@ class RandomGrayscale(Step):
         return plan.fits_levels()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        self.refuse_images(plan)
+        self.check_images(plan)
         return plan.grayed(draws.chance(self.p))
 
 

@@ -26,8 +26,8 @@ from mmload.runtime.random_words import (
     Words,
     as_words,
     chances,
+    check_words,
     counted,
-    expect_words,
     integers,
     mix_integer,
     mixed,
@@ -56,7 +56,7 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None 
     Returns:
         int64 [B] on the device of ``ids``, the same bits on every device.
     """
-    expect_words(ids)
+    check_words(ids)
     run = _run_key(integer("seed", seed), integer("epoch", epoch))
     if ids.device.type == "cpu":
         seeds = torch.from_numpy(seeded(as_words(ids), run).view(np.int64)).view(ids.shape)
@@ -75,7 +75,7 @@ def _run_key(seed: int, epoch: int) -> int:
 
 def view_seeds(seeds: Tensor, view: int) -> Tensor:
     """Seeds [B] for another independently drawn view of the same samples; ``view`` 0 is the samples' own."""
-    expect_words(seeds)
+    check_words(seeds)
     view = integer("view", view)
     return seeds if view == 0 else mixed(mixed(seeds) ^ signed(GOLDEN * view))
 
@@ -109,7 +109,7 @@ class Draws:
         ids: Tensor | None = None,
         boxes: Callable[[Plan], tuple[Tensor, Tensor]] | None = None,
     ) -> None:
-        expect_words(seeds)
+        check_words(seeds)
         if seeds.dim() != 1:
             raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected [B]")
         self._seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
@@ -142,7 +142,7 @@ class Draws:
                 f"{what} depends on the rows' ids, and the batch has none: use the step in a Collate, and give that "
                 "batches or rows of a split, or a Batch with ids"
             )
-        expect_words(self._ids)
+        check_words(self._ids)
         if self._ids.shape != self._seeds.shape:
             raise ValueError(f"ids have the shape {tuple(self._ids.shape)}, expected {tuple(self._seeds.shape)}")
         return self._ids.to(self._seeds.device)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import chance, per_channel, ratios, refusal, shares
+from mmload.augment.arguments import argument_error, chance, per_channel, ratios, shares
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import ATTEMPTS, first, rectangles
 from mmload.augment.step import Step
@@ -48,7 +48,7 @@ class RandomErasing(Step):
         self.p = chance(p)
         self.scale = shares(scale)
         if self.scale[1] > 1:
-            raise refusal("scale", scale, "shares of the area, at most 1")
+            raise argument_error("scale", scale, "shares of the area, at most 1")
         self.ratio = ratios(ratio)
         self.value = _value(value)
 
@@ -102,7 +102,7 @@ def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
     if not isinstance(value, str):
         return per_channel("value", value)
     if value != "random":
-        raise refusal("value", value, "a number, one per channel, or 'random'")
+        raise argument_error("value", value, "a number, one per channel, or 'random'")
     return None
 
 

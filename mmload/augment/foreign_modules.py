@@ -43,7 +43,7 @@ def _subclasses(kind: type[Step]) -> Iterator[type[Step]]:
         yield from _subclasses(one)
 
 
-def refuse_foreign(step: nn.Module) -> None:
+def check_foreign(step: nn.Module) -> None:
     """Refuses a step that is none of mmload's and whose pixels would depend on batches and threads.
 
     Raises:
@@ -153,7 +153,7 @@ class PerSample(AfterStep):
             raise TypeError(f"module is {shown(module)}, which is not an nn.Module; transforms of torchvision's v2 are")
         self.module = module
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         """Raises unless boxes and masks follow: they follow torchvision's v2 alone, with a given fill of masks."""
         name = type(self.module).__name__
         if (boxes or masks) and not takes_boxes(self.module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmload.augment.arguments import LARGEST, chance, elements, integer, integers, number, refusal, span
+from mmload.augment.arguments import LARGEST, argument_error, chance, elements, integer, integers, number, span
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep
 from mmload.render import level_program as levels
@@ -93,8 +93,8 @@ class RandomSolarize(_WithProbability):
         super().__init__(p)
         self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, expected="a level from 0 to 255")
 
-    def refuse_images(self, plan: Plan) -> None:
-        super().refuse_images(plan)
+    def check_images(self, plan: Plan) -> None:
+        super().check_images(plan)
         if self.threshold > plan.peak:
             raise ValueError(
                 f"threshold is {self.threshold:g} and the images are floats from 0 to 1: give a threshold from 0 to 1, "
@@ -147,7 +147,7 @@ class GaussianBlur(LevelStep):
         ends = (sigma, sigma) if elements(sigma) is None else sigma
         self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, bounds="standard deviations above 0, in pixels")
 
-    def refuse_images(self, plan: Plan) -> None:
+    def check_images(self, plan: Plan) -> None:
         wide, high = self.kernel_size
         if plan.width <= wide // 2 or plan.height <= high // 2:
             raise ValueError(
@@ -171,7 +171,7 @@ def _kernel(size: object) -> tuple[int, int]:
     expected = f"an odd integer from 1 to {_LARGEST_KERNEL}, or two"
     taps = integers("kernel_size", size, (1, 2), least=1, greatest=_LARGEST_KERNEL, expected=expected)
     if any(count % 2 == 0 for count in taps):
-        raise refusal("kernel_size", size, expected)
+        raise argument_error("kernel_size", size, expected)
     return taps[0], taps[-1]
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import chance, elements, integer, number, numbers, refusal, shown
+from mmload.augment.arguments import argument_error, chance, elements, integer, number, numbers, shown
 from mmload.augment.draws import Draws, beta
 from mmload.augment.step import Step, TargetStep, plan_for
 from mmload.batch import Batch
@@ -122,7 +122,7 @@ class MixUp(_Mix):
 
     makes_floats = True
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         # A blend of them would be meaningless.
         if boxes or masks:
             what = "boxes" if boxes else "masks"
@@ -151,7 +151,7 @@ class CutMix(_Mix):
         ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
     """
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         # It is unknown how much of a box a pasted image hides. Masks are pasted.
         if boxes:
             raise ValueError("CutMix would paste over boxes and leave them: leave it out, or load other fields")
@@ -190,7 +190,7 @@ class MixChoice(MixStep):
         super().__init__()
         steps = list(transforms)
         if not steps:
-            raise refusal("transforms", transforms, "a list of at least one step")
+            raise argument_error("transforms", transforms, "a list of at least one step")
         mixing = [step for step in steps if isinstance(step, MixStep)]
         for step in steps:
             if not isinstance(step, MixStep):
@@ -200,16 +200,18 @@ class MixChoice(MixStep):
                 )
         classes = {step.num_classes for step in mixing}
         if len(classes) > 1:
-            raise refusal("num_classes", [step.num_classes for step in mixing], "the same for all steps of a choice")
+            raise argument_error(
+                "num_classes", [step.num_classes for step in mixing], "the same for all steps of a choice"
+            )
         self.transforms = nn.ModuleList(mixing)
         self.num_classes = classes.pop()
         self.makes_floats = any(step.makes_floats for step in mixing)
         self.p = weights(p, len(mixing))
         self.per = _per(per)
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         for step in self._steps:
-            step.refuse_fields(boxes=boxes, masks=masks)
+            step.check_fields(boxes=boxes, masks=masks)
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws once per sample or batch, and what the steps draw."""
@@ -239,11 +241,11 @@ def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:
     """
     each = (1.0,) * count if p is None else numbers("p", p, least=0.0, expected="a weight from 0 for each step")
     if len(each) != count or sum(each) <= 0:
-        raise refusal("p", elements(p), f"{count} weights from 0 of which some are above 0")
+        raise argument_error("p", elements(p), f"{count} weights from 0 of which some are above 0")
     return tuple(weight / sum(each) for weight in each)
 
 
-def refuse_targets(targets: Tensor | None, classes: int | None) -> None:
+def check_targets(targets: Tensor | None, classes: int | None) -> None:
     """Refuses targets that cannot be blended; their values only on a CPU, as others would be waited for.
 
     Raises:
@@ -268,13 +270,13 @@ def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) ->
     """Blends targets: share * own + (1 - share) * the one before, float32 [B, K].
 
     Raises:
-        ValueError: if targets cannot be blended, as :func:`refuse_targets` has it.
+        ValueError: if targets cannot be blended, as :func:`check_targets` has it.
     """
     if targets is not None and targets.device.type == "cpu" and targets.dim() == 1 and classes is not None:
         blended = _blended_indices(targets, share, classes)
         if blended is not None:
             return blended
-    refuse_targets(targets, classes)
+    check_targets(targets, classes)
     if targets is None:
         return None
     soft, own = targets.to(torch.float32), share[:, None]
@@ -295,7 +297,7 @@ def _blended_indices(indices: Tensor, share: Tensor, classes: int) -> Tensor | N
 
 def _per(per: object) -> str:
     if not isinstance(per, str) or per not in _PER:
-        raise refusal("per", per, "'sample' or 'batch'")
+        raise argument_error("per", per, "'sample' or 'batch'")
     return str(per)
 
 

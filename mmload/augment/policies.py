@@ -80,7 +80,7 @@ def _space(shear: float, pixels: float | None, angle: float, blend: float, bits:
 class _Policy(WarpingStep):
     """Draws changes from a space."""
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         if boxes or masks:
             raise ValueError(
                 f"{type(self).__name__} warps images and leaves boxes and masks behind, as torchvision's: use "
@@ -351,9 +351,9 @@ class AugMix(_Policy):
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws per sample the shares, and for each chain its depth and its changes with magnitudes and signs."""
         space = AUGMIX if self.all_ops else [change for change in AUGMIX if change.name not in _BLENDS]
-        kept = dirichlet(draws, self.alpha, 2)
-        shares = dirichlet(draws, self.alpha, self.mixture_width) * kept[:, 1:]
-        parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, plan.device, kept[:, 0])]
+        share = dirichlet(draws, self.alpha, 2)
+        shares = dirichlet(draws, self.alpha, self.mixture_width) * share[:, 1:]
+        parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, plan.device, share[:, 0])]
         for row in range(self.mixture_width):
             most = self.chain_depth if self.chain_depth > 0 else 3
             depth = None if self.chain_depth > 0 else 1 + whole_numbers(draws.uniform(1)[:, 0], 3)

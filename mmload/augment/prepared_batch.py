@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fields
-from mmload.augment.checks import refuse_changed, refuse_values
+from mmload.augment.checks import check_output, check_values
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
 from mmload.augment.step import AfterStep, Step, sees_fields, white
@@ -149,7 +149,7 @@ class Steps(Protocol):
     def epoch(self) -> int | None:
         """Epoch of the next batches; None: not known."""
 
-    def refuse_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
+    def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
         """Refuses steps from place ``following`` on that cannot be done to what the first pass gives."""
 
 
@@ -185,7 +185,7 @@ class PreparedBatch:
         start = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
         start = start if sizes is None else Plan.unchanged_sizes(sizes, shape[0])
         self.rendering, self._next = self._described(0, start, source)
-        collate.refuse_later_passes(batch, self.rendering, self._next)
+        collate.check_later_passes(batch, self.rendering, self._next)
         self.shape = self.rendering.plan.shape
         self.dtype = self.rendering.dtype
         self.memory_format = collate.memory_format
@@ -209,7 +209,7 @@ class PreparedBatch:
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples, as :meth:`mmload.render.rendering.Rendering.render_batch` does."""
-        refuse_values(images, indices, self._collate.steps)
+        check_values(images, indices, self._collate.steps)
         self.rendering.render_batch(images, out, indices)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
@@ -253,7 +253,7 @@ class PreparedBatch:
                 images = self._batch.images
             else:
                 images = step(images)
-            images = refuse_changed(step, images, before, self._collate.dtype, self._batch)
+            images = check_output(step, images, before, self._collate.dtype, self._batch)
             at += 1
         self._drop_boxes()
         images = self._converted(images).contiguous(memory_format=self.memory_format)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from mmload.augment.arguments import chance, refusal, shown
+from mmload.augment.arguments import argument_error, chance, shown
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.step import LevelStep, Step
@@ -28,7 +28,7 @@ class _OfSteps(LevelStep):
         super().__init__()
         steps = list(transforms) if isinstance(transforms, nn.ModuleList | Sequence) else []
         if not steps:
-            raise refusal("transforms", transforms, "a list of at least one step")
+            raise argument_error("transforms", transforms, "a list of at least one step")
         for step in steps:
             if not isinstance(step, LevelStep) and not (isinstance(step, Step) and step.operation is not None):
                 raise TypeError(
@@ -42,13 +42,13 @@ class _OfSteps(LevelStep):
         """The steps, in order."""
         return [step for step in self.transforms if isinstance(step, Step)]
 
-    def refuse_images(self, plan: Plan) -> None:
+    def check_images(self, plan: Plan) -> None:
         for step in self.steps:
-            step.refuse_images(plan)
+            step.check_images(plan)
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         for step in self.steps:
-            step.refuse_fields(boxes=boxes, masks=masks)
+            step.check_fields(boxes=boxes, masks=masks)
 
     def programs(self, plan: Plan, draws: Draws) -> list[Program]:
         """Returns the program of each step."""
@@ -109,7 +109,7 @@ class RandomChoice(_OfSteps):
     def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None, per: str = "sample") -> None:
         super().__init__(transforms)
         if not isinstance(per, str) or per != "sample":
-            raise refusal("per", per, "'sample', or 'batch' for a choice of MixUp and CutMix")
+            raise argument_error("per", per, "'sample', or 'batch' for a choice of MixUp and CutMix")
         self.p, self.per = weights(p, len(self.transforms)), per
 
     def program(self, plan: Plan, draws: Draws) -> Program:

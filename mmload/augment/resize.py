@@ -16,13 +16,13 @@ from torch import Tensor
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
+    argument_error,
     elements,
     flag,
     integer,
     mode_of,
     pair,
     ratios,
-    refusal,
     shares,
 )
 from mmload.augment.draws import Draws, whole_numbers
@@ -62,7 +62,7 @@ class ResizingStep(Step):
         try:
             given = size(epoch)
             if callable(given):
-                raise refusal("size", given, "an integer or (height, width)")
+                raise argument_error("size", given, "an integer or (height, width)")
             return type(self)(**arguments_of(self) | {"size": given})
         except ValueError as error:
             raise ValueError(f"in epoch {epoch}, {error}") from error
@@ -148,7 +148,7 @@ class RandomResizedCrop(ResizingStep):
         aspect = wide / high
         rows = pick(aspect < narrowest, whole(wide / narrowest), height)
         cols = pick(aspect > widest, whole(high * widest), width)
-        refuse_no_pixel("ratio", self.ratio, smaller(rows, cols), (height, width), "allow squarer crops")
+        check_leaves_pixels("ratio", self.ratio, smaller(rows, cols), (height, width), "allow squarer crops")
         return rows, cols
 
 
@@ -230,7 +230,7 @@ class Resize(ResizingStep):
                 new_short = pick(beyond, _cut(self.max_size * new_short, new_long), new_short)
                 new_long = pick(beyond, self.max_size, new_long)
         advice = "make it larger, or give size as (height, width)"
-        refuse_no_pixel("max_size", self.max_size, new_short, (height, width), advice)
+        check_leaves_pixels("max_size", self.max_size, new_short, (height, width), advice)
         return pick(upright, new_long, new_short), pick(upright, new_short, new_long)
 
 
@@ -291,7 +291,7 @@ class ProgressiveSize:
         for first, last in (("min_size", "max_size"), ("start_epoch", "end_epoch")):
             ends = getattr(self, first), getattr(self, last)
             if ends[0] > ends[1]:
-                raise refusal(f"({first}, {last})", ends, "the smaller one first")
+                raise argument_error(f"({first}, {last})", ends, "the smaller one first")
 
     def __call__(self, epoch: int) -> int:
         """Returns the size in an epoch."""
@@ -358,7 +358,7 @@ def _column(side: Side) -> Side:
     return side[:, None] if isinstance(side, Tensor) else side
 
 
-def refuse_no_pixel(name: str, value: Any, short: Tensor | float, size: tuple[Side, Side], advice: str) -> None:
+def check_leaves_pixels(name: str, value: Any, short: Tensor | float, size: tuple[Side, Side], advice: str) -> None:
     """Refuses a setting that leaves no pixel of an image, of which ``short`` is the shorter side afterwards."""
     if (float(short.min()) if len(short) else 1.0) < 1 if isinstance(short, Tensor) else short < 1:
         images = "images" if isinstance(size[0], int) else "an image"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import refusal, shown
+from mmload.augment.arguments import argument_error, shown
 from mmload.augment.collate import Collate, stacked_rows
 from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, BatchOrViews, fields_of
@@ -58,14 +58,14 @@ class Returns:
         if not (isinstance(form, tuple | list | str | Mapping) or callable(form)) or isinstance(form, Returns):
             raise TypeError(f"returns is {shown(form)}, expected {_EXPECTED}")
         if isinstance(form, str) and form not in ("torchvision", *ARRAYS):
-            raise refusal("returns", form, _EXPECTED)
+            raise argument_error("returns", form, _EXPECTED)
         if isinstance(form, tuple | list | Mapping):
             names = tuple(form.values() if isinstance(form, Mapping) else form)
             if not names or not all(isinstance(name, str) for name in names):
-                raise refusal("returns", form, "at least one field, each by its name")
+                raise argument_error("returns", form, "at least one field, each by its name")
         self.form = form
         self.collate = collate
-        self._refuse_collate()
+        self._check_collate()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -95,14 +95,14 @@ class Returns:
             got = "an empty tuple" if odd is None else shown(type(odd).__name__)
             raise TypeError(f"the collate gives {got}, returns= needs a Batch; or give a function as returns=")
         if self.form == "torchvision":
-            self._refuse_views(isinstance(made, tuple))
+            self._check_views(isinstance(made, tuple))
             return views[0].to_torchvision()
         fields = [fields_of(view) for view in views]
         if not isinstance(made, tuple):
             return self._filled(fields[0])
         return self._filled({name: _of_views(name, [view[name] for view in fields]) for name in fields[0]})
 
-    def refuse_fields(self, stored: Collection[str], read: Collection[str], source: str) -> None:
+    def check_fields(self, stored: Collection[str], read: Collection[str], source: str) -> None:
         """Refuses a form of fields that batches do not have.
 
         Args:
@@ -118,22 +118,22 @@ class Returns:
                 why = "fields= leaves it out" if name in stored else f"{source} has {choices(read)}"
                 raise UsageError(f"returns={shown(self.form)} needs the field {name!r}: {why}")
 
-    def refuse_device(self, device: torch.device | None) -> None:
+    def check_device(self, device: torch.device | None) -> None:
         """Raises a ValueError if batches on this device do not exist in this form."""
         if self.form == "numpy" and device is not None and device.type != "cpu":
             raise ValueError(f'returns is "numpy", but batches are on {device}; use returns="dlpack" there')
 
-    def _refuse_collate(self) -> None:
+    def _check_collate(self) -> None:
         if isinstance(self.collate, Returns):
             raise TypeError("collate is a Returns; give the collate inside it, and one returns=")
         views = collates_of(self.collate)
-        self._refuse_views(isinstance(self.collate, Views))
+        self._check_views(isinstance(self.collate, Views))
         if self.form == "numpy" and any(view.dtype == torch.bfloat16 for view in views):
             raise ValueError('returns is "numpy", which has no bfloat16; use another dtype of Collate or "dlpack"')
         if isinstance(self.collate, Collate | Views):
-            self.refuse_device(self.collate.device)
+            self.check_device(self.collate.device)
 
-    def _refuse_views(self, several: bool) -> None:
+    def _check_views(self, several: bool) -> None:
         if several and self.form == "torchvision":
             raise ValueError('returns is "torchvision", but its models take one view; use a Collate, or a function')
 

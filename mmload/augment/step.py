@@ -60,14 +60,14 @@ class Step(nn.Module):
         """Returns the step with the settings of an epoch; itself if no setting depends on the epoch."""
         return self
 
-    def refuse_images(self, plan: Plan) -> None:
+    def check_images(self, plan: Plan) -> None:
         """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
         channels = plan.source[0]
         if self.channels is not None and channels not in self.channels:
             allowed = " or ".join(str(number) for number in self.channels)
             raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         """Raises a ValueError if the batches' boxes or masks would be left behind, or boxes are missing."""
         if self.needs_boxes and not boxes:
             raise ValueError(f"{type(self).__name__} needs boxes, and the batches have none")
@@ -185,7 +185,7 @@ class AfterStep(TargetStep):
         changed: Batch = batch.replace(images=images, targets=targets)
         return changed
 
-    def refuse_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
         """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""
 
 
@@ -209,8 +209,8 @@ def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator |
     """Checks a batch that a step renders alone and its seeds, and returns the seeds."""
     if images.dim() != 4:
         raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
-    refuse_dtype(images.dtype)
-    refuse_shape(images.shape[1:])
+    check_dtype(images.dtype)
+    check_shape(images.shape[1:])
     if seeds is None:
         return fresh_seeds(len(images), images.device, generator)
     if seeds.shape != (len(images),):
@@ -218,7 +218,7 @@ def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator |
     return seeds
 
 
-def refuse_dtype(dtype: torch.dtype) -> None:
+def check_dtype(dtype: torch.dtype) -> None:
     """Refuses images that are neither uint8 nor floats.
 
     Raises:
@@ -228,7 +228,7 @@ def refuse_dtype(dtype: torch.dtype) -> None:
         raise TypeError(f"images are {dtype}, expected torch.uint8 (0 to 255) or a floating dtype (0 to 1)")
 
 
-def refuse_shape(shape: Sequence[int]) -> None:
+def check_shape(shape: Sequence[int]) -> None:
     """Refuses images [C, H, W] without pixels.
 
     Raises:
@@ -259,7 +259,7 @@ class LevelStep(Step):
         return plan.fits_levels() and not plan.is_variable_size
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        self.refuse_images(plan)
+        self.check_images(plan)
         return plan.followed_by(self.program(plan, draws))
 
     def program(self, plan: Plan, draws: Draws) -> Program:

@@ -40,7 +40,7 @@ class Views(nn.Module):
     def __init__(self, *views: Collate) -> None:
         super().__init__()
         for number, view in enumerate(views):
-            _expect_collate(f"view {number}", view)
+            _check_collate_type(f"view {number}", view)
         if not views:
             raise ValueError("the number of views is 0, expected a Collate for each view")
         devices = dict.fromkeys(view.device for view in views)
@@ -90,8 +90,10 @@ class Views(nn.Module):
             return tuple(view.images for view in self.forward(stacked, generator))
         if rows := variable_size_rows(batch):
             rest, images, masks = split_rows(rows)
-            views = zip(self.collates, self._seen(rest), strict=True)
-            return tuple(view.render_sizes(seen, images, masks, generator=generator) for view, seen in views)
+            views = zip(self.collates, self._view_batches(rest), strict=True)
+            return tuple(
+                view.render_sizes(view_batch, images, masks, generator=generator) for view, view_batch in views
+            )
         stacked = stacked_rows(batch)
         if self.device is not None:
             stacked = stacked.to(self.device)
@@ -107,8 +109,8 @@ class Views(nn.Module):
     ) -> tuple[Batch, ...]:
         """Renders all views from images that lie somewhere else, as :meth:`Collate.render` does one."""
         return tuple(
-            view.render(seen, images, indices, generator=generator, memory=memory)
-            for view, seen, memory in zip(self.collates, self._seen(batch), self._memories, strict=True)
+            view.render(view_batch, images, indices, generator=generator, memory=memory)
+            for view, view_batch, memory in zip(self.collates, self._view_batches(batch), self._memories, strict=True)
         )
 
     def prepare(
@@ -123,11 +125,11 @@ class Views(nn.Module):
     ) -> tuple[PreparedBatch, ...]:
         """Draws and describes every view of a batch whose images are yet to be read, as :meth:`Collate.prepare` one."""
         return tuple(
-            view.prepare(seen, shape, source=source, sizes=sizes, masks=masks, framed=framed)
-            for view, seen in zip(self.collates, self._seen(batch), strict=True)
+            view.prepare(view_batch, shape, source=source, sizes=sizes, masks=masks, framed=framed)
+            for view, view_batch in zip(self.collates, self._view_batches(batch), strict=True)
         )
 
-    def _seen(self, batch: Batch) -> list[Batch]:
+    def _view_batches(self, batch: Batch) -> list[Batch]:
         """Returns the batch with the seeds of each view."""
         if batch.seeds is None:
             return [batch] * len(self.views)
@@ -144,8 +146,8 @@ class TwoViews(Views):
     """
 
     def __init__(self, first: Collate, second: Collate | None = None) -> None:
-        _expect_collate("first", first)
-        _expect_collate("second", first if second is None else second)
+        _check_collate_type("first", first)
+        _check_collate_type("second", first if second is None else second)
         super().__init__(first, first if second is None else second)
 
 
@@ -161,6 +163,6 @@ def has_per_sample(collate: object) -> bool:
     return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())
 
 
-def _expect_collate(name: str, view: object) -> None:
+def _check_collate_type(name: str, view: object) -> None:
     if not isinstance(view, Collate):
         raise TypeError(f"{name} is {shown(view)}, expected a Collate")

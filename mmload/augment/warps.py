@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
+    argument_error,
     around,
     chance,
     elements,
@@ -24,7 +25,6 @@ from mmload.augment.arguments import (
     number,
     numbers,
     per_channel,
-    refusal,
     span,
 )
 from mmload.augment.draws import Draws, whole_numbers
@@ -48,8 +48,8 @@ class WarpingStep(LevelStep):
         self.interpolation = mode_of(interpolation, ("nearest", "bilinear"))
         self.fill = None if fill is None else per_channel("fill", fill)
 
-    def refuse_images(self, plan: Plan) -> None:
-        super().refuse_images(plan)
+    def check_images(self, plan: Plan) -> None:
+        super().check_images(plan)
         channels, fill = plan.source[0], self.fill
         if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
             raise ValueError(
@@ -222,8 +222,8 @@ class RandomPerspective(_Warp):
         matrix = perspective_coefficients(start, torch.stack((x, y), 2).to(torch.float64))
         return self.warp(levels.PERSPECTIVE_NEAREST, levels.PERSPECTIVE_BILINEAR, plan, matrix, on)
 
-    def refuse_images(self, plan: Plan) -> None:
-        super().refuse_images(plan)
+    def check_images(self, plan: Plan) -> None:
+        super().check_images(plan)
         if min(plan.height, plan.width) < 2:
             raise ValueError(
                 f"RandomPerspective needs images of 2 x 2 pixels or more, not {plan.height} x {plan.width}"
@@ -245,7 +245,7 @@ def _shears(shear: object) -> tuple[float, float, float, float]:
     both = (shear, (0.0, 0.0)) if given is None or len(given) != 4 else (given[:2], given[2:])
     across, over = (_angles("shear", one) for one in both)
     if max(abs(end) for end in (*across, *over)) >= 90:
-        raise refusal("shear", shear, "angles below 90 degrees")
+        raise argument_error("shear", shear, "angles below 90 degrees")
     return (*across, *over)
 
 

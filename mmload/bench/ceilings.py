@@ -121,13 +121,13 @@ class Disk:
         rows = task.rows
         self._row_bytes = max(1, round(task.row_bytes))
         block = max(1, _DISK_BLOCK // self._row_bytes) * self._row_bytes
-        name = f"images.{BYTES}" if task.whole else "images"
+        name = f"images.{BYTES}" if task.variable_size else "images"
         self._blocks: list[tuple[Path, int, int]] = []
         self._lengths: dict[Path, int] = {}
         room = max(block, _DISK_BYTES)
         for number, shard in enumerate(rows.record.shards):
             size = min(shard.files[name].bytes, room // self._row_bytes * self._row_bytes)
-            path = Path(rows.files.held(name, number).path)
+            path = Path(rows.files.opened(name, number).path)
             self._blocks += [(path, at, min(block, size - at)) for at in range(0, size, block)]
             self._lengths |= {path: size} if size else {}
             room -= size

@@ -174,23 +174,23 @@ class BenchOptions:
             images=self.epoch_images(),
             threads=self.threads or available_cores(),
             workers=tuple(dict.fromkeys(self.workers)),
-            device=self.chosen_device(whole=spec is not None and spec.variable_size),
+            device=self.chosen_device(variable_size=spec is not None and spec.variable_size),
         )
 
-    def chosen_device(self, whole: bool = False) -> str:
+    def chosen_device(self, variable_size: bool = False) -> str:
         """Returns the requested device, else the available one.
 
         Args:
-            whole: of whole photographs, which are measured on the CPU.
+            variable_size: of variable-size images, which are measured on the CPU.
 
         Raises:
             UsageError: if CUDA is requested and not available.
         """
         import torch
 
-        if whole:
+        if variable_size:
             if self.device == "cuda":
-                raise UsageError("--device is cuda, and whole photographs are measured on the CPU; leave it out")
+                raise UsageError("--device is cuda, and variable-size images are measured on the CPU; leave it out")
             return "cpu"
         there = torch.cuda.is_available()
         if self.device == "cuda" and not there:

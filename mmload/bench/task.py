@@ -94,14 +94,14 @@ class Task:
         side = min(height, width)
         stored = (
             f"the smallest photograph is {height} x {width}"
-            if self.whole
+            if self.variable_size
             else f"the stored images are {height} x {width}"
         )
-        if self.whole and self.augment == "none":
-            raise UsageError("--augment is none, and whole photographs have a size each; use crop or resized-crop")
-        least = 1 if self.whole and self.augment == "resized-crop" else self.crop  # any window is resized
+        if self.variable_size and self.augment == "none":
+            raise UsageError("--augment is none, and variable-size images have a size each; use crop or resized-crop")
+        least = 1 if self.variable_size and self.augment == "resized-crop" else self.crop  # any window is resized
         if self.augment != "none" and not self.views and not (self.crop >= 1 and least <= side):
-            other = ", or --augment resized-crop" if self.whole else ""
+            other = ", or --augment resized-crop" if self.variable_size else ""
             raise UsageError(f"--crop is {self.crop}, {stored}; use 1 to {side}{other}")
         if self.padding > side:
             raise UsageError(
@@ -135,14 +135,14 @@ class Task:
         return checked_recipe(self.opened.manifest.recipe, self.dataset).resolved()
 
     @property
-    def whole(self) -> bool:
+    def variable_size(self) -> bool:
         """True if each row has a size of its own."""
         return self.rows.fields["images"].variable_size
 
     @property
     def least_size(self) -> tuple[int, int]:
-        """Height and width of the rows; of whole photographs, of the one with the shortest side."""
-        if not self.whole:
+        """Height and width of the rows; of variable-size images, of the one with the shortest side."""
+        if not self.variable_size:
             height, width = self.rows.fields["images"].shape[1:]
             return height, width
         sizes = self._sizes
@@ -152,19 +152,19 @@ class Task:
     @property
     def longest_side(self) -> int:
         """Pixels of the longest side of a row."""
-        return int(self._sizes.max()) if self.whole else max(self.rows.fields["images"].shape[1:])
+        return int(self._sizes.max()) if self.variable_size else max(self.rows.fields["images"].shape[1:])
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a stored image; of whole photographs, on average."""
-        if not self.whole:
+        """Bytes of a stored image; of variable-size images, on average."""
+        if not self.variable_size:
             return self.rows.fields["images"].row_bytes
         return float(self.rows.files.field("images").index.offsets[-1]) / max(1, len(self.rows))
 
     @property
     def pixel_bytes(self) -> float:
-        """Bytes of the pixels of a stored image; of whole photographs, on average."""
-        if not self.whole:
+        """Bytes of the pixels of a stored image; of variable-size images, on average."""
+        if not self.variable_size:
             return self.rows.fields["images"].row_bytes
         return float(self._sizes.prod(1).mean()) * self.rows.fields["images"].channels
 
@@ -177,7 +177,7 @@ class Task:
     def layout(self) -> str:
         """The layout of the rows, for the table."""
         spec = self.rows.fields["images"]
-        if not self.whole:
+        if not self.variable_size:
             return "rows of " + " x ".join(map(str, spec.shape))
         return f"--layout variable, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB a row"
 

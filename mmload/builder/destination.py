@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mmload.builder.recipe import canonical
 from mmload.errors import BuildError, StoreError, UsageError, counted
-from mmload.remote.urls import Location, refuse_url
+from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import is_partial, remove
 from mmload.runtime.regular_files import is_same, is_within
 from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read, shard_name
@@ -42,7 +42,7 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     Raises:
         UsageError: naming both folders.
     """
-    refuse_url(out, "a build writes here; copy the dataset with mmload push afterwards")
+    check_no_url(out, "a build writes here; copy the dataset with mmload push afterwards")
     try:
         place = out.resolve()
         source = None if isinstance(root, Location) else root.resolve()

@@ -42,7 +42,7 @@ def is_inside(window: Window, size: tuple[int, ...]) -> bool:
     return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
 
 
-def seen(inside: Window, window: Window) -> Window:
+def visible_part(inside: Window, window: Window) -> Window:
     """Returns the part of a window that shows the image, from the window's corner; empty if there is none."""
     top, left = max(inside[0] - window[0], 0), max(inside[1] - window[1], 0)
     bottom = min(inside[0] + inside[2] - window[0], window[2])
@@ -107,7 +107,7 @@ def resize_sample(
     fields["images"] = _resize_pixels(fields["images"], size, kind, window or (0, 0, *size), out)
     inside = None if sample.inside is None else scaled(sample.inside, (height, width), size)
     if inside is not None and window is not None:
-        inside = seen(inside, window)
+        inside = visible_part(inside, window)
     return replace(sample, fields=fields, inside=inside, cut=cut_off)
 
 
@@ -152,7 +152,7 @@ def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
     if window[2] * window[3] > MAX_PIXELS:
         raise ValueError(f"{window[2]} x {window[3]} pixels is over the limit of {MAX_PIXELS}")
     out = dict(sample.fields)
-    inside = seen(sample.inside or (0, 0, *size_of(sample)), window)
+    inside = visible_part(sample.inside or (0, 0, *size_of(sample)), window)
     out["images"] = cut(out["images"], window, fill)
     cut_off = _cut_targets(out, window, sample.cut)
     return replace(sample, fields=out, inside=None if inside == (0, 0, *window[2:]) else inside, cut=cut_off)

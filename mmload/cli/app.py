@@ -24,7 +24,7 @@ from mmload.cli.parity import parity
 from mmload.cli.terminal import last_resort, show
 from mmload.cli.verify import repair, verify
 from mmload.cli.view import browse, preview, report
-from mmload.cli.waiting import announce_if_slow
+from mmload.cli.waiting import report_if_slow
 from mmload.errors import UsageError
 
 
@@ -104,4 +104,4 @@ def demo(
     from mmload.cli.demo import run
 
     with interruptible("run it again to start afresh"):
-        run(folder, show, slow=announce_if_slow)
+        run(folder, show, slow=report_if_slow)

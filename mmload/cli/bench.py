@@ -16,7 +16,7 @@ from mmload.cli.bench_options import JsonFile
 from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.options import DecodingThreads, on_a_disk
 from mmload.cli.terminal import check_target, show, status_line
-from mmload.cli.waiting import announce
+from mmload.cli.waiting import report
 from mmload.errors import MmloadError, UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def bench(
         time_budget=time_budget,
         quick=quick,
     )
-    announce(_length_of(options))
+    report(_length_of(options))
     contents = read(dataset).contents if keep and dataset is not None else ""  # so that no other dataset gets it
     with interruptible("nothing was changed"), status_line() as progress:
         record = _measure(dataset, source, size, options, progress, began)

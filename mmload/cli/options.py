@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.errors import UsageError, choices
-from mmload.remote.urls import is_url, refuse_url
+from mmload.remote.urls import check_no_url, is_url
 
 
 def dataset_on_a_disk(dataset: Path | None) -> Path | None:
     """Refuses the URL of a dataset for commands that read all of it, or write to it; raises UsageError."""
     if dataset is not None:
-        refuse_url(dataset, "copy it there first, with mmload pull URL FOLDER")
+        check_no_url(dataset, "copy it there first, with mmload pull URL FOLDER")
     return dataset
 
 
@@ -59,7 +59,7 @@ def dataset_at(place: str) -> Iterator[OpenDataset]:
 def on_a_disk(source: Path | None) -> Path | None:
     """Refuses a URL; raises UsageError."""
     if source is not None:
-        refuse_url(source, "copy what it was built from to a disk")
+        check_no_url(source, "copy what it was built from to a disk")
     return source
 
 

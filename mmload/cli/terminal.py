@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from mmload.cli.interrupt import fail
-from mmload.cli.waiting import announce_if_slow, shown
+from mmload.cli.waiting import report_if_slow, shown
 from mmload.errors import MmloadError, UsageError, one_line
 from mmload.runtime.regular_files import is_within
 
@@ -202,7 +202,7 @@ def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     if sys.stderr is None:  # it was closed before the start
         yield lambda done, total: None
         return
-    announce_if_slow(f"{name}: reading what there is; the first run on a machine also compiles, for up to a minute")
+    report_if_slow(f"{name}: reading what there is; the first run on a machine also compiles, for up to a minute")
     from tqdm import tqdm
 
     bar: tqdm[NoReturn] | None = None

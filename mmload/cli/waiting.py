@@ -18,18 +18,18 @@ START = "importing torch and mmload; the first run after an installation takes l
 _timer: threading.Timer | None = None
 
 
-def announce(text: str) -> None:
+def report(text: str) -> None:
     """Shows a line on stderr that says what takes long, unless the user wants none."""
     if sys.stderr is not None and not os.environ.get("MMLOAD_QUIET"):
         sys.stderr.write(f"mmload: {one_line(text)} ...\n")
         sys.stderr.flush()
 
 
-def announce_if_slow(text: str) -> None:
+def report_if_slow(text: str) -> None:
     """Shows the line in two seconds, unless :func:`shown` or another line comes first."""
     global _timer
     shown()
-    _timer = threading.Timer(_PATIENCE, announce, (text,))
+    _timer = threading.Timer(_PATIENCE, report, (text,))
     _timer.daemon = True
     _timer.start()
 

@@ -56,11 +56,11 @@ def new_folder(out: Path) -> Iterator[Path]:
     try:
         work.mkdir(parents=True, exist_ok=True)
         _check_own(work)
-        with open_lock(work / _LOCK) as held:
-            if not lock(held):
+        with open_lock(work / _LOCK) as lock_file:
+            if not lock(lock_file):
                 raise MmloadError(f"another export is writing {out}; wait for it to end")
-            held.write(_MARK)
-            held.flush()
+            lock_file.write(_MARK)
+            lock_file.flush()
             try:
                 if (work / _FILES).exists():
                     shutil.rmtree(work / _FILES)

@@ -250,8 +250,8 @@ def returns_for(
     if collate is None or isinstance(collate, Collate | Views):
         source = f"split {split.name!r}"
         made = ("ids", "seeds", "image_sizes") if framed else ("ids", "seeds")
-        returns.refuse_fields(split.fields, (*fields, *made), source)
-    returns.refuse_device(device)
+        returns.check_fields(split.fields, (*fields, *made), source)
+    returns.check_device(device)
     return returns
 
 

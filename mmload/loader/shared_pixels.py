@@ -100,10 +100,10 @@ class SharedPixels:
         others = self._segment.others()
         return f"shared with {processes_text(others)}" if others else "no other process reads this copy now"
 
-    def announce(self) -> None:
-        """Announces the copy to other processes; called in each process that uses it."""
+    def publish(self) -> None:
+        """Publishes the copy to other processes; called in each process that uses it."""
         if self._segment is not None:
-            self._segment.announce()
+            self._segment.publish()
 
 
 _COPIES: WeakValueDictionary[Hashable, SharedPixels] = WeakValueDictionary()
@@ -115,7 +115,7 @@ def shared_pixels(split: AnySplit) -> SharedPixels:
     copy = _COPIES.get(split.key)
     if copy is None:
         copy = _COPIES.setdefault(split.key, SharedPixels(split))
-    copy.announce()
+    copy.publish()
     return copy
 
 

@@ -77,7 +77,7 @@ class _Description:
         self.copied: list[tuple[int, Tensor]] = []
         self.end = 0
 
-    def of(self, value: Any) -> tuple[Any, ...]:
+    def describe(self, value: Any) -> tuple[Any, ...]:
         """Returns a node for a value; an object of an unknown type is its own node, to be pickled as it is."""
         kind = type(value)
         if kind is Tensor and value.layout == torch.strided and value.device.type == "cpu":
@@ -86,12 +86,17 @@ class _Description:
         elif kind is Batch and not hasattr(value, "tensordicts"):
             fields = {name: field for name, field in value.items() if field is not None}
             extra = fields.pop("extra", None)
-            more = None if extra is None else self.of(dict(extra.items()))
-            return _BATCH, [(name, self.of(field)) for name, field in fields.items()], more, list(value.batch_size)
+            more = None if extra is None else self.describe(dict(extra.items()))
+            return (
+                _BATCH,
+                [(name, self.describe(field)) for name, field in fields.items()],
+                more,
+                list(value.batch_size),
+            )
         elif kind is tuple or kind is list:
-            return _TUPLE if kind is tuple else _LIST, [self.of(item) for item in value]
+            return _TUPLE if kind is tuple else _LIST, [self.describe(item) for item in value]
         elif kind is dict:
-            return _DICT, [(key, self.of(item)) for key, item in value.items()]
+            return _DICT, [(key, self.describe(item)) for key, item in value.items()]
         return _OBJECT, value
 
     def _tensor(self, value: Tensor) -> tuple[Any, ...]:
@@ -116,7 +121,7 @@ def send(made: Any, buffers: SharedBuffers) -> Message:
         Exception: if an object cannot be pickled.
     """
     description = _Description(buffers)
-    text = pickle.dumps(description.of(made), protocol=pickle.HIGHEST_PROTOCOL)
+    text = pickle.dumps(description.describe(made), protocol=pickle.HIGHEST_PROTOCOL)
     first = description.end
     place, memory = buffers.allocate(first + len(text))
     for start, tensor in description.copied:

@@ -55,10 +55,10 @@ def batch_looks_like(image: Tensor, expected: Tensor) -> str:
     return f"looks like {name}" if name else ""
 
 
-def _nearest(scores: Iterator[tuple[str, float]], apart: float) -> str:
+def _nearest(scores: Iterator[tuple[str, float]], difference: float) -> str:
     """Returns the variant that is the nearest and much nearer than the reference; empty if none is."""
-    name, score = min(scores, key=lambda each: each[1], default=("", apart))
-    return name if score < _FAR_NEARER * apart else ""
+    name, score = min(scores, key=lambda each: each[1], default=("", difference))
+    return name if score < _FAR_NEARER * difference else ""
 
 
 def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Sequence[int]) -> dict[int, int]:
@@ -77,9 +77,13 @@ def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Se
     pictures = torch.stack(list(references)).flatten(1)
     found: dict[int, int] = {}
     for row in bad:
-        apart = (pictures - stored[row].flatten()).abs().amax(1)
-        nearest = int(apart.argmin())
-        if nearest != row and apart[nearest] <= _SAME_PICTURE and apart[nearest] < _FAR_NEARER * apart[row]:
+        difference = (pictures - stored[row].flatten()).abs().amax(1)
+        nearest = int(difference.argmin())
+        if (
+            nearest != row
+            and difference[nearest] <= _SAME_PICTURE
+            and difference[nearest] < _FAR_NEARER * difference[row]
+        ):
             found[row] = nearest
     return found
 

@@ -113,19 +113,19 @@ class _RowsCompared:
             self.greatest, self.far = float("inf"), self.far + 1
             self.looks.append(f"the shape is {list(got.shape)}, torchvision's {list(expected.shape)}")
             return
-        apart = (got.to(torch.float64) - expected.to(torch.float64)).abs() * self.levels
-        self.values += apart.numel()
-        self.total += float(apart.sum())
-        self.greatest = max(self.greatest, float(apart.max()))
-        share = float((apart > limit).to(torch.float64).mean())
+        difference = (got.to(torch.float64) - expected.to(torch.float64)).abs() * self.levels
+        self.values += difference.numel()
+        self.total += float(difference.sum())
+        self.greatest = max(self.greatest, float(difference.max()))
+        share = float((difference > limit).to(torch.float64).mean())
         if share > (_SCATTERED if allowance.scattered else 0.0):
             self.far += 1
             self.looks.append(batch_looks_like(got, expected))
 
-    def field(self, name: str, apart: float, limit: float = 0.0) -> None:
+    def field(self, name: str, difference: float, limit: float = 0.0) -> None:
         """Adds a row's field: its difference from torchvision's, and the upper bound."""
         wrong, greatest = self.wrong.get(name, (0, 0.0))
-        self.wrong[name] = wrong + (apart > limit), max(greatest, apart)
+        self.wrong[name] = wrong + (difference > limit), max(greatest, difference)
 
     def verdicts(self, name: str) -> list[Verdict]:
         """Returns one verdict for the images and one per field."""
@@ -174,7 +174,7 @@ def _compare_fields(
 ) -> None:
     """Compares labels, mask and boxes of sample ``k`` with torchvision's."""
     if "targets" in items:
-        totals.field("labels", _targets_apart(batch.targets[k], items["targets"]), _TARGET_LIMIT)
+        totals.field("labels", _targets_difference(batch.targets[k], items["targets"]), _TARGET_LIMIT)
     if "masks" in items and batch.masks is not None:
         mask = items["masks"].as_subclass(Tensor)
         same = batch.masks[k].shape == mask.shape
@@ -182,10 +182,10 @@ def _compare_fields(
         totals.field("masks", difference, _SCATTERED if _warps(draws) else 0.0)
     if "boxes" in items and not collate.box_rule.min_visible:
         least = collate.box_rule.least if _cut_off(draws, k) else -torch.inf
-        totals.field("boxes", _boxes_apart(batch, k, items, stored, least), _BOX_LIMIT)
+        totals.field("boxes", _boxes_difference(batch, k, items, stored, least), _BOX_LIMIT)
 
 
-def _targets_apart(got: Tensor, expected: Tensor) -> float:
+def _targets_difference(got: Tensor, expected: Tensor) -> float:
     """Returns the largest difference of a class index or a soft target; infinite if the dtypes or shapes differ."""
     if (got.shape, got.dtype) != (expected.shape, expected.dtype):
         return float("inf")
@@ -223,7 +223,7 @@ def _cut_off(draws: Sequence[StepDraws], k: int) -> bool:
     return False
 
 
-def _boxes_apart(batch: Batch, k: int, items: Items, stored: Batch, least: float) -> float:
+def _boxes_difference(batch: Batch, k: int, items: Items, stored: Batch, least: float) -> float:
     """Returns the largest difference of a box's side in pixels; infinite if different boxes are kept.
 
     A box whose shorter side is ``least`` up to rounding may be kept or not.
@@ -233,7 +233,7 @@ def _boxes_apart(batch: Batch, k: int, items: Items, stored: Batch, least: float
     boxes = F.clamp_bounding_boxes(items["boxes"]).as_subclass(Tensor)
     sides = (boxes[:, 2:] - boxes[:, :2]).amin(1)
     labels = None if batch.labels is None or stored.labels is None else (batch.labels[k], stored.labels[k])
-    at, count, apart = 0, int(batch.counts[k]), 0.0
+    at, count, difference = 0, int(batch.counts[k]), 0.0
     for number, side in enumerate(sides.tolist()):
         if side < least - _BOX_LIMIT:
             continue
@@ -241,8 +241,8 @@ def _boxes_apart(batch: Batch, k: int, items: Items, stored: Batch, least: float
         off = float((batch.boxes[k, at] - boxes[number]).abs().max()) if same else float("inf")
         if side <= least + _BOX_LIMIT and off > _BOX_LIMIT:
             continue
-        at, apart = at + 1, max(apart, off)
-    return apart if at == count else float("inf")
+        at, difference = at + 1, max(difference, off)
+    return difference if at == count else float("inf")
 
 
 def _levels(steps: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | float:
@@ -273,7 +273,9 @@ def check_scaled(split: Split) -> list[Verdict]:
         rows = large[np.unique(np.linspace(0, len(large) - 1, min(len(large), _SCALED_ROWS)).astype(np.int64))]
         if not len(rows):
             continue
-        means = [_scaled_apart(split, int(row), (sizes[row] / (RESERVE * shrink)).astype(int).tolist()) for row in rows]
+        means = [
+            _scaled_difference(split, int(row), (sizes[row] / (RESERVE * shrink)).astype(int).tolist()) for row in rows
+        ]
         mean, most = sum(means) / len(means), max(means)
         text = f"mean {mean:.2f} levels from a full decode, {most:.2f} in one row; limit: mean {_SCALED_LIMIT:g}"
         name, numbers = f"JPEGs decoded to 1/{shrink}", {"rows": len(rows), "mean": mean, "most": most}
@@ -284,7 +286,7 @@ def check_scaled(split: Split) -> list[Verdict]:
     return found
 
 
-def _scaled_apart(split: Split, row: int, size: list[int]) -> float:
+def _scaled_difference(split: Split, row: int, size: list[int]) -> float:
     """Returns the mean difference of a row at this height and width, in levels."""
     collate = Collate(augment.Resize((size[0], size[1])), dtype=torch.uint8)
     options = {"fields": ("images",), "sampler": [row], "batch_size": 1, "tier": "disk", "threads": 1}

@@ -82,7 +82,7 @@ class ReferenceMaker:
         self.decoded = decoding
         self.transforms = v2.Compose([v2.Identity(), *transforms])  # an empty Compose is an error
 
-    def of(self, index: int) -> Reference:
+    def for_sample(self, index: int) -> Reference:
         """Returns the reference of sample ``index``.
 
         Raises:

@@ -264,9 +264,9 @@ def amplified(stored: Tensor, reference: Tensor) -> tuple[Tensor, int]:
     Returns:
         uint8 [C, H, W], 128 where they are equal; and the scale factor.
     """
-    apart = stored.to(torch.int32) - reference.to(torch.int32)
-    factor = max(1, 127 // max(int(apart.abs().max()), 1))
-    return (128 + apart * factor).clamp(0, 255).to(torch.uint8), factor
+    difference = stored.to(torch.int32) - reference.to(torch.int32)
+    factor = max(1, 127 // max(int(difference.abs().max()), 1))
+    return (128 + difference * factor).clamp(0, 255).to(torch.uint8), factor
 
 
 def _row(verdict: Verdict) -> str:
@@ -283,11 +283,11 @@ def _figure(row: WorstRow) -> str:
         (difference, f"difference x {factor}, around gray" if row.greatest else "no difference"),
     )
     shown = "".join(f"<div>{_picture(pixels)}{escape(name)}</div>" for pixels, name in pictures)
-    apart = "equal to the reference"
+    distance = "equal to the reference"
     if row.greatest:
-        apart = f"at most {row.greatest} levels, mean {row.mean:.3f}, PSNR {row.psnr:.1f} dB"
+        distance = f"at most {row.greatest} levels, mean {row.mean:.3f}, PSNR {row.psnr:.1f} dB"
     looks = f", looks like {row.diagnosis}" if row.diagnosis else ""
-    caption = f"{row.split} row {row.row}: {row.file} ({row.kind}); {apart}{looks}"
+    caption = f"{row.split} row {row.row}: {row.file} ({row.kind}); {distance}{looks}"
     return f'<figure><figcaption>{escape(caption)}</figcaption><div class="three">{shown}</div></figure>'
 
 

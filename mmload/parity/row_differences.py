@@ -53,18 +53,18 @@ class Difference:
     over: int = 0
 
     @classmethod
-    def of(cls, stored: Tensor, reference: Tensor) -> Self:
+    def between(cls, stored: Tensor, reference: Tensor) -> Self:
         """Measures the difference of one row; both are uint8 [C, H, W]."""
-        apart = (stored.to(torch.int16) - reference.to(torch.int16)).abs().to(torch.int64)
-        greatest = int(apart.max()) if apart.numel() else 0
+        difference = (stored.to(torch.int16) - reference.to(torch.int16)).abs().to(torch.int64)
+        greatest = int(difference.max()) if difference.numel() else 0
         return cls(
             rows=1,
             unequal=int(greatest > 0),
-            values=apart.numel(),
+            values=difference.numel(),
             greatest=greatest,
-            total=int(apart.sum()),
-            squares=int((apart * apart).sum()),
-            over=int((apart > 1).sum()),
+            total=int(difference.sum()),
+            squares=int((difference * difference).sum()),
+            over=int((difference > 1).sum()),
         )
 
     def __add__(self, other: Difference) -> Difference:
@@ -208,8 +208,8 @@ class RowAggregate:
             self.shapes.append(compared.reason)
         if reference.differs:
             self.differs[reference.differs] += 1
-        for name, apart in compared.faults:
-            self._count(name, apart, compared)
+        for name, difference in compared.faults:
+            self._count(name, difference, compared)
         if compared.pillow is not None:
             self.pillow[reference.kind] += compared.pillow
         if compared.tensor is None:
@@ -224,11 +224,11 @@ class RowAggregate:
         entry = (compared.tensor.total, compared.pillow.mean if compared.pillow else 0.0, -compared.row, compared)
         (heapq.heappushpop if len(self.heap) >= WORST else heapq.heappush)(self.heap, entry)
 
-    def _count(self, name: str, apart: float, compared: RowComparison) -> None:
+    def _count(self, name: str, difference: float, compared: RowComparison) -> None:
         counted = self.fields[name]
         counted.rows += 1
-        counted.greatest = max(counted.greatest, apart)
-        if apart > _limit_of(name, compared.reference):
+        counted.greatest = max(counted.greatest, difference)
+        if difference > _limit_of(name, compared.reference):
             counted.wrong += 1
             counted.first = counted.first or f"row {compared.row} ({compared.sample})"
 

@@ -77,7 +77,7 @@ def run(
     chosen = [opened[split]] if split is not None else list(opened.values())
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
     if collate is not None:
-        _refuse_impossible(collate, chosen)
+        _check_collate(collate, chosen)
     verdicts, worst = _store_side(
         chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
     )
@@ -143,7 +143,7 @@ def usual_collates(split: Split) -> dict[str, Collate]:
     """Returns the steps of common training recipes, for the size of a split's images."""
     channels, height, width = shape_of(split)
     if split.fields["images"].variable_size:
-        return _of_whole_photographs(split, channels, min(height, width))
+        return _variable_size_collates(split, channels, min(height, width))
     size = max(1, height * 7 // 8), max(1, width * 7 // 8)
     margin = [max(1, width // 8), max(1, height // 8)]
     crops = {
@@ -154,7 +154,7 @@ def usual_collates(split: Split) -> dict[str, Collate]:
     return {name: Collate(crop, RandomHorizontalFlip(), _normalize(split, channels)) for name, crop in crops.items()}
 
 
-def _of_whole_photographs(split: Split, channels: int, short: int) -> dict[str, Collate]:
+def _variable_size_collates(split: Split, channels: int, short: int) -> dict[str, Collate]:
     size = max(1, min(224, short * 7 // 8))
     normalize = _normalize(split, channels)
     return {
@@ -173,7 +173,7 @@ def _augmented(splits: list[Split]) -> Split | None:
     return next((each for each in splits if len(each) and _has_pictures(each)), None)
 
 
-def _refuse_impossible(collate: Collate | Views, splits: list[Split]) -> None:
+def _check_collate(collate: Collate | Views, splits: list[Split]) -> None:
     """Refuses steps that cannot be done to the images, before rows are compared.
 
     Raises:

@@ -137,8 +137,8 @@ def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | No
     photographs[rotated] = photographs[rotated][:, ::-1]  # as the file says, and turned when it was decoded
     # With proportions kept exactly the products are equal; a side that is rounded by a pixel moves one of them by the
     # other side.
-    apart = np.abs(stored[:, 0] * photographs[:, 1] - stored[:, 1] * photographs[:, 0])
-    wrong = np.flatnonzero(apart > photographs.max(1))
+    difference = np.abs(stored[:, 0] * photographs[:, 1] - stored[:, 1] * photographs[:, 0])
+    wrong = np.flatnonzero(difference > photographs.max(1))
     rows = len(stored)
     if not len(wrong):
         text = f"{counted(rows, 'row')} as wide for their height as their photographs"
@@ -303,10 +303,10 @@ def _compare_row(
     stored = _stored_row(split, row)
     sample = references.split.id(index)
     try:
-        reference = references.of(index)
+        reference = references.for_sample(index)
     except SampleError as error:
         return RowComparison(row=row, sample=sample, stored=stored, reference=None, reason=str(error))
-    faults = tuple(_fields_apart(stored, reference))
+    faults = tuple(_field_differences(stored, reference))
     mine, right = stored.get("images"), reference.images
     if mine is None or right is None:
         return RowComparison(row=row, sample=sample, stored=stored, reference=reference, faults=faults)
@@ -321,9 +321,9 @@ def _compare_row(
         sample=sample,
         stored=stored,
         reference=replace(reference, images=expected),
-        tensor=Difference.of(mine, expected),
-        pillow=None if pillow is None else Difference.of(mine, pillow),
-        loss=None if jpeg is None else Difference.of(mine, right).psnr,
+        tensor=Difference.between(mine, expected),
+        pillow=None if pillow is None else Difference.between(mine, pillow),
+        loss=None if jpeg is None else Difference.between(mine, right).psnr,
         signatures=(signature(mine), signature(expected)),
         faults=faults,
     )
@@ -340,18 +340,18 @@ def _stored_row(split: Split, row: int) -> dict[str, Tensor]:
     }
 
 
-def _fields_apart(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float]]:
+def _field_differences(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float]]:
     """Returns the largest difference of each field except the images; infinite for different shapes."""
     count = int(stored["counts"]) if "counts" in stored else 0
     boxed = "boxes" in reference.fields
-    apart = []
+    differences = []
     for name, right in reference.fields.items():
         if name not in stored:
-            apart.append((name, float("inf")))
+            differences.append((name, float("inf")))
             continue
         real = boxed and name in ("boxes", "labels", "difficult")
-        apart.append((name, _greatest(stored[name][:count] if real else stored[name], right)))
-    return apart
+        differences.append((name, _greatest(stored[name][:count] if real else stored[name], right)))
+    return differences
 
 
 def _greatest(stored: Tensor, right: Tensor) -> float:

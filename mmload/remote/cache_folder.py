@@ -241,8 +241,8 @@ class CacheFolder:
 
     def _is_unused(self, folder: str) -> bool:
         """Returns whether no process has the dataset of a folder of blocks open."""
-        with suppress(OSError), open_lock(Path(folder).parents[3] / OPEN) as held:
-            return lock(held)
+        with suppress(OSError), open_lock(Path(folder).parents[3] / OPEN) as lock_file:
+            return lock(lock_file)
         return False
 
     def _change(self, change: int) -> None:

@@ -24,7 +24,7 @@ from mmload.runtime.durable_files import lock, open_lock
 from mmload.runtime.regular_files import allow_more_files, open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import Folder, HeldFile, Revision
+from mmload.store.dataset_folder import Folder, OpenedFile, Revision
 from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import Manifest, SplitRecord, shard_name
 from mmload.store.row_reader import SMALL_ROW, Places
@@ -186,7 +186,7 @@ def _folder(url: str, cache: Path, limit: int | None, parallel: int, contents: s
     return folder
 
 
-class CachedFile(HeldFile):
+class CachedFile(OpenedFile):
     """File of a shard in object storage, whose blocks lie in a cache."""
 
     def __init__(self, dataset: str, name: str) -> None:
@@ -237,21 +237,21 @@ class CachedFiles(LocalFiles):
         """Returns a constant per file, as the blocks are always those of the manifest."""
         return 0, int(self.record.shards.bytes[name][shard]), 0
 
-    def held(self, name: str, shard: int) -> HeldFile:
+    def opened(self, name: str, shard: int) -> OpenedFile:
         key = shard, name
-        return self._held.get(key) or self._held.setdefault(key, self._opened(name, shard))
+        return self._opened_files.get(key) or self._opened_files.setdefault(key, self._open_file(name, shard))
 
-    def _opened(self, name: str, shard: int) -> HeldFile:
+    def _open_file(self, name: str, shard: int) -> OpenedFile:
         field, _, part = name.partition(".")
         if part in ("", BYTES):
             objects = self.cache.objects
             return CachedFile(objects.url, objects.url_of(f"{self.split}/{shard_name(shard)}/{name}.memmap"))
         self.cache.ensure_index(self.split, field)
         try:
-            return super().held(name, shard)
+            return super().opened(name, shard)
         except MmloadError:  # something has removed or truncated it since
             self.cache.ensure_index(self.split, field, check_disk=True)
-            return super().held(name, shard)
+            return super().opened(name, shard)
 
     def arriving(
         self,

@@ -28,7 +28,7 @@ from mmload.remote.layout import (
     parse_checksums,
 )
 from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
-from mmload.remote.urls import PARALLEL, refuse_url
+from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.durable_files import (
     begin_sync,
     lock,
@@ -78,7 +78,7 @@ def push(dataset: str | Path, url: str, *, parallel: int = PARALLEL, progress: P
         DamagedError: if a file of the dataset does not have its checksum; it is not copied.
         RemoteError: if the store cannot be read or written.
     """
-    refuse_url(dataset, "push copies a dataset from here")
+    check_no_url(dataset, "push copies a dataset from here")
     check_parallel(parallel)
     objects = Objects(url)
     folder, manifest = open_folder(dataset)
@@ -185,7 +185,7 @@ def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progr
         RemoteError: if the store cannot be read.
         MmloadError: if the folder cannot be written, or another pull is writing it.
     """
-    refuse_url(out, "pull copies a dataset to here")
+    check_no_url(out, "pull copies a dataset to here")
     check_parallel(parallel)
     objects, place = Objects(url), Path(out).absolute()
     text = manifest_text(objects)
@@ -354,8 +354,8 @@ def _staging(place: Path, contents: str) -> Iterator[Path]:
     work.mkdir(parents=True, exist_ok=True)
     if work.is_symlink() or any(entry.name not in (_LOCK, _CONTENTS, _DATASET) for entry in work.iterdir()):
         raise UsageError(f"{work} was not made by a pull; rename it, or remove it")
-    with open_lock(work / _LOCK) as held:
-        if not lock(held):
+    with open_lock(work / _LOCK) as lock_file:
+        if not lock(lock_file):
             raise MmloadError(f"another pull is writing {place}; wait for it to end")
         mark = work / _CONTENTS
         if not mark.is_file() or mark.read_text(encoding="ascii") != contents:

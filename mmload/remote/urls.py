@@ -26,7 +26,7 @@ def is_url(place: str | os.PathLike[str]) -> bool:
     return isinstance(place, str) and "://" in place and _URL.match(place) is not None
 
 
-def refuse_url(place: str | os.PathLike[str], advice: str) -> None:
+def check_no_url(place: str | os.PathLike[str], advice: str) -> None:
     """Checks that a place is a path on this machine and not a URL, even one that went through ``pathlib.Path``.
 
     Raises:

@@ -314,7 +314,7 @@ def copy_windows(images: Bytes, windows: Records, out: Bytes) -> None:
 
 
 @numba_compiled(RUN)
-def run(images: Bytes, windows: Records, operations: Operations, scratch: Scratch) -> None:
+def run_operations(images: Bytes, windows: Records, operations: Operations, scratch: Scratch) -> None:
     """Runs each sample's operations on its image, in place.
 
     The flips of the windows are due before the operations. Those that give the same after the operations stay there,

@@ -72,8 +72,8 @@ def _operations_of(operations: Operations, k: int) -> Operations:
 def render_changed(crops: Crops, paint: Paint, changes: Changes, out: Pixels) -> None:
     """Cuts samples out, changes their levels, colors and erases them.
 
-    The addresses are those of :func:`~mmload.render.level_kernels.copy_windows`, a crop to bytes, ``run``, and a crop
-    to ``out``, or 0 for none. Flips that are due after the operations are written into the windows.
+    The addresses are those of :func:`~mmload.render.level_kernels.copy_windows`, a crop to bytes, ``run_operations``,
+    and a crop to ``out``, or 0 for none. Flips that are due after the operations are written into the windows.
     """
     addresses, levels = changes.addresses, changes.levels
     for k in range(len(crops.windows)):
@@ -151,12 +151,12 @@ def _resize_addresses(
 @lru_cache(maxsize=len(OUTPUTS) + 1)
 def _change_addresses(kind: tuple[np.dtype[Any], int] | None, color: Callable[..., None]) -> Addresses:
     """Returns the addresses that :func:`render_changed` takes for an output of a type; None: it colors nothing."""
-    from mmload.render.level_kernels import copy_windows, run  # compiled only by those who have such steps
+    from mmload.render.level_kernels import copy_windows, run_operations  # compiled only by those who have such steps
 
     to_bytes = variant(crop, crop_signature(BYTES))
     colors = 0 if kind is None else address_of(color, crop_signature(OUTPUTS[kind]))
     cuts = address_of(copy_windows, COPY_WINDOWS), address_of(to_bytes, crop_signature(BYTES))
-    return np.array([*cuts, address_of(run, RUN), colors], np.uintp)
+    return np.array([*cuts, address_of(run_operations, RUN), colors], np.uintp)
 
 
 def operations_of(program: Program, channels: int) -> Operations:

@@ -27,7 +27,7 @@ _REACH = 4.5
 """Standard deviations after which a blur ends, as in :mod:`mmload.render.neighborhood_kernels`."""
 
 
-def run(program: Program, images: Tensor, white: float) -> Tensor:
+def run_program(program: Program, images: Tensor, white: float) -> Tensor:
     """Runs each sample's operations.
 
     Args:

@@ -37,7 +37,7 @@ def finish_by_torch(
 ) -> None:
     """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan."""
     if program is not None:
-        moved = torch_levels.run(program, moved, plan.peak)
+        moved = torch_levels.run_program(program, moved, plan.peak)
     work = work_for(plan, out, moved.dtype)
     _color(moved, shift, scale, work)
     end_by_torch(plan, work, out)

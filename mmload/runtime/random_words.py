@@ -184,7 +184,7 @@ def unit(bits: Tensor) -> Tensor:
     return shift_right(bits, 11).to(torch.float64) * 2.0**-53
 
 
-def expect_words(value: Tensor) -> None:
+def check_words(value: Tensor) -> None:
     """Rejects values that the compiled functions would misinterpret or read past the end of.
 
     Raises:
@@ -197,7 +197,7 @@ def expect_words(value: Tensor) -> None:
 
 def as_words(value: Tensor) -> Words:
     """Returns a CPU tensor as flat unsigned words."""
-    expect_words(value)
+    check_words(value)
     words: Words = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint64)
     return words
 

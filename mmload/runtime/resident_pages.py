@@ -1,10 +1,10 @@
 """Brings ranges of mapped files into memory before compiled code reads them, without the interpreter lock.
 
 A page fault reads 4 KiB at a time, and one on a page that cannot be read ends the process (SIGBUS). So ranges that are
-not in the page cache are announced, all of a batch at once (``MADV_WILLNEED``), and then faulted in by
+not in the page cache are prefetched, all of a batch at once (``MADV_WILLNEED``), and then faulted in by
 ``MADV_POPULATE_READ`` of Linux 5.14, which returns an error instead.
 
-A FUSE file system forgets what is announced while it is busy. There, and on file systems that are not known to heed
+A FUSE file system forgets what is prefetched while it is busy. There, and on file systems that are not known to heed
 it, ranges are read by their descriptor once before they are faulted in, which has them in the page cache.
 """
 
@@ -39,12 +39,12 @@ SMALL_RANGE = 16 * 2**10
 _LOCAL = frozenset(
     (0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0xF2F52010, 0x2FC12FC1, 0xCA451A4E, 0x73717368, 0xE0F5E1E2)
 )
-"""Types of file systems that heed what is announced, as ``statfs`` has them: ext2 to ext4, XFS, Btrfs, tmpfs,
+"""Types of file systems that heed what is prefetched, as ``statfs`` has them: ext2 to ext4, XFS, Btrfs, tmpfs,
 overlayfs, F2FS, ZFS, bcachefs, SquashFS, EROFS."""
 
 _PAGE = mmap.PAGESIZE
 _ANNOUNCED_BYTES = 128 * 2**10
-"""Bytes that are announced at a time: of more, Linux reads only as much as a device takes in one request, or as its
+"""Bytes that are prefetched at a time: of more, Linux reads only as much as a device takes in one request, or as its
 ``read_ahead_kb``, which is 128 by default. The rest came by faults: 17 to 139 requests a row from a FUSE file
 system."""
 
@@ -104,12 +104,12 @@ def populate(address: int, length: int, handle: int | None = None) -> int:
     """
     chunks = range(0, length, _CHUNK_BYTES)
     for at in chunks[:_CHUNKS_AHEAD]:
-        _announce(address + at, min(_CHUNK_BYTES, length - at))
+        _prefetch(address + at, min(_CHUNK_BYTES, length - at))
     spare = np.empty(_READ_BYTES if handle is not None else 0, np.uint8)
     for at in chunks:
         ahead = at + _CHUNKS_AHEAD * _CHUNK_BYTES
         if ahead < length:
-            _announce(address + ahead, min(_CHUNK_BYTES, length - ahead))
+            _prefetch(address + ahead, min(_CHUNK_BYTES, length - ahead))
         size = min(_CHUNK_BYTES, length - at)
         if handle is not None:
             _read(handle, at, size, spare)
@@ -187,7 +187,7 @@ def make_resident(
 
 
 @numba_compiled("void(int64, int64)")
-def _announce(address: int, length: int) -> None:
+def _prefetch(address: int, length: int) -> None:
     """Asks the system to read mapped pages, as many at a time as it takes."""
     first = address // _PAGE * _PAGE
     for at in range(first, address + length, _ANNOUNCED_BYTES):
@@ -211,7 +211,7 @@ def _make_resident(
 ) -> int:
     """Brings parts in for :func:`make_resident`; returns the first part that cannot be read, or -1.
 
-    With ``known`` it brings in complete segments. All parts are announced before the first one is waited for.
+    With ``known`` it brings in complete segments. All parts are prefetched before the first one is waited for.
     """
     firsts, ends, known, segments, looks, handles = ranges
     count = len(starts)
@@ -236,7 +236,7 @@ def _make_resident(
         else:
             absent[k] = 1
         if absent[k]:
-            _announce(base + begins[k], stops[k] - begins[k])
+            _prefetch(base + begins[k], stops[k] - begins[k])
     spare = np.empty(_READ_BYTES if len(handles) else 0, np.uint8)
     for k in range(count):
         if absent[k]:

@@ -1,10 +1,10 @@
 """Memory that the processes of a user share on one machine, by a key, and that is freed with the last of them.
 
 A segment is a memfd: a file of memory without a name in any folder. The size of /dev/shm does not limit it, and nothing
-of it remains, not even after ``kill -9`` of all its holders. Each holder announces its process and descriptor as an
+of it remains, not even after ``kill -9`` of all its holders. Each holder publishes its process and descriptor as an
 abstract Unix socket, which the kernel withdraws with the process; the next one opens ``/proc/PROCESS/fd/DESCRIPTOR``,
 which the kernel allows to processes of the same user. No socket is ever connected: the name is the message. Any user
-can announce any name, so a name is only a hint. The kernel counts the holders: there is no server, and no file to
+can publish any name, so a name is only a hint. The kernel counts the holders: there is no server, and no file to
 clean up.
 """
 
@@ -33,19 +33,19 @@ _LOCKS: set[socket.socket] = set()
 """Sockets of running :func:`exclusive_name` blocks, which a forked process must not keep."""
 
 
-def announce_name(name: str) -> int:
-    """Announces a name until the descriptor is closed, in this process and in all that were forked since.
+def publish_name(name: str) -> int:
+    """Publishes a name until the descriptor is closed, in this process and in all that were forked since.
 
     Raises:
-        OSError: if it is announced already, or the system has no such names.
+        OSError: if it is published already, or the system has no such names.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
         made.bind(f"\0{name}")
         return made.detach()
 
 
-def announced_names(prefix: str) -> list[str]:
-    """Returns the announced names with this prefix of the network namespace, in ascending order.
+def published_names(prefix: str) -> list[str]:
+    """Returns the published names with this prefix of the network namespace, in ascending order.
 
     Raises:
         OSError: if the system does not list them.
@@ -68,7 +68,7 @@ def exclusive_name(name: str) -> Iterator[None]:
         sockets = {contender, lock}
         _LOCKS.update(sockets)  # before they have names, as another thread may fork at any time
         try:
-            # Says where others find the lock's socket, to see that it is of this user; unique as in Segment.announce.
+            # Says where others find the lock's socket, to see that it is of this user; unique as in Segment.publish.
             contender.bind(f"\0{name}.{os.getpid()}.{lock.fileno()}.{os.urandom(4).hex()}")
             while not _bound(lock, name) and not _is_foreign(name):
                 if time.monotonic() > last_try:
@@ -80,7 +80,7 @@ def exclusive_name(name: str) -> Iterator[None]:
 
 
 def _inodes(prefix: str) -> dict[str, int]:
-    """Returns the announced names with this prefix and the inodes of their sockets."""
+    """Returns the published names with this prefix and the inodes of their sockets."""
     lines = _LISTED.read_text(encoding="ascii", errors="replace").splitlines()
     found = (line.split(maxsplit=7)[-2:] for line in lines if f"@{prefix}" in line)
     return {name[1:]: int(inode) for inode, name in found if name.startswith(f"@{prefix}") and inode.isdecimal()}
@@ -91,8 +91,8 @@ def _is_foreign(name: str) -> bool:
     inode = _inodes(name).get(name)
     if inode is None:
         return False
-    for contender in announced_names(f"{name}."):
-        with suppress(OSError, ValueError):  # it has ended, or is another user's, who can announce any text
+    for contender in published_names(f"{name}."):
+        with suppress(OSError, ValueError):  # it has ended, or is another user's, who can publish any text
             process, handle, _ = contender.removeprefix(f"{name}.").split(".")
             found = os.stat(f"/proc/{int(process)}/fd/{int(handle)}")
             if stat.S_ISSOCK(found.st_mode) and found.st_ino == inode and found.st_uid == os.geteuid():
@@ -123,7 +123,7 @@ if hasattr(os, "register_at_fork"):
 
 
 _NAME = "mmload"
-"""Prefix of all announced names."""
+"""Prefix of all published names."""
 
 _FORMAT = 1
 """Part of each key; increase it when the content of segments changes."""
@@ -136,7 +136,7 @@ class NotSharedError(Exception):
 
 
 class _Holder(NamedTuple):
-    """Process that announces a segment and its descriptor; only a hint, until :meth:`status` has checked it."""
+    """Process that publishes a segment and its descriptor; only a hint, until :meth:`status` has checked it."""
 
     digest: str
     process: int
@@ -149,7 +149,7 @@ class _Holder(NamedTuple):
     def status(self) -> os.stat_result | None:
         """Returns the status of the segment; None if it does not exist or belongs to another user.
 
-        The descriptor is examined without opening it, as it could be anything: any user can announce any name, and
+        The descriptor is examined without opening it, as it could be anything: any user can publish any name, and
         process and descriptor may have been reused.
 
         Raises:
@@ -191,35 +191,35 @@ class Segment:
         memory: the bytes, readable and writable; valid as long as anything refers to it.
 
     Raises:
-        OSError: if it cannot be mapped or announced.
+        OSError: if it cannot be mapped or published.
     """
 
     def __init__(self, digest: str, handle: int, size: int) -> None:
         self._handles = [handle]
         self._digest = digest
         self.memory = mmap.mmap(handle, size)
-        self._announced_by = 0
-        self.announce()
+        self._published_by = 0
+        self.publish()
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound early: at exit the module may be gone
         for handle in self._handles:
             close(handle)
 
-    def announce(self) -> None:
-        """Announces this process's descriptor; a forked process has to call it again, before its parent ends.
+    def publish(self) -> None:
+        """Publishes this process's descriptor; a forked process has to call it again, before its parent ends.
 
         Raises:
             OSError: if the system refuses it.
         """
         process = os.getpid()
-        if process != self._announced_by:
+        if process != self._published_by:
             # Unique, as a forked process may still hold the name of an earlier segment with the same numbers.
             own = os.urandom(4).hex()
-            name = announce_name(f"{_prefix(self._digest)}{process}.{self._handles[0]}.{own}")
+            name = publish_name(f"{_prefix(self._digest)}{process}.{self._handles[0]}.{own}")
             for parents in self._handles[1:]:
                 os.close(parents)
             self._handles[1:] = [name]
-            self._announced_by = process
+            self._published_by = process
 
     def write(self, data: memoryview, offset: int) -> None:
         """Writes bytes at an offset.
@@ -235,7 +235,7 @@ class Segment:
         """Returns the numbers of the other processes that hold this segment, in ascending order."""
         own, found = os.fstat(self._handles[0]), set()
         with suppress(OSError, NotSharedError):
-            for one in _announced_holders(self._digest):
+            for one in _published_holders(self._digest):
                 status = one.status()
                 if status is not None and os.path.samestat(status, own):
                     found.add(one.process)
@@ -270,7 +270,7 @@ def holders(key: str, size: int) -> list[int]:
     """
     check_shareable()
     try:
-        return sorted({one.process for one in _announced_holders(_digest(key, size)) if one.status() is not None})
+        return sorted({one.process for one in _published_holders(_digest(key, size)) if one.status() is not None})
     except OSError as error:
         raise NotSharedError(f"the system refuses it ({error.strerror})") from error
 
@@ -279,7 +279,7 @@ def unfilled_bytes() -> int:
     """Returns the free memory that this user's segments will still take when they are full; 0 if unknown."""
     missing: dict[tuple[int, int], int] = {}
     with suppress(OSError):
-        for one in _announced_holders():
+        for one in _published_holders():
             with suppress(NotSharedError):
                 status = one.status()
                 if status is not None:
@@ -306,7 +306,7 @@ def _problem() -> str:
     try:
         name = f"{_prefix('trial')}{os.getpid()}"
         with exclusive_name(name):
-            if name not in announced_names(name):
+            if name not in published_names(name):
                 return "this system does not list the names of sockets"
         handle = _created("0" * 32, mmap.PAGESIZE)
         try:
@@ -331,9 +331,9 @@ def _memfd_name(digest: str) -> str:
     return f"{_NAME}.{digest}"
 
 
-def _announced_holders(digest: str = "") -> Iterator[_Holder]:
-    """Yields all processes that announce the segment, or any segment."""
-    for name in announced_names(_prefix(digest)):
+def _published_holders(digest: str = "") -> Iterator[_Holder]:
+    """Yields all processes that publish the segment, or any segment."""
+    for name in published_names(_prefix(digest)):
         words = name.removeprefix(_prefix()).split(".")
         if len(words) == 4 and words[1].isdecimal() and words[2].isdecimal():
             yield _Holder(words[0], int(words[1]), int(words[2]))
@@ -367,7 +367,7 @@ def _held_already(digest: str, size: int) -> int | None:
     """
     import fcntl
 
-    for one in _announced_holders(digest):
+    for one in _published_holders(digest):
         expected = one.status()
         if expected is None:
             continue

@@ -250,7 +250,7 @@ class Decoder:
                 _truncated_refused,
                 Image.open(io.BytesIO(data), formats=FORMATS) as image,
             ):
-                _refuse_bomb(*image.size)
+                _check_pixel_count(*image.size)
                 if self.mode == "L":
                     image.draft("L", None)  # the luma of a JPEG; no effect on other formats
                 pixels = np.array(self.converted(image))
@@ -321,7 +321,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
         height, width, colors, _ = decode_jpeg_header(data)
     except (ValueError, KeyError):  # KeyError: a subsampling that it does not know
         return None
-    _refuse_bomb(width, height)
+    _check_pixel_count(width, height)
     return (height, width) if colors in _COLORS else None
 
 
@@ -329,6 +329,6 @@ class _Refused(ValueError):
     """A file that is valid but cannot be read."""
 
 
-def _refuse_bomb(width: int, height: int) -> None:
+def _check_pixel_count(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise _Refused(f"{width} x {height} pixels is over the limit of {MAX_PIXELS}: a decompression bomb?")

@@ -195,16 +195,16 @@ def _example(split: SourceSplit) -> str:
     return f"samples are named as in {listed(split.id(0))!r} (mmload where shows them)"
 
 
-def _only(split: SourceSplit, kept: npt.NDArray[np.int64]) -> SourceSplit:
+def _only(split: SourceSplit, remaining: npt.NDArray[np.int64]) -> SourceSplit:
     """Returns a split with only these samples."""
-    return split.part(kept.tolist()) if isinstance(split, Splittable) else _Remaining(split, kept)
+    return split.part(remaining.tolist()) if isinstance(split, Splittable) else _Remaining(split, remaining)
 
 
 class _Remaining:
     """The samples that remain, ascending, of a split that cannot make a part of itself."""
 
-    def __init__(self, split: SourceSplit, kept: npt.NDArray[np.int64]) -> None:
-        self._split, self._kept = split, kept
+    def __init__(self, split: SourceSplit, remaining: npt.NDArray[np.int64]) -> None:
+        self._split, self._remaining = split, remaining
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -212,19 +212,19 @@ class _Remaining:
         return self._split.classes
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._remaining)
 
     def notes(self) -> tuple[str, ...]:
         """Returns the notes of the complete split."""
         return self._split.notes() if isinstance(self._split, HasNotes) else ()
 
     def id(self, index: int) -> str:
-        return self._split.id(int(self._kept[index]))
+        return self._split.id(int(self._remaining[index]))
 
     def revision(self, index: int) -> str:
         """Returns a sample's revision; the first one's includes that of the complete split's first sample."""
-        own = self._split.revision(int(self._kept[index]))
-        return own if index or not self._kept[0] else f"{self._split.revision(0)} {own}"
+        own = self._split.revision(int(self._remaining[index]))
+        return own if index or not self._remaining[0] else f"{self._split.revision(0)} {own}"
 
     def read(self, index: int) -> Sample:
-        return self._split.read(int(self._kept[index]))
+        return self._split.read(int(self._remaining[index]))

@@ -375,7 +375,7 @@ def _unpacked(data: bytes) -> int:
         return 0
 
 
-def need_folder(root: Path, what: str) -> None:
+def check_is_folder(root: Path, what: str) -> None:
     """Raises SourceError unless ``root`` is a folder; ``what`` says which one to give."""
     if not root.is_dir():
         raise SourceError(f"no such folder: {root}; give {what}")

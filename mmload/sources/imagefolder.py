@@ -27,10 +27,10 @@ from mmload.sources.files import (
     EXTENSIONS,
     Links,
     RemoteFiles,
+    check_is_folder,
     inner_name,
     is_folder,
     local_root,
-    need_folder,
     read_image_and_jpeg,
     reading,
     walk,
@@ -52,9 +52,9 @@ class LocalTree:
     def __init__(self, root: Path, links: Links) -> None:
         self.place, self._links = root, links
 
-    def need(self, folder: str, what: str) -> None:
+    def check_folder(self, folder: str, what: str) -> None:
         """Raises SourceError unless the folder exists; ``what`` says which one to give."""
-        need_folder(self.place / folder, what)
+        check_is_folder(self.place / folder, what)
 
     def folders(self, folder: str) -> list[str]:
         """Returns the names of the folders and links to folders in a folder, sorted."""
@@ -87,7 +87,7 @@ class RemoteTree:
     def __init__(self, root: RemoteFiles) -> None:
         self.place = root
 
-    def need(self, folder: str, what: str) -> None:
+    def check_folder(self, folder: str, what: str) -> None:
         """Raises SourceError unless an object lies below the prefix; ``what`` says which one to give."""
         if not self._below(folder):
             raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
@@ -153,7 +153,7 @@ class ImageFolderSource:
         split_folders: which subfolders are splits; empty: none, the root holds the classes; None: those called train,
             val, valid, validation or test that hold subfolders (a class may be called ``train`` too).
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
-        seed: which images are held out.
+        seed: which images are divided out.
         allow_empty: let a class have no images in a split.
         allow_outside: follow links that lead out of the root.
 
@@ -197,7 +197,7 @@ class ImageFolderSource:
             return self._found()
 
     def _found(self) -> Mapping[str, ImageFolderSplit]:
-        self._tree.need("", "the folder that holds one subfolder per class")
+        self._tree.check_folder("", "the folder that holds one subfolder per class")
         names, notes = self._split_names()
         if not names:
             splits = {"train": self._scan("", ())}
@@ -210,7 +210,7 @@ class ImageFolderSource:
         """Returns the split folders, and a note on folders beside them."""
         if self.split_folders is not None:
             for name in self.split_folders:
-                self._tree.need(name, "split_folders that are there")
+                self._tree.check_folder(name, "split_folders that are there")
             return list(self.split_folders), ()
         folders = set(self._tree.folders(""))
         names = [name for name in SPLIT_NAMES if name in folders and self._tree.folders(name)]
@@ -249,8 +249,8 @@ class ImageFolderSource:
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
         files = {name: split.files for name, split in splits.items()}
-        held = with_held_out(files, lambda file: file.name, lambda file: file.target, fraction, self.seed)
-        return {name: splits[name if name in splits else "train"].only(own) for name, own in held.items()}
+        divided = with_held_out(files, lambda file: file.name, lambda file: file.target, fraction, self.seed)
+        return {name: splits[name if name in splits else "train"].only(own) for name, own in divided.items()}
 
 
 class ImageFolderSplit:

@@ -20,7 +20,7 @@ from torch import Tensor
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import need_folder
+from mmload.sources.files import check_is_folder
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
 from mmload.sources.schema import Schema
 from mmload.sources.values import Key
@@ -75,7 +75,7 @@ class PythonSource:
             SourceError: if the callable fails, gives no map-style dataset, or an empty one.
             RecipeError: if there is no such callable.
         """
-        need_folder(self._root, "a folder to import the dataset from; . will do")
+        check_is_folder(self._root, "a folder to import the dataset from; . will do")
         folder = str(self._root.resolve())
         if folder not in sys.path:
             sys.path.insert(0, folder)

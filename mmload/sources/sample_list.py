@@ -24,9 +24,9 @@ from mmload.sources.files import (
     EXTENSIONS,
     Links,
     RemoteFiles,
+    check_is_folder,
     inner_name,
     local_root,
-    need_folder,
     read_image_and_jpeg,
     read_tensor,
     reading,
@@ -122,7 +122,7 @@ class ListSource:
             root, path = chosen, chosen / self.file
         if not path.is_file():
             raise SourceError(f"no such list: {path}")
-        need_folder(root / self.folder, "the folder that holds what the list names")
+        check_is_folder(root / self.folder, "the folder that holds what the list names")
         folder = root / self.folder
         if self.file is not None and inner_name(self.file) is not None:  # a name that says that it leaves may do so
             Links(root, self.allow_outside).check(path)

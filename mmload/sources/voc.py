@@ -16,7 +16,7 @@ from typing import Any
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import Links, need_folder, read_bytes, read_image_and_jpeg, reading
+from mmload.sources.files import Links, check_is_folder, read_bytes, read_image_and_jpeg, reading
 from mmload.sources.listing import notes_on_doubles
 from mmload.sources.voc_devkit import (
     VocAnnotation,
@@ -129,7 +129,7 @@ class VocSource:
         """Returns the devkit and the (year folder, list) pairs of each split; downloads what is missing."""
         if self.download and self._root.parent.is_dir():
             self._root.mkdir(exist_ok=True)
-        need_folder(self._root, "a VOCdevkit, or the folder around it")
+        check_is_folder(self._root, "a VOCdevkit, or the folder around it")
         devkit, years = find_years(self._root)
         if self.download:
             self._fetch(years, lists)

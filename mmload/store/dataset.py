@@ -363,7 +363,7 @@ class Split:
         if not rows:
             return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
         if joinable(sizes):
-            files = [self.files.held(name, index) for index in shards]
+            files = [self.files.opened(name, index) for index in shards]
             flat = mapped([OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)])
             check_files(files)
             return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)

@@ -289,7 +289,7 @@ def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
         folder.record_revisions(split, name, found)
 
 
-class HeldFile:
+class OpenedFile:
     """Open file of a dataset. Thread-safe.
 
     Args:
@@ -379,7 +379,7 @@ class HeldFile:
         return f"{checksum:08x}" == self._record.crc32
 
 
-def check_files(files: Iterable[HeldFile]) -> None:
+def check_files(files: Iterable[OpenedFile]) -> None:
     """Checks that what was read of files belongs to the dataset that was opened: one ``fstat`` each.
 
     Raises:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder, HeldFile, Revision, check_files, revision_of
+from mmload.store.dataset_folder import Folder, OpenedFile, Revision, check_files, revision_of
 from mmload.store.manifest import SplitRecord, shard_name
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
 from mmload.store.row_sources import Samples
@@ -75,11 +75,11 @@ class FieldRows:
         """
         return self._index or self._files.index(self.name)
 
-    def files(self) -> tuple[list[HeldFile], list[int]] | None:
+    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
         if not self._files.is_local:
             return None
-        held = [self._files.held(self.file, shard) for shard in range(self.shards)]
-        return held, np.diff(self._first_bytes).tolist()
+        opened = [self._files.opened(self.file, shard) for shard in range(self.shards)]
+        return opened, np.diff(self._first_bytes).tolist()
 
     def located(self, rows: Numbers) -> Places:
         places, shape = np.empty(len(rows), ROW), self.spec.shape
@@ -148,9 +148,9 @@ class FieldRows:
         """Reads a shard's offsets, sizes or encodings."""
         file = parts_of(self.spec)[part]
         out = np.empty((int(self._files.record.shards.rows[shard]) + file.more, *file.spec.shape), file.spec.dtype)
-        held = self._files.held(f"{self.name}.{part}", shard)
-        held.fill(memoryview(out.reshape(-1).view(np.uint8).data), 0)
-        held.check()
+        opened = self._files.opened(f"{self.name}.{part}", shard)
+        opened.fill(memoryview(out.reshape(-1).view(np.uint8).data), 0)
+        opened.check()
         return out
 
     def _is_intact(self, part: str, shard: int, content: npt.NDArray[Any]) -> bool:
@@ -167,7 +167,7 @@ class FieldRows:
                 pixels_of(field, row)
             except DamagedError as error:
                 return error
-        path = self._files.held(f"{self.name}.{part}", shard).path
+        path = self._files.opened(f"{self.name}.{part}", shard).path
         return DamagedError(
             f"{path} is damaged: checksum mismatch, so sizes or places of rows have changed; "
             f"{self._files.folder.remedy}"
@@ -177,7 +177,7 @@ class FieldRows:
 class _Range(NamedTuple):
     """Range of a file that fills ``out`` from ``offset`` on, with the rows from ``first`` on."""
 
-    file: HeldFile
+    file: OpenedFile
     offset: int
     out: memoryview
     first: int
@@ -200,7 +200,7 @@ class LocalFiles:
 
     def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
         self.folder, self.split, self.record = folder, split, record
-        self._held: dict[tuple[int, str], HeldFile] = {}
+        self._opened_files: dict[tuple[int, str], OpenedFile] = {}
         self._indexes: dict[str, Index] = {}  # not the fields: these refer to the files, which close with the last user
 
     def __getstate__(self) -> dict[str, Any]:
@@ -223,18 +223,20 @@ class LocalFiles:
         recorded = self.folder.recorded_revision(self.split, name, shard)
         return revision_of(self.folder.stat(self._path(name, shard))) if recorded is None else recorded
 
-    def held(self, name: str, shard: int) -> HeldFile:
+    def opened(self, name: str, shard: int) -> OpenedFile:
         """Returns an open file of a shard, by its name without ``.memmap``.
 
         Lock-free, as a fork could leave a lock held.
         """
         key = (shard, name)
-        held = self._held.get(key)
-        if held is None:
+        opened = self._opened_files.get(key)
+        if opened is None:
             revision = self.folder.recorded_revision(self.split, name, shard)
             record = self.record.shards.file(shard, name)
-            held = self._held.setdefault(key, HeldFile(self.folder, self._path(name, shard), record, revision))
-        return held
+            opened = self._opened_files.setdefault(
+                key, OpenedFile(self.folder, self._path(name, shard), record, revision)
+            )
+        return opened
 
     def arriving(
         self,
@@ -277,7 +279,7 @@ class LocalFiles:
         breaks[np.array(groups[:-1], np.int64) - 1] = True
         heads = np.concatenate([[0], np.flatnonzero(breaks) + 1])
         stops = np.append(heads[1:], len(places))
-        files = {number: self.held(field.file, number) for number in np.unique(file).tolist()}
+        files = {number: self.opened(field.file, number) for number in np.unique(file).tolist()}
         lists = file[heads], offset[heads], starts[heads], starts[stops - 1] + size[stops - 1], heads, stops - heads
         return [
             _Range(files[number], at, out[start:end], first, rows)  # iterating over lists, not arrays: 5 us less a row

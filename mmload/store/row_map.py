@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.runtime.resources import free_memory
-from mmload.store.dataset_folder import HeldFile, check_files
+from mmload.store.dataset_folder import OpenedFile, check_files
 from mmload.store.row_reader import Numbers, Places, Rows
 
 Refusal = Callable[[int, Exception], Exception]
@@ -147,7 +147,7 @@ class RowMap:
 
     most_rows = 2**31
 
-    def __init__(self, files: Sequence[HeldFile], sizes: Sequence[int], unit: int) -> None:
+    def __init__(self, files: Sequence[OpenedFile], sizes: Sequence[int], unit: int) -> None:
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
 
         self._files, self._pages = files, pages

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, UsageError
 from mmload.records import FieldSpec
-from mmload.store.dataset_folder import HeldFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.variable_rows import Pixels, VariableRows
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def files(self) -> tuple[list[HeldFile], list[int]] | None:
+    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
         """Returns the open files of the rows and the bytes of each; None if the rows are not in local files."""
 
     def located(self, rows: Numbers) -> Places:
@@ -184,7 +184,7 @@ class RowReader:
         spec = self.field(name).spec
         if spec.variable_size:
             raise UsageError(
-                f"{name} of {self._where} are whole photographs, each of its own size, and this needs rows of one "
+                f"{name} of {self._where} are variable-size images, each of its own size, and this needs rows of one "
                 "size; build the dataset without --layout variable"
             )
         return spec

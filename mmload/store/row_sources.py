@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder, HeldFile
+from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.manifest import SAMPLES_NAME, SplitRecord
 
 _CHUNK_BYTES = 16 * 2**20
@@ -41,7 +41,7 @@ class Samples:
     def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
         self._folder, self._split, self._record = folder, split, record
         self._file = f"{split}/{SAMPLES_NAME}"
-        self._held: HeldFile | None = None
+        self._opened_file: OpenedFile | None = None
         self._index: NDArray[np.int64] | None = None
         self._ids: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
@@ -146,15 +146,15 @@ class Samples:
 
     def _bytes(self, start: int, count: int) -> bytes:
         """Reads ``count`` bytes of the file."""
-        held = self._held
-        if held is None:
-            held = self._held = HeldFile(self._folder, self._file, self._record.samples, None)
+        opened = self._opened_file
+        if opened is None:
+            opened = self._opened_file = OpenedFile(self._folder, self._file, self._record.samples, None)
         out = bytearray(count)
         try:
-            held.fill(memoryview(out), start)
+            opened.fill(memoryview(out), start)
         except DamagedError as error:
             raise self._damaged("it was truncated") from error
-        held.check()
+        opened.check()
         return bytes(out)
 
     def _names(self, lines: bytes) -> list[str]:

@@ -20,7 +20,7 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
 from mmload.store.dataset import Split
-from mmload.store.dataset_folder import HeldFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.field_rows import FieldRows
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import ROW, Numbers, Places, RowReader
@@ -170,8 +170,8 @@ class JoinedRows:
     def __len__(self) -> int:
         return self._count
 
-    def files(self) -> tuple[list[HeldFile], list[int]] | None:
-        files: list[HeldFile] = []
+    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
+        files: list[OpenedFile] = []
         sizes: list[int] = []
         for field in self._fields:
             if (found := field.files()) is None:

@@ -88,13 +88,13 @@ def copies(
     coarse, fine = np.empty(len(close), np.float32), np.empty(len(close), np.float32)
     for _ in in_threads(_parts(close), lambda part: correlate(grays, part[1], coarse[part[0]], fine[part[0]])):
         pass
-    kept = ((coarse >= LEAST_COARSE) & (fine >= LEAST_FINE)) | (coarse >= EQUAL)
-    pairs = np.concatenate([close[kept], np.stack([first[again], again], 1)])
+    is_pair = ((coarse >= LEAST_COARSE) & (fine >= LEAST_FINE)) | (coarse >= EQUAL)
+    pairs = np.concatenate([close[is_pair], np.stack([first[again], again], 1)])
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     return Copies(
         pairs=pairs[order],
-        correlation=np.concatenate([coarse[kept], np.ones(len(again), np.float32)])[order],
-        equal=(order >= kept.sum()),
+        correlation=np.concatenate([coarse[is_pair], np.ones(len(again), np.float32)])[order],
+        equal=(order >= is_pair.sum()),
         complete=complete,
     )
 

@@ -49,7 +49,7 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
         "rows": record.rows,
         "bytes": record.bytes,
         "shards": len(record.shards),
-        "layout": "whole photographs" if own else "rows of one size",
+        "layout": "variable-size images" if own else "rows of one size",
         "encoding": own[0].encoding if own else "raw",
         "fields": {field: _field(field, spec, record) for field, spec in record.fields.items()},
         "classes": [{"name": each, "rows": count} for each, count in zip(record.classes, counts, strict=True)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ _SMALL = 64
 _SIDE = 224
 
 _CANVAS = 640
-"""Pixels of a side of whole photographs with boxes or masks, as detection models take them."""
+"""Pixels of a side of variable-size images with boxes or masks, as detection models take them."""
 
 _LIKE = 'write steps of mmload.augment, as in "RandomCrop(24), ColorJitter(0.4, 0.4)"'
 
@@ -77,7 +76,7 @@ class Training:
         else:
             steps, names = self.text(split), _called(self.text(split))
             if split.mean and "Normalize" not in names:
-                steps, names = f"{steps}, Normalize.of({named})", names | {"Normalize"}
+                steps, names = f"{steps}, Normalize.from_split({named})", names | {"Normalize"}
             imports = f"from mmload.augment import {', '.join(sorted(names))}\n"
             collate, argument = f"collate = mmload.Collate({steps})\n", ", collate=collate"
         return f"import mmload\n{imports}\n{opened}\n{collate}\n{self._loop(split, named, argument)}"
@@ -265,9 +264,7 @@ def _value(node: ast.expr, text: str) -> Any:
 def _step(node: ast.Call, name: str, text: str) -> nn.Module:
     kind = getattr(mmload.augment, name, None) if name in mmload.augment.__all__ else None
     if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep) or kind in (Step, AfterStep):
-        close = difflib.get_close_matches(name, mmload.augment.__all__, 1)
-        meant = f". Did you mean {close[0]}?" if close else ""
-        raise UsageError(f"--augment is {text!r}, and there is no step {name}{meant}; see docs/augment.md for all")
+        raise UsageError(f"--augment is {text!r}, and there is no step {name}; see docs/augment.md for all")
     arguments = [_value(each, text) for each in node.args]
     named = {each.arg: _value(each.value, text) for each in node.keywords if each.arg is not None}
     if len(named) < len(node.keywords):

@@ -49,11 +49,11 @@ def test_normalize_alone_takes_levels_and_floats(dtype: torch.dtype) -> None:
 def test_normalize_twice_and_of_a_split() -> None:
     images = batch_of(3, (4, 9, 9)).images
     split = SimpleNamespace(mean=[0.1, 0.2, 0.3, 0.4], std=[0.5, 0.6, 0.7, 0.8])
-    twice = Collate(Normalize.of(split), Normalize([0.1] * 4, [2.0] * 4))(images)
+    twice = Collate(Normalize.from_split(split), Normalize([0.1] * 4, [2.0] * 4))(images)
     scaled = tv.normalize(tv.to_dtype(images, torch.float32, scale=True), split.mean, split.std)
     assert (twice - tv.normalize(scaled, [0.1] * 4, [2.0] * 4)).abs().max() <= 1e-6
     with pytest.raises(ValueError, match="this split has no statistics"):
-        Normalize.of(SimpleNamespace(mean=[], std=[]))
+        Normalize.from_split(SimpleNamespace(mean=[], std=[]))
 
 
 def test_normalize_keeps_its_constants_and_its_state() -> None:

@@ -280,7 +280,7 @@ def test_choices_that_cannot_be_mixed_are_refused() -> None:
     with pytest.raises(ValueError, match="MixChoice makes floats, and dtype is torch.uint8"):
         Collate(RandomChoice([MixUp(), CutMix()]), dtype=torch.uint8)
     with pytest.raises(ValueError, match="MixUp would blend images and leave their masks"):
-        RandomChoice([MixUp(), CutMix()]).refuse_fields(boxes=False, masks=True)
+        RandomChoice([MixUp(), CutMix()]).check_fields(boxes=False, masks=True)
 
 
 def test_targets_that_cannot_be_mixed_are_refused_before_a_pixel_is_read() -> None:

@@ -123,7 +123,7 @@ STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (augment.RandomChoice, {"transforms": [augment.MixUp(num_classes=5)] * 2}, ("transforms", "p", "per")),
     (augment.RandomOrder, {}, ("transforms",)),
     (augment.Normalize, {"mean": PLAIN, "std": PLAIN}, ("mean", "std")),
-    (augment.Normalize.of, {}, ("split",)),
+    (augment.Normalize.from_split, {}, ("split",)),
     (augment.MixUp, {"num_classes": 5}, ("alpha", "num_classes", "p", "per")),
     (augment.CutMix, {"num_classes": 5}, ("alpha", "num_classes", "p", "per")),
     (augment.PerSample, {}, ("module",)),

@@ -1,4 +1,4 @@
-"""``mmload bench`` as a command: a folder alone, what it refuses, Ctrl-C. test_whole_bench.py has a whole one."""
+"""``mmload bench`` as a command: a folder alone, what it refuses, Ctrl-C. test_variable_bench.py has a whole one."""
 
 from __future__ import annotations
 

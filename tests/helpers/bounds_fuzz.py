@@ -55,7 +55,7 @@ STEPS = st.one_of(
 )
 
 
-def refusal(steps: list[nn.Module], shape: tuple[int, ...], dtype: torch.dtype | None) -> str | None:
+def argument_error(steps: list[nn.Module], shape: tuple[int, ...], dtype: torch.dtype | None) -> str | None:
     """What the ValueError says that a collate or (without a dtype) a lone step must raise; None: it must work."""
     channels, height, width = shape
     kinds = [type(step) for step in steps]
@@ -107,7 +107,7 @@ def test_any_collate_of_any_batch_is_rendered_or_refused(
         batch: Batch = collate(Batch(images=images, seeds=keys, batch_size=[len(images)]))
         return batch
 
-    why = refusal(steps, shape[1:], dtype)
+    why = argument_error(steps, shape[1:], dtype)
     if why is not None and seeds in (None, torch.int64):
         with pytest.raises(ValueError, match=re.escape(why)):
             rendered(keys)
@@ -146,7 +146,7 @@ def test_any_step_alone_is_rendered_or_refused(
     elif seeds != torch.int64:
         with pytest.raises(TypeError, match="seeds and ids are torch"):
             step(images, seeds=keys)
-    elif (why := refusal([step], shape[1:], None)) is not None:
+    elif (why := argument_error([step], shape[1:], None)) is not None:
         with pytest.raises(ValueError, match=re.escape(why)):
             step(images, seeds=keys)
     else:

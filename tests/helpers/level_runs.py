@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mmload.render.kernel_arguments import WINDOW, Operations, Scratch
-from mmload.render.level_kernels import run
+from mmload.render.level_kernels import run_operations
 
 
 def ran(
@@ -30,7 +30,7 @@ def ran(
     size = channels * height * width
     fills_of_slots = np.array(fills, np.int64).reshape(-1, channels)
     framed = np.zeros((height + 2) * (width + 2), np.uint32)
-    run(
+    run_operations(
         out.numpy(),
         windows,
         Operations(np.array(codes, np.int64), np.array(numbers, np.float32), fills_of_slots),

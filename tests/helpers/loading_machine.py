@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import loading_whole
+import loading_variable
 import torch
 from hypothesis import note
 from hypothesis import strategies as st
@@ -48,7 +48,7 @@ class Loading(Rows):
     def whole_photographs(self, data: Any) -> None:
         """An epoch of rows of a size each."""
         STEPS["whole_photographs"] += 1
-        loading_whole.play(data, STORES)
+        loading_variable.play(data, STORES)
 
     # Loaders
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from loading_whole import build_whole_stores
+from loading_variable import build_variable_stores
 from torch import Tensor
 
 from mmload.builder.pipeline import build
@@ -95,12 +95,12 @@ def _boxes(height: int, width: int, draw: np.random.Generator) -> Fields:
 def build_stores(root: Path) -> dict[str, Path]:
     """One dataset of each kind under ``root``, by kind; by "other KIND" one of other samples of the same shapes.
 
-    And by "whole ENCODING" one of whole photographs.
+    And by "whole ENCODING" one of variable-size images.
     """
     root.mkdir(parents=True, exist_ok=True)
     stores = {kind: build_store(kind, root / kind) for kind in ROWS}
     stores |= {f"other {kind}": build_store(kind, root / f"other-{kind}", other=True) for kind in REPLACED}
-    return stores | build_whole_stores(root)
+    return stores | build_variable_stores(root)
 
 
 def build_store(kind: str, out: Path, other: bool = False) -> Path:

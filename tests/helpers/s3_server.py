@@ -261,7 +261,7 @@ class Connection(socketserver.StreamRequestHandler):
         self.send(200, f'<?xml version="1.0" encoding="UTF-8"?><{name}>{text}</{name}>'.encode())
 
     def error(self, code: int, name: str, text: str, method: str = "GET") -> None:
-        """A refusal as S3 gives it."""
+        """A argument_error as S3 gives it."""
         self.send(
             code, b"" if method == "HEAD" else f"<Error><Code>{name}</Code><Message>{text}</Message></Error>".encode()
         )

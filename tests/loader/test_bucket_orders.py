@@ -1,4 +1,4 @@
-"""Batches of whole photographs of like shapes: each row once, for any ranks, resumable, and nothing cut off."""
+"""Batches of variable-size images of like shapes: each row once, for any ranks, resumable, and nothing cut off."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from mmload.loader.order import EpochOrder, Order, ShuffledOrder, StoredOrder
 from mmload.loader.orders import classes, weighted
 from mmload.loader.window_orders import BucketOrder
 from mmload.store.dataset import Dataset
-from tests.helpers.loading_whole import build_whole_stores
-from tests.helpers.whole_datasets import some_images, whole_dataset
+from tests.helpers.loading_variable import build_variable_stores
+from tests.helpers.variable_datasets import some_images, variable_dataset
 
 SIZES = [(20 + 5 * (k % 4), 44 - 3 * k) for k in range(11)]
 
@@ -43,7 +43,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     boxes = torch.tensor([[[0.0, 0, width, height]] for height, width in SIZES])
     fields = {"boxes": boxes, "counts": torch.ones(len(SIZES), dtype=torch.int64)}
     folder = tmp_path_factory.mktemp("buckets")
-    return whole_dataset(folder / "data", images, fields=fields, masks=[image[0] for image in images], shard_rows=4)
+    return variable_dataset(folder / "data", images, fields=fields, masks=[image[0] for image in images], shard_rows=4)
 
 
 def aspects(rows: Any) -> np.ndarray:
@@ -274,7 +274,7 @@ def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatc
 
 
 def test_views_of_jpegs_with_boxes_and_labels_keep_their_own_sizes(tmp_path: Path) -> None:
-    split = open_dataset(build_whole_stores(tmp_path)["whole jpeg"])["train"]
+    split = open_dataset(build_variable_stores(tmp_path)["whole jpeg"])["train"]
     plain, flipped = Collate(dtype=torch.uint8), Collate(RandomHorizontalFlip(1.0), dtype=torch.uint8)
     with Loader(split, collate=TwoViews(plain, flipped), bucket="aspect", batch_size=3, shuffle=True) as loader:
         for views in loader:

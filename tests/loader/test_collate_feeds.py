@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
 from mmload.augment import CenterCrop, Resize, TwoViews
@@ -39,7 +39,7 @@ def written(path: Path, layout: str, annotated: bool) -> Split:
     images, fields = some_images(sizes), dict(ANNOTATIONS if annotated else {})
     masks = [(image[0] // 64).astype(np.uint8) for image in images] if annotated else None
     if layout != "squares":
-        return open_dataset(whole_dataset(path, images, encoding=layout, masks=masks, fields=fields))["train"]
+        return open_dataset(variable_dataset(path, images, encoding=layout, masks=masks, fields=fields))["train"]
     if masks is not None:
         fields["masks"] = torch.from_numpy(np.stack(masks))
     tensors = {"images": torch.from_numpy(np.stack(images)), "targets": torch.arange(ROWS), **fields}

@@ -1,4 +1,4 @@
-"""Whole photographs on a device: the batches of the CPU, decoded there or here, on a pretended one that is late."""
+"""Variable-size images on a device: the batches of the CPU, decoded there or here, on a pretended one that is late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from decoding import Device, pretended
-from loading_whole import SIZES, build_whole_stores
+from loading_variable import SIZES, build_variable_stores
 from simulated_device import LatePort, NoWaiting
 from torch import Tensor, nn
 from torchvision.transforms import v2
@@ -66,7 +66,7 @@ ALONE = ("mixed", "mixed later", "foreign")
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Shared by the module, and not written to."""
-    return build_whole_stores(tmp_path_factory.mktemp("whole"))
+    return build_variable_stores(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_device_that_fails_is_one_error(stores: dict[str, Path], decoder: Devi
 def test_device_rows_a_damaged_row_is_named(
     tmp_path: Path, decoder: Device, at: int, byte: int | None, why: str
 ) -> None:
-    path = build_whole_stores(tmp_path)["whole jpeg"]
+    path = build_variable_stores(tmp_path)["whole jpeg"]
     file = sorted((path / "train").glob("*/images.bytes.memmap"))[0]
     offsets = np.fromfile(file.with_name("images.offsets.memmap"), np.int64)
     data = np.memmap(file, np.uint8, "r+")

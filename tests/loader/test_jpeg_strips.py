@@ -14,7 +14,7 @@ from simplejpeg import decode_jpeg
 
 from mmload.errors import DamagedError
 from mmload.loader.jpeg_strips import cut_strip, decode_lines
-from tests.helpers.whole_datasets import some_images
+from tests.helpers.variable_datasets import some_images
 
 
 def jpeg(size: tuple[int, int], channels: int = 3, **options: int | bool) -> np.ndarray:

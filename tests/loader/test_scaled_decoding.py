@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simplejpeg import decode_jpeg
 from torch import nn
 from torch.utils.data import ConcatDataset
-from whole_datasets import jpeg_of, some_images, whole_dataset
+from variable_datasets import jpeg_of, some_images, variable_dataset
 
 from mmload import Loader
 from mmload import open as open_dataset
@@ -43,7 +43,7 @@ SIZES = [(97, 130), (200, 161), (64, 300), (150, 150), (333, 120), (41, 45), (18
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight photographs in three shards."""
     folder = tmp_path_factory.mktemp(f"scaled-{request.param}")
-    return whole_dataset(folder / "data", some_images(SIZES), encoding=request.param)
+    return variable_dataset(folder / "data", some_images(SIZES), encoding=request.param)
 
 
 def pixels_of(path: Path | ConcatDataset[Any], collate: nn.Module, **options: Any) -> dict[int, torch.Tensor]:
@@ -197,6 +197,6 @@ def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_cannot_be_scaled_is_refused(tmp_path: Path, encoding: str, options: dict[str, Any], message: str) -> None:
-    path = whole_dataset(tmp_path / "data", some_images([(40, 40)] * 2), encoding=encoding)
+    path = variable_dataset(tmp_path / "data", some_images([(40, 40)] * 2), encoding=encoding)
     with pytest.raises(ValueError, match=message):
         Loader(path, collate=Collate(Resize((16, 16))), decode="scaled", **options)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from other_process import OtherProcess
 from torch.utils.data import DataLoader, IterableDataset
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 
 import mmload
 from mmload import Collate
@@ -33,7 +33,7 @@ shares = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system 
 def of_one_value(path: Path, value: int) -> Path:
     """Writes a dataset of JPEGs whose pixels are all one gray, which a JPEG keeps as it is."""
     images = [np.full((3, SIDE, SIDE), value, np.uint8)] * ROWS
-    return whole_dataset(path, images, encoding="jpeg", shard_rows=4)
+    return variable_dataset(path, images, encoding="jpeg", shard_rows=4)
 
 
 def write_the_files_of(other: Path, path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_holder_that_may_not_be_asked_leaves_a_copy_of_ones_own(path: Path, mo
 
 def test_pixels_of_another_decoder_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two environments of one machine: they may differ in a level."""
-    split = mmload.open(whole_dataset(tmp_path / "data", some_images(), encoding="jpeg"))["train"]
+    split = mmload.open(variable_dataset(tmp_path / "data", some_images(), encoding="jpeg"))["train"]
     before = shared_pixels._key_of(split)
     monkeypatch.setattr(shared_pixels, "version", lambda package: "0.0")
     assert before != shared_pixels._key_of(split)

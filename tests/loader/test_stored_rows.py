@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_datasets import some_images, whole_dataset
+from mmload.store.field_rows import LocalFiles
+from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
 from mmload.loader import Loader
@@ -17,7 +18,6 @@ from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
 from mmload.render.kernel_arguments import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
 from mmload.store.dataset import open as open_dataset
-from mmload.store.field_rows import LocalFiles
 
 
 @given(st.lists(st.integers(0, 12), max_size=20), st.integers(1, 20))
@@ -53,7 +53,7 @@ def test_a_fixed_size_row_begins_at_its_number_times_its_bytes(tmp_path: Path) -
 
 
 def test_of_variable_size_rows_of_pixels_the_needed_lines_are_located(tmp_path: Path) -> None:
-    path = whole_dataset(tmp_path / "data", some_images([(10, 7), (20, 5)]), encoding="mixed")
+    path = variable_dataset(tmp_path / "data", some_images([(10, 7), (20, 5)]), encoding="mixed")
     field = open_dataset(path)["train"].reader.field("images")
     rows, needed = np.array([0, 1]), np.array([(2, 90, 1), (4, 9, 2)], NEEDED)
     whole, _ = locate_rows(field, rows)
@@ -88,7 +88,7 @@ def test_large_rows_beside_the_images_come_from_maps(
     images = some_images([(40, 36)] * 7)
     masks = [image[0] for image in images]
     if variable_size:
-        path = whole_dataset(tmp_path / "data", images, masks=masks)
+        path = variable_dataset(tmp_path / "data", images, masks=masks)
     else:
         tensors = {"images": torch.from_numpy(np.stack(images)), "masks": torch.from_numpy(np.stack(masks))}
         path = of_tensors(tmp_path, {"train": tensors})

@@ -21,7 +21,7 @@ from forked_program import Program
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset
 from torchvision.transforms import v2
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 
 import mmload
 from mmload.augment import (
@@ -139,7 +139,7 @@ def test_batches_are_those_of_threads(dataset: Dataset, name: str) -> None:
 @pytest.mark.parametrize("encoding", ["raw", "jpeg", "mixed"])
 def test_variable_size_images_are_those_of_threads(tmp_path: Path, encoding: str) -> None:
     images = some_images()
-    path = whole_dataset(tmp_path / "rows", images, encoding=encoding, masks=[image[0] for image in images])
+    path = variable_dataset(tmp_path / "rows", images, encoding=encoding, masks=[image[0] for image in images])
     assert_same_epochs(path, shuffle=True, collate=resized())
     assert_same_epochs(path, shuffle=True, collate=Collate(), bucket="aspect", fields=("images", "targets"))
 
@@ -277,7 +277,7 @@ def test_an_error_of_the_subprocess_is_raised_and_no_batch_is_lost(dataset: Data
 
 
 def test_subprocess_a_damaged_row_is_named(tmp_path: Path) -> None:
-    path = whole_dataset(tmp_path / "rows", some_images(), encoding="jpeg")
+    path = variable_dataset(tmp_path / "rows", some_images(), encoding="jpeg")
     file = path / "train" / "000000" / "images.bytes.memmap"
     data = bytearray(file.read_bytes())
     data[:2] = b"xx"

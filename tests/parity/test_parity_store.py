@@ -65,14 +65,14 @@ def test_bicubic_has_its_own_limits(tmp_path: Path) -> None:
 def test_differences_add_up_and_are_held_to_limits() -> None:
     stored = torch.tensor([[[10, 20, 30, 255]]], dtype=torch.uint8)
     right = torch.tensor([[[10, 21, 27, 255]]], dtype=torch.uint8)
-    one = Difference.of(stored, right)
+    one = Difference.between(stored, right)
     assert (one.greatest, one.total, one.squares, one.over, one.unequal) == (3, 4, 10, 1, 1)
-    both = one + Difference.of(right, right)
+    both = one + Difference.between(right, right)
     assert (both.rows, both.unequal, both.values, both.mean) == (2, 1, 8, 0.5)
     assert both.psnr == pytest.approx(10 * math.log10(255**2 * 8 / 10))
     assert not EXACT.hold(one)
-    assert EXACT.hold(Difference.of(right, right))
-    assert Difference.of(right, right).psnr == math.inf
+    assert EXACT.hold(Difference.between(right, right))
+    assert Difference.between(right, right).psnr == math.inf
     assert PILLOW.hold(Difference(rows=1, values=1000, greatest=2, total=90, over=9))
     assert not PILLOW.hold(Difference(rows=1, values=1000, greatest=3, total=3, over=1))
     assert not PILLOW.hold(Difference(rows=1, values=1000, greatest=2, total=90, over=11))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cached_datasets import end_all
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
 import mmload
@@ -35,7 +35,7 @@ def dataset(path: Path, layout: str) -> tuple[Split, mmload.Collate]:
     """A dataset whose blocks are one row, or some, and what makes its images one size."""
     if layout in ("raw", "mixed"):
         images = some_images([(150 + 31 * k % 90, 150) if k % 4 > 1 else (20 + k // 2, 60) for k in range(ROWS)])
-        built = whole_dataset(path, images, encoding=layout, shard_rows=11)
+        built = variable_dataset(path, images, encoding=layout, shard_rows=11)
         return mmload.open(built)["train"], mmload.Collate(RandomResizedCrop(24))
     side, count = {"one row": (160, ROWS), "some rows": (80, ROWS), "many rows": (12, 700)}[layout]
     images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from cached_datasets import BLOCKS, cache_of, end_all
 from forked_program import Program
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
 import mmload
@@ -115,7 +115,7 @@ def test_cache_files_removed_by_others_are_fetched_again(
 def photographs(tmp_path: Path) -> Dataset:
     """A dataset of photographs, pushed to the same place."""
     pytest.importorskip("obstore", reason="object storage needs obstore")
-    path = whole_dataset(tmp_path / "local", some_images())
+    path = variable_dataset(tmp_path / "local", some_images())
     push(path, f"file://{tmp_path}/pushed")
     return mmload.open(path)
 

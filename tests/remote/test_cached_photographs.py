@@ -1,4 +1,4 @@
-"""Whole photographs read from object storage through a cache: blocks of whole rows, and the same batches."""
+"""Variable-size images read from object storage through a cache: blocks of whole rows, and the same batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forked_program import Program
 from loading_orders import order_options
 from s3_server import Bucket
 from torch.utils.data import ConcatDataset
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 
 import mmload
 from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
@@ -36,7 +36,7 @@ def photographs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     images = some_images(SIZES)
     path = tmp_path_factory.mktemp(f"photographs-{request.param}") / "data"
     masks = [image[0] for image in images]
-    return mmload.open(whole_dataset(path, images, encoding=request.param, shard_rows=11, masks=masks))
+    return mmload.open(variable_dataset(path, images, encoding=request.param, shard_rows=11, masks=masks))
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_cached_photographs_what_was_read_is_not_fetched_again(
 @pytest.mark.parametrize("order", ["shuffled", "block"])
 def test_cached_photographs_half_of_the_data_in_cache(tmp_path: Path, order: str) -> None:
     pytest.importorskip("obstore", reason="object storage needs obstore")
-    path = whole_dataset(tmp_path / "data", some_images([(150 + 31 * k % 90, 150 + 47 * k % 80) for k in range(96)]))
+    path = variable_dataset(tmp_path / "data", some_images([(150 + 31 * k % 90, 150 + 47 * k % 80) for k in range(96)]))
     push(path, f"memory://{tmp_path.name}/data")
     size = sum(file.stat().st_size for file in path.rglob("*.bytes.memmap"))
     remote = mmload.open(f"memory://{tmp_path.name}/data", cache=tmp_path / "cache", cache_limit=size // 2)

@@ -6,7 +6,7 @@ import pytest
 from conftest import mmload
 
 from mmload.errors import UsageError
-from mmload.remote.urls import is_url, location, refuse_url
+from mmload.remote.urls import check_no_url, is_url, location
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_paths_are_no_urls() -> None:
 
 def test_a_url_that_went_through_a_path_is_found_out() -> None:
     with pytest.raises(UsageError, match=r"s3://bucket/x is a URL.*: do this"):
-        refuse_url(Path("s3://bucket/x"), "do this")
+        check_no_url(Path("s3://bucket/x"), "do this")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_an_operation_is_within_a_level_of_the_kernels(name: str) -> None:
     program = Program.single_operation(
         operation, COUNT, CPU, *numbers, apply_mask=torch.tensor([True, True, False, True, True, False])
     )
-    by_torch = torch_levels.run(program, batch(), 255.0)
+    by_torch = torch_levels.run_program(program, batch(), 255.0)
     apart = (by_torch - compiled(program, batch())).abs()
     assert apart.max() <= 1
     assert (apart > 0).float().mean() < 0.01
@@ -60,14 +60,14 @@ def test_warps_are_those_of_the_kernels(
     operation: int, numbers: tuple[float, ...], fill: tuple[float, ...] | None
 ) -> None:
     program = Program.single_operation(operation, COUNT, CPU, *numbers, fill=fill)
-    apart = (torch_levels.run(program, batch(), 255.0) - compiled(program, batch())).abs()
+    apart = (torch_levels.run_program(program, batch(), 255.0) - compiled(program, batch())).abs()
     assert (apart > 1).float().mean() < 0.002  # nearest: coordinates half way between two pixels
 
 
 @pytest.mark.parametrize(("wide", "high", "sigma"), [(3, 3, 0.3), (23, 23, 1.4), (5, 9, 2.0)])
 def test_blurs_are_those_of_the_kernels(wide: int, high: int, sigma: float) -> None:
     program = Program.single_operation(levels.BLUR, COUNT, CPU, wide, high, sigma, blur_radius=max(wide, high) // 2)
-    apart = (torch_levels.run(program, batch(), 255.0) - compiled(program, batch())).abs()
+    apart = (torch_levels.run_program(program, batch(), 255.0) - compiled(program, batch())).abs()
     assert apart.max() <= 1
     assert (apart > 0).float().mean() < 0.01
 
@@ -91,7 +91,7 @@ def test_every_sample_has_operations_of_its_own_and_chains_are_mixed() -> None:
     add = Program.single_operation(levels.MIX_ADD, COUNT, CPU, 0.4, apply_mask=order > 1)
     end = Program.single_operation(levels.MIX_END, COUNT, CPU, apply_mask=order > 1)
     program = chain([begin, choice, add, Program.single_operation(levels.POSTERIZE, COUNT, CPU, 3), add, end])
-    by_torch, by_kernels = torch_levels.run(program, batch(), 255.0), compiled(program, batch())
+    by_torch, by_kernels = torch_levels.run_program(program, batch(), 255.0), compiled(program, batch())
     assert (by_torch - by_kernels).abs().max() <= 1
     assert not torch.equal(by_kernels[0], by_kernels[3])
 
@@ -101,7 +101,7 @@ def test_floats_stay_within_0_and_1() -> None:
     for operation, numbers, _ in EXACT.values():
         if operation != levels.SOLARIZE:
             program = Program.single_operation(operation, COUNT, CPU, *numbers)
-            changed = torch_levels.run(program, images, 1.0)
+            changed = torch_levels.run_program(program, images, 1.0)
             assert changed.min() >= 0
             assert changed.max() <= 1
 
@@ -112,5 +112,5 @@ def test_empty_places_do_nothing() -> None:
         numbers=torch.zeros((COUNT, 2, levels.MOST_NUMBERS)),
         slots=(OperationSlot(operations=frozenset()), OperationSlot(operations=frozenset({levels.INVERT}))),
     )
-    assert torch.equal(torch_levels.run(program, batch(), 255.0), batch().to(torch.float32))
+    assert torch.equal(torch_levels.run_program(program, batch(), 255.0), batch().to(torch.float32))
     assert torch.equal(compiled(program, batch()), batch())

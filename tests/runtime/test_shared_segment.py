@@ -50,11 +50,11 @@ def die_in_the_lock(kept: dict[str, Any], key: str) -> None:
 
 
 def fork(kept: dict[str, Any]) -> int:
-    """The number of a child that holds the segment, too, and announces it."""
+    """The number of a child that holds the segment, too, and publishes it."""
     told, tells = os.pipe()
     child = os.fork()
     if not child:
-        kept["segment"].announce()
+        kept["segment"].publish()
         os.write(tells, b".")
         os.read(os.pipe()[0], 1)
     os.read(told, 1)
@@ -62,9 +62,9 @@ def fork(kept: dict[str, Any]) -> int:
 
 
 def test_what_one_process_writes_all_see_until_the_last_is_killed(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    announced, own = shared_segment._announced_holders, shared_segment._digest(key, SIZE)
+    published, own = shared_segment._published_holders, shared_segment._digest(key, SIZE)
     monkeypatch.setattr(
-        shared_segment, "_announced_holders", lambda digest=own: announced(digest)
+        shared_segment, "_published_holders", lambda digest=own: published(digest)
     )  # not those of other tests
     with OtherProcess() as first, OtherProcess() as second, OtherProcess() as third:
         first.do(hold, key)
@@ -80,7 +80,7 @@ def test_what_one_process_writes_all_see_until_the_last_is_killed(key: str, monk
         assert 0 < unfilled_bytes() <= SIZE - 4096  # counted once
         second.kill()
         third.kill()
-    assert shared_segment.announced_names(shared_segment._prefix(shared_segment._digest(key, SIZE))) == []
+    assert shared_segment.published_names(shared_segment._prefix(shared_segment._digest(key, SIZE))) == []
     fresh = open_segment(key, SIZE)
     assert bytes(fresh.memory[5000:5003]) == b"\0\0\0"
     assert fresh.others() == []
@@ -120,8 +120,8 @@ def test_a_forked_process_is_a_holder_of_its_own(key: str) -> None:
 def announce_again(kept: dict[str, Any]) -> None:
     """As a segment with the numbers of an earlier one does, whose name a child still holds."""
     child = fork(kept)
-    kept["segment"]._announced_by = 0
-    kept["segment"].announce()
+    kept["segment"]._published_by = 0
+    kept["segment"].publish()
     os.kill(child, 9)
     os.waitpid(child, 0)
 
@@ -153,7 +153,7 @@ def occupy_as_nobody(kept: dict[str, Any], name: str) -> None:
     """Take a name as another user."""
     if os.geteuid() == 0:
         os.setuid(65534)
-    kept["lock"] = shared_segment.announce_name(name)
+    kept["lock"] = shared_segment.publish_name(name)
 
 
 def test_a_lock_that_another_user_holds_is_not_waited_for(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_the_number_of_a_process_of_another_user_is_ignored(key: str, monkeypatc
 
 
 def announce_as(digest: str, process: int, handle: int) -> int:
-    return shared_segment.announce_name(f"{shared_segment._prefix(digest)}{process}.{handle}.0")
+    return shared_segment.publish_name(f"{shared_segment._prefix(digest)}{process}.{handle}.0")
 
 
 def unsealed(name: str) -> int:
@@ -226,14 +226,14 @@ def hold_as_nobody(kept: dict[str, Any], key: str) -> None:
     name = shared_segment._prefix(shared_segment._digest(key, SIZE))
     os.setuid(65534)
     kept["handle"] = shared_segment._created(shared_segment._digest(key, SIZE), SIZE)
-    kept["name"] = shared_segment.announce_name(f"{name}{os.getpid()}.{kept['handle']}.0")
+    kept["name"] = shared_segment.publish_name(f"{name}{os.getpid()}.{kept['handle']}.0")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
 def test_a_segment_of_another_user_is_not_taken(key: str) -> None:
     with OtherProcess() as stranger:
         stranger.do(hold_as_nobody, key)
-        assert shared_segment.announced_names(shared_segment._prefix(shared_segment._digest(key, SIZE)))
+        assert shared_segment.published_names(shared_segment._prefix(shared_segment._digest(key, SIZE)))
         assert holders(key, SIZE) == []
         assert open_segment(key, SIZE).others() == []
 

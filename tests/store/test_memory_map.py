@@ -35,7 +35,7 @@ def split(folder: Path, tmp_path: Path) -> Split:
 
 def maps_of(split: Split) -> int:
     """How many maps of the split's files this process has."""
-    name = split.files.held("images", 0).path
+    name = split.files.opened("images", 0).path
     return Path("/proc/self/maps").read_text().count(name[: -len("000000/images.memmap")])
 
 

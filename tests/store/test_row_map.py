@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from forked_program import run_program
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
 import mmload
@@ -62,7 +62,7 @@ def test_rows_of_joined_splits_lie_where_they_are_located(tmp_path: Path, side: 
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_mapped_batches_equal_read_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
     parts = torch.utils.data.ConcatDataset([part["train"] for part in squares(tmp_path, 45)])  # type: ignore[call-overload]
-    photographs = mmload.open(whole_dataset(tmp_path / "mixed", some_images(), encoding="mixed"))["train"]
+    photographs = mmload.open(variable_dataset(tmp_path / "mixed", some_images(), encoding="mixed"))["train"]
 
     def batches() -> list[torch.Tensor]:
         found = []
@@ -161,7 +161,7 @@ def test_a_file_truncated_while_a_batch_is_rendered_from_it_is_an_error(
         split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
     else:
         images = some_images([(190 + k, 200) for k in range(ROWS)])
-        split = mmload.open(whole_dataset(tmp_path / "rows", images, encoding=layout, shard_rows=ROWS))["train"]
+        split = mmload.open(variable_dataset(tmp_path / "rows", images, encoding=layout, shard_rows=ROWS))["train"]
     file = max(tmp_path.rglob("*.memmap"), key=lambda path: path.stat().st_size)
     content, prepare, harmed = file.read_bytes(), RowMap.prepare, []
 

@@ -101,7 +101,7 @@ def test_a_cold_batch_is_announced_from_its_first_missing_row(
 def test_the_row_that_cannot_be_read_is_named(dataset: Dataset, tmp_path: Path) -> None:
     shutil.copytree(dataset.path, tmp_path / "copy")
     split = open_dataset(tmp_path / "copy")["train"]
-    os.truncate(split.files.held("images", 1).path, 3 * ROW_BYTES + 5)  # of the fourth row of the second shard
+    os.truncate(split.files.opened("images", 1).path, 3 * ROW_BYTES + 5)  # of the fourth row of the second shard
     with pytest.raises(DamagedError, match=r"images of row 8 of split 'train' of .*000001/images.memmap ends at byte"):
         read(split.reader.field("images"), np.arange(18), memoryview(bytearray(18 * ROW_BYTES)))
 
@@ -109,7 +109,7 @@ def test_the_row_that_cannot_be_read_is_named(dataset: Dataset, tmp_path: Path) 
 def test_a_warm_batch_is_not_announced(dataset: Dataset, reader: RowReader, images: Tensor, told: Told) -> None:
     if not hasattr(os, "RWF_NOWAIT"):
         pytest.skip("this system cannot read without waiting")
-    with open(dataset["train"].files.held("images", 0).path, "rb") as file:
+    with open(dataset["train"].files.opened("images", 0).path, "rb") as file:
         try:
             os.preadv(file.fileno(), [bytearray(10)], 0, os.RWF_NOWAIT)
         except OSError as error:

@@ -82,7 +82,7 @@ def dali_entries(task: Task) -> list[ContenderEntry]:
 
 
 def _no_crops(task: Task) -> str:
-    if task.whole and task.augment == "crop":
+    if task.variable_size and task.augment == "crop":
         return "its random crops are written here for rows of one size"
     return ""
 

@@ -79,7 +79,7 @@ def ffcv_entries(task: Task) -> list[ContenderEntry]:
     missing = one_view(task) or not_installed("ffcv", _INSTALL) or unlabeled(task) or not_color(task) or no_room(task)
     missing = missing or _no_crop(task)
     ways = [("raw", "raw", ""), ("JPEG", "jpg", f"JPEGs of quality {QUALITY} of the rows")]
-    if task.whole:
+    if task.variable_size:
         ways.append(("smart", "smart", f"JPEGs of quality {QUALITY} of the rows above the mean of their bytes"))
     return [
         ContenderEntry(
@@ -171,11 +171,11 @@ def _decoder(task: Task) -> Any:
 def _translates(task: Task) -> bool:
     """Returns whether FFCV's RandomTranslate is equivalent to the padded crop: only if the size stays the same."""
     height, width = task.least_size
-    return not task.whole and task.augment == "crop" and task.padding > 0 and task.crop == height == width
+    return not task.variable_size and task.augment == "crop" and task.padding > 0 and task.crop == height == width
 
 
 def _no_crop(task: Task) -> str:
-    if task.whole and task.augment == "crop":
+    if task.variable_size and task.augment == "crop":
         return "it has no random crop, and its center crop is a share of each photograph's short side"
     return ""
 

@@ -137,7 +137,9 @@ def labels_of(batch: Batch) -> Tensor:
 
 def _no_batch(task: Task) -> str:
     """Returns why a DataLoader cannot make a batch of rows, "" if it can."""
-    return "whole photographs have a size each, and a batch has one; the Loader cuts them" if task.whole else ""
+    return (
+        "variable-size images have a size each, and a batch has one; the Loader cuts them" if task.variable_size else ""
+    )
 
 
 def _too_large(task: Task) -> str:

@@ -25,7 +25,7 @@ from mmload.store.manifest import SAMPLES_NAME
 _STEPS = ("Resize", "CenterCrop", "Pad", "Shrink")
 
 FROM_PHOTOGRAPHS = "crops the photographs before they are resized"
-"""How what makes resized crops of the source's images deviates where whole photographs are stored smaller."""
+"""How what makes resized crops of the source's images deviates where variable-size images are stored smaller."""
 
 
 def no_source(task: Task) -> str:
@@ -98,7 +98,7 @@ def sample_ids(task: Task) -> list[str]:
 
 def recipe_specs(task: Task) -> list[dict[str, Any]]:
     """Returns the recipe's deterministic transforms; none before resized crops of variable-size photographs."""
-    if task.whole and task.augment == "resized-crop":
+    if task.variable_size and task.augment == "resized-crop":
         return []
     specs: list[dict[str, Any]] = task.recipe["transforms"]
     return specs
@@ -106,7 +106,7 @@ def recipe_specs(task: Task) -> list[dict[str, Any]]:
 
 def shrinks(task: Task) -> str:
     """Returns how crops of the source's images deviate from those of the rows, "" if they do not."""
-    return FROM_PHOTOGRAPHS if task.whole and not recipe_specs(task) and task.recipe["transforms"] else ""
+    return FROM_PHOTOGRAPHS if task.variable_size and not recipe_specs(task) and task.recipe["transforms"] else ""
 
 
 def recipe_steps(task: Task) -> list[Any]:
@@ -162,7 +162,7 @@ class _Cifar100(_AnyPickles, datasets.CIFAR100):  # type: ignore[misc]  # torchv
 
 def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any:
     official = _Cifar10 if kind == "cifar10" else _Cifar100
-    _refuse_code(task.source, official)
+    _check_plain_data(task.source, official)
     try:
         made = official(str(task.source), train=task.split == "train", transform=transform)
     except (OSError, RuntimeError, KeyError) as error:
@@ -174,7 +174,7 @@ def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any
     return made
 
 
-def _refuse_code(source: Path | None, official: Any) -> None:
+def _check_plain_data(source: Path | None, official: Any) -> None:
     """Raises SourceError if a pickle that torchvision is going to load has more than plain data and arrays."""
     folder = Path(source or ".") / official.base_folder
     names = [name for name, _ in (*official.train_list, *official.test_list)]

@@ -1,4 +1,4 @@
-"""A tiny run of benchmarks/bench_whole_build."""
+"""A tiny run of benchmarks/bench_variable_build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_it_compares_builds_with_a_bare_loop(tmp_path: Path, capsys: pytest.Capt
     for number in range(2):
         pixels = np.random.default_rng(number).integers(0, 256, (20, 30, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{number}.jpg")
-    with script("bench_whole_build") as module:
+    with script("bench_variable_build") as module:
         module.main([str(tmp_path), "--images", "3", "--rounds", "1"])
     raw, jpeg = capsys.readouterr().out.splitlines()
     bytes_ = [int(re.search(r"([0-9,]+) bytes a row", line)[1].replace(",", "")) for line in (raw, jpeg)]

@@ -56,7 +56,7 @@ def encodings_of(encoding: str, count: int) -> list[int]:
     return {"raw": [RAW] * count, "jpeg": [JPEG] * count, "mixed": [(RAW, JPEG)[i % 2] for i in range(count)]}[encoding]
 
 
-def whole_dataset(
+def variable_dataset(
     path: Path,
     images: Sequence[np.ndarray],
     *,

@@ -1,4 +1,4 @@
-"""Parity of whole photographs: right stores pass and say what their JPEGs lose, wrong ones fail."""
+"""Parity of variable-size images: right stores pass and say what their JPEGs lose, wrong ones fail."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypat
 
 
 def test_rows_that_miss_the_ends_of_photographs_fail(wide: Path, tmp_path: Path) -> None:
-    """Squares of the middle, as other builds store them, under a recipe that keeps the whole photograph."""
+    """Squares of the middle, as other builds store them, under a recipe that keeps the variable-size image."""
     out = tmp_path / "out"
     steps = ({"step": "Shrink", "size": SHORT}, {"step": "CenterCrop", "size": [16, 24]})
     build(

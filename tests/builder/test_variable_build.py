@@ -1,4 +1,4 @@
-"""Builds of whole photographs: what is stored, that bytes do not depend on how, and what is refused."""
+"""Builds of variable-size images: what is stored, that bytes do not depend on how, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of whole photographs, on four tiny ones."""
+"""The benchmark of variable-size images, on four tiny ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_a_row_for_each_layout(
         Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.jpg")
     words = [str(tmp_path / "photos"), "--rows", "6", "--size", "24", "--rounds", "1", "--threads", "1"]
     more = ["--layouts", "squares", "whole, jpeg", "--tiers", "memory", "--steps", "val"]
-    monkeypatch.setattr("sys.argv", ["bench_whole", *words, *more])
-    with script("bench_whole") as module:
+    monkeypatch.setattr("sys.argv", ["bench_variable", *words, *more])
+    with script("bench_variable") as module:
         module.main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["layout", "squares", "whole,", "to"]

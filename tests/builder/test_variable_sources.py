@@ -1,4 +1,4 @@
-"""Whole photographs of every kind of source, with boxes and masks."""
+"""Variable-size images of every kind of source, with boxes and masks."""
 
 from __future__ import annotations
 

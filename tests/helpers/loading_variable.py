@@ -1,4 +1,4 @@
-"""Whole photographs in the fuzz of loading: any options, each sample held against its collate of the image alone."""
+"""Variable-size images in the fuzz of loading: any options, each sample held against its collate of the image alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from loading_orders import order_options
 from torch import Tensor, nn
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 
 import mmload
 from mmload import augment
@@ -30,7 +30,7 @@ ENCODINGS = ("raw", "jpeg", "mixed")
 FIELDS = ("images", "masks", "boxes", "labels", "counts", "targets")
 
 
-def build_whole_stores(root: Path) -> dict[str, Path]:
+def build_variable_stores(root: Path) -> dict[str, Path]:
     """A dataset of each encoding, with masks and boxes."""
     images = some_images(SIZES)
     counts = torch.arange(len(SIZES)) % 3
@@ -39,7 +39,7 @@ def build_whole_stores(root: Path) -> dict[str, Path]:
     fields = {"boxes": boxes, "labels": torch.where(real, 1, -1), "counts": counts}
     masks = [np.ascontiguousarray(image[0]) for image in images]
     return {
-        f"whole {encoding}": whole_dataset(
+        f"whole {encoding}": variable_dataset(
             root / f"whole-{encoding}", images, encoding=encoding, masks=masks, fields=fields, shard_rows=6
         )
         for encoding in ENCODINGS

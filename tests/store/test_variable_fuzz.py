@@ -1,4 +1,4 @@
-"""Random damage to the files of whole photographs: one clear error, or rows whose bytes are as they were."""
+"""Random damage to the files of variable-size images: one clear error, or rows whose bytes are as they were."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from building import reseal_file
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from whole_datasets import SIZES, some_images, whole_dataset
+from variable_datasets import SIZES, some_images, variable_dataset
 
 import mmload
 from mmload.builder.verify import verify
@@ -24,7 +24,7 @@ ODD = st.sampled_from([0, 1, -1, 2, 7, 2**15, 2**31 - 1, -(2**31), 2**40, 2**62,
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven rows of pixels and JPEGs in shards of 3, 3 and 1; each example puts its files back."""
-    return whole_dataset(tmp_path_factory.mktemp("fuzz") / "out", IMAGES, encoding="mixed")
+    return variable_dataset(tmp_path_factory.mktemp("fuzz") / "out", IMAGES, encoding="mixed")
 
 
 def rows_of(path: Path) -> list[bytes | None]:

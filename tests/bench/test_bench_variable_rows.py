@@ -1,4 +1,4 @@
-"""A bench over whole photographs: which contenders there are, what they give, and what the record says of the rows."""
+"""A bench over variable-size images: its contenders, what they give, and what the record says of the rows."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_crops_without_a_resize_are_of_photographs_as_large_as_the_rows(task: Ta
     [
         ({"augment": "none", "crop": None}, "--augment is none"),
         ({"augment": "crop", "crop": SHORT + 1}, "the smallest photograph is .*32.*; use 1 to 32, or --augment"),
-        ({"device": "cuda"}, "--device is cuda, and whole photographs are measured on the CPU"),
+        ({"device": "cuda"}, "--device is cuda, and variable-size images are measured on the CPU"),
     ],
 )
 def test_what_cannot_be_done_to_whole_photographs_is_refused(task: Task, more: dict[str, object], what: str) -> None:

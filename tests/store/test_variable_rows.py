@@ -13,7 +13,7 @@ import pytest
 import torch
 from building import reseal_file, resealed
 from tensordict import TensorDict
-from whole_datasets import SIZES, jpeg_of, some_images, whole_dataset
+from variable_datasets import SIZES, jpeg_of, some_images, variable_dataset
 
 import mmload
 from mmload.augment import CenterCrop
@@ -30,13 +30,13 @@ MASKS = [image[0] // 32 for image in IMAGES]
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven rows with masks in shards of 3, 3 and 1. Read-only."""
     place = tmp_path_factory.mktemp("whole") / request.param
-    return whole_dataset(place, IMAGES, encoding=request.param, masks=MASKS)
+    return variable_dataset(place, IMAGES, encoding=request.param, masks=MASKS)
 
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     """Rows of pixels, to be damaged."""
-    return whole_dataset(tmp_path / "raw", IMAGES)
+    return variable_dataset(tmp_path / "raw", IMAGES)
 
 
 def expected(row: int, encoding: int) -> np.ndarray:
@@ -133,7 +133,7 @@ def test_a_field_that_cannot_be(raw: Path, change: dict[str, object], message: s
 
 
 def test_what_needs_rows_of_one_size_says_so(raw: Path) -> None:
-    with pytest.raises(UsageError, match="are whole photographs, each of its own size"):
+    with pytest.raises(UsageError, match="are variable-size images, each of its own size"):
         split_of(raw).reader.gather("images", torch.arange(2))
     with pytest.raises(UsageError, match="images of split 'train' have variable sizes, but a batch has one"):
         mmload.Loader(raw)
@@ -184,7 +184,7 @@ def test_damaged_offsets_and_sizes_name_the_row(
 def test_damaged_size_of_a_jpeg_names_the_row_before_a_step_sees_it(
     tmp_path: Path, encoding: str, index: int, value: int
 ) -> None:
-    path = whole_dataset(tmp_path / "data", IMAGES, encoding=encoding)
+    path = variable_dataset(tmp_path / "data", IMAGES, encoding=encoding)
     sizes = read(path, 0, "sizes")
     sizes[index] = value
     (path / "train/000000/images.sizes.memmap").write_bytes(sizes.tobytes())
@@ -202,14 +202,14 @@ def test_damaged_sizes_that_fit_the_bytes_of_each_row_name_the_file(raw: Path) -
 
 
 def test_rows_may_not_leave_bytes_over(tmp_path: Path) -> None:
-    jpegs = whole_dataset(tmp_path / "jpegs", IMAGES, encoding="jpeg")
+    jpegs = variable_dataset(tmp_path / "jpegs", IMAGES, encoding="jpeg")
     split = damage(jpegs, 2, "bytes", np.append(read(jpegs, 2, "bytes"), np.uint8(0)))
     with pytest.raises(DamagedError, match="row 6 .*its bytes end at .*those of the file at"):
         _ = split[6]
 
 
 def test_an_unknown_encoding(tmp_path: Path) -> None:
-    mixed = whole_dataset(tmp_path / "mixed", IMAGES, encoding="mixed")
+    mixed = variable_dataset(tmp_path / "mixed", IMAGES, encoding="mixed")
     split = damage(mixed, 1, "encodings", np.array([1, 7, 1], np.uint8))
     with pytest.raises(DamagedError, match="row 4 .*its encoding is neither 0"):
         _ = split[0]
@@ -224,7 +224,7 @@ def test_an_unknown_encoding(tmp_path: Path) -> None:
     ],
 )
 def test_a_jpeg_that_is_not_of_its_size(tmp_path: Path, damaged: np.ndarray, message: str) -> None:
-    jpegs = whole_dataset(tmp_path / "jpegs", IMAGES, encoding="jpeg", shard_rows=1)
+    jpegs = variable_dataset(tmp_path / "jpegs", IMAGES, encoding="jpeg", shard_rows=1)
     damage(jpegs, 0, "offsets", np.array([0, len(damaged)]))
     split = damage(jpegs, 0, "bytes", damaged)
     assert split[1].images.shape == (3, 1, 50)

@@ -1,4 +1,4 @@
-"""What every command says of whole photographs: shown, exported, or refused with one line."""
+"""What every command says of variable-size images: shown, exported, or refused with one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from building import make_pictures
 from conftest import complaint, mmload
 from PIL import Image
-from whole_datasets import some_images, whole_dataset
+from variable_datasets import some_images, variable_dataset
 
 import mmload as package
 from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
@@ -27,7 +27,7 @@ from mmload.view.training import drawn_cells
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """15 pictures as whole photographs, and their source. Read-only."""
+    """15 pictures as variable-size images, and their source. Read-only."""
     place = tmp_path_factory.mktemp("whole")
     source, out = make_pictures(place / "photos"), place / "out"
     done = mmload("build", "imagefolder", source, out, "--layout", "variable", "--size", 24, "--encode", "jpeg")
@@ -39,7 +39,7 @@ def test_info_where_verify_and_repair(built: tuple[Path, Path]) -> None:
     source, out = built
     told = mmload("info", out).stdout
     assert "images     uint8 [3, *, *], " in told
-    assert "stored     whole photographs, jpeg" in told
+    assert "stored     variable-size images, jpeg" in told
     assert "Shrink(size=24)" in told
     row = package.open(out)["train"].row_of("class1/2.jpg")
     assert f"{row}" in mmload("where", out, "--file", source / "class1/2.jpg").stdout
@@ -109,7 +109,7 @@ def test_masks_and_boxes_of_whole_photographs_are_shown_and_drawn(tmp_path: Path
         "labels": torch.tensor([[1, -1], [0, 1], [0, 0]]),
         "counts": torch.tensor([1, 2, 2]),
     }
-    path = whole_dataset(tmp_path / "out", images, masks=masks, fields=fields)
+    path = variable_dataset(tmp_path / "out", images, masks=masks, fields=fields)
     split, collate = package.open(path)["train"], package.Collate(RandomResizedCrop(24), dtype=torch.uint8)
     with package.Loader(split, batch_size=3, sampler=[2, 0, 1], collate=collate, seed=5) as loader:
         batch = next(iter(loader))
@@ -137,7 +137,7 @@ def test_a_report_looks_at_every_row(built: tuple[Path, Path], tmp_path: Path) -
     done = mmload("report", built[1], "-o", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "page.html").read_text()
-    for text in ("RandomResizedCrop(224)", "images uint8 [3, *, *], targets int64 []", "whole photographs, jpeg"):
+    for text in ("RandomResizedCrop(224)", "images uint8 [3, *, *], targets int64 []", "variable-size images, jpeg"):
         assert text in page
 
 
@@ -159,7 +159,7 @@ def test_copies_and_classes_of_masks_are_found(tmp_path: Path) -> None:
     images[2] = images[0]
     masks = [np.full(image.shape[1:], number, np.uint8) for number, image in enumerate(images)]
     masks[1][0, 0] = 2
-    dataset = package.open(whole_dataset(tmp_path / "out", images, masks=masks))
+    dataset = package.open(variable_dataset(tmp_path / "out", images, masks=masks))
     assert [one.rows for one in report(dataset).copied.first] == [[("train", 0), ("train", 2)]]
     counts = class_rows(dataset["train"])
     assert counts is not None
@@ -178,7 +178,7 @@ def test_an_export_builds_to_the_same_rows(built: tuple[Path, Path], tmp_path: P
     pixels = {split[row].images.numpy().tobytes() for split in (first,) for row in range(15)}
     assert pixels == {second[row].images.numpy().tobytes() for row in range(15)}
     images, masks = some_images(((30, 40), (7, 9))), [np.zeros((30, 40), np.uint8), np.ones((7, 9), np.uint8)]
-    masked = whole_dataset(tmp_path / "masked", images, masks=masks)
+    masked = variable_dataset(tmp_path / "masked", images, masks=masks)
     done = mmload("export", masked, tmp_path / "voc", "--to", "voc")
     assert done.returncode == 0, done.stderr
     found = sorted((tmp_path / "voc").rglob("SegmentationClass/*.png"))

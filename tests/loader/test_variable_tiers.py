@@ -1,4 +1,4 @@
-"""Whole photographs: the same batches from every tier, for any threads, ranks and batch size, and one error each."""
+"""Variable-size images: the same batches from every tier, for any threads, ranks and batch size, and one error each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mmload.errors import DamagedError, UsageError, bytes_text
 from mmload.loader import batch_worker, jpeg_strips, shared_pixels, tiers
 from mmload.render.kernel_arguments import NEEDED
 from mmload.store.variable_rows import JPEG
-from tests.helpers.whole_datasets import some_images, whole_dataset
+from tests.helpers.variable_datasets import some_images, variable_dataset
 
 SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33, 1), (120, 31)]
 
@@ -41,7 +41,7 @@ SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fourteen photographs in four shards."""
     folder = tmp_path_factory.mktemp(f"whole-{request.param}")
-    return whole_dataset(folder / "data", some_images(SIZES), encoding=request.param, shard_rows=4)
+    return variable_dataset(folder / "data", some_images(SIZES), encoding=request.param, shard_rows=4)
 
 
 def crop() -> Collate:
@@ -125,7 +125,7 @@ def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest
 
 
 def test_pixels_count_where_memory_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = whole_dataset(tmp_path / "data", some_images([(200, 200)] * 4), encoding="jpeg")
+    path = variable_dataset(tmp_path / "data", some_images([(200, 200)] * 4), encoding="jpeg")
     split = open_dataset(path)["train"]
     stored = int(split.files.field("images").index.offsets[-1])
     assert stored < 100_000
@@ -183,7 +183,7 @@ MASKED: dict[str, list[nn.Module]] = {
 def test_masks_follow_their_images(name: str, tmp_path: Path) -> None:
     """A mask is the first channel of its image: then it moves as that does by the nearest pixel."""
     images = some_images([size for size in SIZES if min(size) > 1])
-    path = whole_dataset(tmp_path / "data", images, masks=[image[0] for image in images], shard_rows=3)
+    path = variable_dataset(tmp_path / "data", images, masks=[image[0] for image in images], shard_rows=3)
     collate = Collate(*MASKED[name])
     split = open_dataset(path)["train"]
     with Loader(split, collate=collate, seed=3, batch_size=5, shuffle=True, tier="disk") as loader:
@@ -200,7 +200,7 @@ def test_masks_follow_their_images(name: str, tmp_path: Path) -> None:
 
 
 def test_steps_are_checked_against_the_rows_of_a_subset_alone(tmp_path: Path) -> None:
-    split = open_dataset(whole_dataset(tmp_path / "data", some_images([(9, 9), (64, 80), (70, 66)])))["train"]
+    split = open_dataset(variable_dataset(tmp_path / "data", some_images([(9, 9), (64, 80), (70, 66)])))["train"]
     collate = Collate(RandomCrop(60))
     assert len(next(iter(Loader(split.subset([2, 1]), collate=collate)))) == 2
     assert list(Loader(split.subset([]), collate=collate)) == []
@@ -211,7 +211,7 @@ def test_steps_are_checked_against_the_rows_of_a_subset_alone(tmp_path: Path) ->
 def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     images = some_images([(9, 12), (14, 8), (9, 12)])
     masks = [images[0][0], images[1][0].T, images[2][0]]
-    path = whole_dataset(tmp_path / "data", images, masks=masks)
+    path = variable_dataset(tmp_path / "data", images, masks=masks)
     with pytest.raises(UsageError, match=r"masks of split 'train' have .* fields=\('targets',\)"):
         Loader(path, fields=("targets", "masks"))
     with pytest.raises(DamagedError, match=r"masks of row 1 of .*, made from '1.png', is damaged: it is 8 x 14"):
@@ -223,7 +223,7 @@ def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path: Path, tier: str) -> None:
     first = open_dataset(dataset)["train"]
     encoding = first.fields["images"].encoding or ""
-    second = whole_dataset(tmp_path / "data", some_images([(50, 44), (31, 70)], seed=9), encoding=encoding)
+    second = variable_dataset(tmp_path / "data", some_images([(50, 44), (31, 70)], seed=9), encoding=encoding)
     other = open_dataset(second)["train"]
     both = ConcatDataset([first, Subset(other, [1, 0]), first])
     collate = Collate(Resize((20, 22)))
@@ -243,7 +243,7 @@ def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path:
 
 @pytest.mark.parametrize("tier", ["read", "decoded", "disk", "memory"])
 def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
-    path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 6), shard_rows=6)
+    path = variable_dataset(tmp_path / "data", some_images([(60, 80)] * 6), shard_rows=6)
     rows, needed = torch.tensor([0, 4, 3, 5]), np.array([(0, 60, 1)] * 4, NEEDED)
     split = open_dataset(path)["train"]
     if tier in ("disk", "memory"):
@@ -263,7 +263,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
 @pytest.mark.parametrize("tier", ["disk", "memory"])
 def test_a_truncated_file_is_blamed_on_no_other_dataset(tmp_path: Path, tier: str) -> None:
     """The batch's own rows are all there; what is missing is a row of the first dataset that it does not have."""
-    first, second = (whole_dataset(tmp_path / name, some_images([(60, 80)] * 9), shard_rows=9) for name in "ab")
+    first, second = (variable_dataset(tmp_path / name, some_images([(60, 80)] * 9), shard_rows=9) for name in "ab")
     both = ConcatDataset([open_dataset(path)["train"] for path in (first, second)])
     file = next((first / "train").glob("*/images.bytes.memmap"))
     order = [row for pair in zip(range(8), range(9, 17), strict=True) for row in pair]
@@ -279,7 +279,7 @@ def test_a_truncated_file_is_blamed_on_no_other_dataset(tmp_path: Path, tier: st
 
 @pytest.mark.parametrize("options", [{"tier": "disk"}, {"tier": "memory"}, {"cache_pixels": True}], ids=str)
 def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, options: dict[str, object]) -> None:
-    path = whole_dataset(tmp_path / "data", some_images([(60, 80)] * 3), encoding="jpeg", shard_rows=3)
+    path = variable_dataset(tmp_path / "data", some_images([(60, 80)] * 3), encoding="jpeg", shard_rows=3)
     file = next((path / "train").glob("*/images.bytes.memmap"))
     offsets = np.fromfile(file.with_name("images.offsets.memmap"), np.int64)
     data = np.memmap(file, np.uint8, "r+")
@@ -287,7 +287,7 @@ def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, options: dict[st
     data.flush()
     with pytest.raises(DamagedError, match="images of row 1 of split 'train' of .*, made from '1.png', is damaged"):
         list(Loader(path, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, **options))  # type: ignore[arg-type]
-    good = whole_dataset(tmp_path / "good", some_images([(60, 80)] * 3), encoding="jpeg")
+    good = variable_dataset(tmp_path / "good", some_images([(60, 80)] * 3), encoding="jpeg")
     both = ConcatDataset([open_dataset(good)["train"], open_dataset(path)["train"]])
     message = rf"images of row 1 of split 'train' of {re.escape(str(path))}, made from '1.png', is damaged"
     with pytest.raises(DamagedError, match=message):
