@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, VariableLayout, default_transforms
+from mmload.builder.recipe import BuildRecipe, VariableLayout
 from parts import accuracy_data
 
 SHAPES = {"tiles twice as wide as high": (6, 4), "square tiles": (4, 5)}
@@ -46,9 +46,8 @@ class Layouts:
         self.root = accuracy_data.write_tiles(source, work / "tiles", SHAPES[shape])
         self.stores = {}
         for arm, layout in ARMS.items():
-            steps = default_transforms("imagefolder", size, {}, variable_size=layout is not None)
             out = work / arm.replace(", ", "-")
-            build(BuildRecipe(kind="imagefolder", root=self.root, out=out, transforms=steps, variable_layout=layout))
+            build(BuildRecipe(kind="imagefolder", root=self.root, out=out, side=size, variable_layout=layout))
             self.stores[arm] = mmload.open(out)
         self.train = self.stores["square"]["train"]
 
