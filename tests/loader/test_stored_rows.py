@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from mmload.store.field_rows import LocalFiles
 from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
@@ -18,6 +17,7 @@ from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
 from mmload.render.kernel_arguments import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
 from mmload.store.dataset import open as open_dataset
+from mmload.store.field_rows import LocalFiles
 
 
 @given(st.lists(st.integers(0, 12), max_size=20), st.integers(1, 20))
