@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -264,7 +265,9 @@ def _value(node: ast.expr, text: str) -> Any:
 def _step(node: ast.Call, name: str, text: str) -> nn.Module:
     kind = getattr(mmload.augment, name, None) if name in mmload.augment.__all__ else None
     if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep) or kind in (Step, AfterStep):
-        raise UsageError(f"--augment is {text!r}, and there is no step {name}; see docs/augment.md for all")
+        close = difflib.get_close_matches(name, mmload.augment.__all__, 1)
+        meant = f". Did you mean {close[0]}?" if close else ""
+        raise UsageError(f"--augment is {text!r}, and there is no step {name}{meant}; see docs/augment.md for all")
     arguments = [_value(each, text) for each in node.args]
     named = {each.arg: _value(each.value, text) for each in node.keywords if each.arg is not None}
     if len(named) < len(node.keywords):

@@ -154,3 +154,8 @@ def test_views_share_the_columns_of_the_grid(dataset: Dataset, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "a.png") as sheet:
         assert sheet.width == 2 * 12 + 5 * (192 + 8) - 8  # as it is stored, and two draws of two views
+
+
+def test_a_misspelled_step_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match=r"there is no step RandomCorp\. Did you mean RandomCrop\?; see"):
+        steps_of("RandomCorp(24)")
