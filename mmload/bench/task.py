@@ -98,7 +98,7 @@ class Task:
             else f"the stored images are {height} x {width}"
         )
         if self.variable_size and self.augment == "none":
-            raise UsageError("--augment is none, and variable-size images have a size each; use crop or resized-crop")
+            raise UsageError("--augment is none, and the images are variable-size; use crop or resized-crop")
         least = 1 if self.variable_size and self.augment == "resized-crop" else self.crop  # any window is resized
         if self.augment != "none" and not self.views and not (self.crop >= 1 and least <= side):
             other = ", or --augment resized-crop" if self.variable_size else ""

@@ -144,7 +144,7 @@ class ChunkAssembly:
 
 
 class VariableRowsAssembly:
-    """Rows of their own sizes, of one field, as they are added."""
+    """Variable-size rows of one field, as they are added."""
 
     def __init__(self, channels: int) -> None:
         self._channels = channels

@@ -261,7 +261,7 @@ _SHOWN_OTHERS = 4
 
 _NAME, _SHARD, _PARTIAL = "[A-Za-z0-9][A-Za-z0-9_-]*", "[0-9]{6,}", r"((\.[0-9a-f]{16})?\.partial)?"
 _LISTS = r"(samples|skipped)\.jsonl"
-_PART = r"(\.(bytes|offsets|sizes|encodings))?"  # of a field whose rows have their own sizes
+_PART = r"(\.(bytes|offsets|sizes|encodings))?"  # of a variable-size field
 _OWN = re.compile(
     rf"({PARTS}/[0-9a-f]{{16}}/)?("
     rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|samples\.jsonl|skipped\.jsonl)"

@@ -104,7 +104,7 @@ class VariableLayout:
         return {"layout": LAYOUT, "encode": self.encode, **quality, **share}
 
     def fields(self, fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
-        """Fields of a row as they are stored: images and masks have their own sizes.
+        """Fields of a row as they are stored: images and masks are variable-size.
 
         Raises:
             RecipeError: if there are no such images.

@@ -199,7 +199,7 @@ class _StoredShard:
         return None
 
     def _compare_variable_size(self, name: str, rows: VariableRows, first: int) -> int | None:
-        """Compares rows of their own sizes with the stored ones; returns what :meth:`_compared` does."""
+        """Compares variable-size rows with the stored ones; returns what :meth:`_compared` does."""
         before = self.bytes.get(name, 0)
         self.bytes[name] = before + len(rows.bytes)
         least = len(rows)

@@ -68,7 +68,7 @@ Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
 _CHUNK_BYTES = 4 * 2**20
-_OWN_ROWS = 16  # of their own sizes
+_VARIABLE_ROWS = 16  # variable-size images
 _MOST_ROWS = 64
 _NAMED = 8
 _BLOCK = 2**16
@@ -201,7 +201,7 @@ def _parts(rows: Tensor, most: int) -> Iterator[Tensor]:
 
 def _chunk_rows(split: Split) -> int:
     if any(spec.variable_size for spec in split.fields.values()):
-        return _OWN_ROWS
+        return _VARIABLE_ROWS
     row = sum(spec.row_bytes for spec in split.fields.values())
     return min(_MOST_ROWS, max(1, _CHUNK_BYTES // max(1, row)))
 

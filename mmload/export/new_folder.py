@@ -138,7 +138,7 @@ def recipe_text(comment: str, source: Mapping[str, Any], images: Iterable[FieldS
     Args:
         comment: its first line.
         source: the keys of its ``[source]``: texts, booleans or lists of texts.
-        images: the images of each split. If rows have their own sizes, the recipe stores them so, as pixels: a JPEG
+        images: the images of each split. If rows vary in size, the recipe stores them so, as pixels: a JPEG
             would be encoded once more, which changes them.
         mode: of its ``[decode]``.
     """

@@ -101,7 +101,7 @@ def check_variable_size(
     """Checks what is requested of variable-size rows.
 
     Raises:
-        UsageError: if masks have a size each and images are not read, nothing gives the images of a batch one size,
+        UsageError: if masks are variable-size and images are not read, nothing gives the images of a batch one size,
             or they are to be kept on a device that is none.
     """
     for name in fields:

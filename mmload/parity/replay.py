@@ -57,7 +57,7 @@ class StepDraws(NamedTuple):
     """The draws of a step for a batch.
 
     Attributes:
-        plan: of the step, after that of the steps before it where images have a size each.
+        plan: of the step, after that of the steps before it where images vary in size.
         windows: each sample's, within what the step before gave.
         sizes: (height, width) of what the step gives, each sample's.
     """

@@ -33,7 +33,7 @@ MOST_PICTURES, MOST_ROWS = 48, 8
 """Pictures that are named, of those in several rows, and rows of each."""
 
 _AT_ONCE = 65536  # samples' names
-_OWN_AT_ONCE = 16  # rows of their own sizes, one after the other
+_VARIABLE_AT_ONCE = 16  # variable-size rows, one after the other
 _IMAGE_BYTES = 4 * 2**20  # of images that are read at a time
 _LABEL_BYTES = 16 * 2**20  # of labels or masks that are read at a time
 
@@ -236,7 +236,7 @@ def thumbnails(
     spec, rows = split.fields["images"], len(split)
     grays = np.empty((rows, SIDE, SIDE), np.float32) if grays is None else grays
     sums, checksums, counts = np.zeros((rows, 2), np.int64), np.empty(rows, np.uint32), np.ones(rows, np.int64)
-    at_once = _OWN_AT_ONCE if spec.variable_size else max(1, _IMAGE_BYTES // spec.row_bytes)
+    at_once = _VARIABLE_AT_ONCE if spec.variable_size else max(1, _IMAGE_BYTES // spec.row_bytes)
 
     def reduced(start: int) -> int:
         stop = min(start + at_once, rows)

@@ -122,7 +122,7 @@ def not_color(task: Task) -> str:
 
 def one_size(task: Task) -> str:
     """Returns why a peer that stores rows of one size cannot store variable-size photographs, "" if it can."""
-    return "variable-size images have a size each, and its rows have one" if task.variable_size else ""
+    return "images are variable-size, and its rows have one size" if task.variable_size else ""
 
 
 def all_cores(task: Task) -> str:

@@ -137,9 +137,7 @@ def labels_of(batch: Batch) -> Tensor:
 
 def _no_batch(task: Task) -> str:
     """Returns why a DataLoader cannot make a batch of rows, "" if it can."""
-    return (
-        "variable-size images have a size each, and a batch has one; the Loader cuts them" if task.variable_size else ""
-    )
+    return "images are variable-size, and a batch has one size; the Loader crops them" if task.variable_size else ""
 
 
 def _too_large(task: Task) -> str:
