@@ -121,9 +121,9 @@ def _as_utf8(surrogates: re.Match[str]) -> str:
     return surrogates[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """Formats a number and its noun: ``1 image``, ``1,024 images``; ``many`` if the plural is not ``one`` + s."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """Formats a number and its noun: ``1 image``, ``1,024 images``; ``plural`` if it is not ``singular`` + s."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def choices(names: Iterable[str]) -> str:

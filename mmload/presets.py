@@ -69,11 +69,11 @@ def _side(name: str, pixels: object, *, least: int = 1, greatest: int = LONGEST_
     return integer(name, pixels, least=least, greatest=greatest, expected=f"an integer from {least} to {greatest}")
 
 
-def _normalize(given: Normalize | None, published: Normalize | None) -> list[Normalize]:
-    """Returns the step that is given, or else the published one, as a list; an empty one if there is neither."""
-    if given is not None and not isinstance(given, Normalize):
-        raise TypeError(f"normalize is {shown(given)}, expected a Normalize of mmload.augment or None")
-    chosen = published if given is None else given
+def _normalize(requested: Normalize | None, published: Normalize | None) -> list[Normalize]:
+    """Returns the requested step, or else the published one, as a list; an empty list if there is neither."""
+    if requested is not None and not isinstance(requested, Normalize):
+        raise TypeError(f"normalize is {shown(requested)}, expected a Normalize of mmload.augment or None")
+    chosen = published if requested is None else requested
     return [] if chosen is None else [chosen]
 
 

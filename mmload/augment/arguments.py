@@ -152,8 +152,8 @@ def pair(size: object, name: str = "size") -> tuple[int, int]:
 
 def borders(padding: object) -> tuple[int, int, int, int]:
     """Checks padding as torchvision takes it, None for 0, and returns (left, top, right, bottom)."""
-    given = 0 if padding is None else padding
-    widths = integers("padding", given, (1, 2, 4), least=0, greatest=LONGEST_SIDE, expected=_PADDING)
+    sides = 0 if padding is None else padding
+    widths = integers("padding", sides, (1, 2, 4), least=0, greatest=LONGEST_SIDE, expected=_PADDING)
     left, top, right, bottom = widths * (4 // len(widths))
     return left, top, right, bottom
 

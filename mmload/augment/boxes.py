@@ -156,16 +156,16 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
     moved = torch.cat((boxes, trail.frames), dim=1)
     moved = _windowed(moved, plan.left, plan.top)
     moved, cut, share = _cut(moved, plan.cols, plan.rows)
-    how = plan.resampling
-    if how is not None:
+    resampling = plan.resampling
+    if resampling is not None:
         cols, rows = (plan.per_sample(size).to(torch.float64) for size in (plan.cols, plan.rows))  # as torchvision does
-        placed = how.placement
-        wide, high = (how.width, how.height) if placed is None else (placed.cols, placed.rows)
+        placed = resampling.placement
+        wide, high = (resampling.width, resampling.height) if placed is None else (placed.cols, placed.rows)
         moved = moved * _quad(wide / cols, high / rows).to(boxes.dtype)
         if placed is not None:
-            moved, lost, shown = _cut(_windowed(moved, -placed.left, -placed.top), how.width, how.height)
+            moved, lost, shown = _cut(_windowed(moved, -placed.left, -placed.top), resampling.width, resampling.height)
             cut, share = cut | lost, share * shown
-        moved, lost, shown = _cut(_windowed(moved, how.left, how.top), plan.width, plan.height)
+        moved, lost, shown = _cut(_windowed(moved, resampling.left, resampling.top), plan.width, plan.height)
         cut, share = cut | lost, share * shown
     moved = _flipped(moved, plan)
     if plan.program is not None and plan.program.operations & MOVES:

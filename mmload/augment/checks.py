@@ -176,8 +176,8 @@ def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Modu
     if images.device.type != "cpu" or not images.is_floating_point() or not images.numel():
         return
     if any(isinstance(step, Normalize | LevelStep) for step in steps):
-        seen = images if indices is None else images[indices]
-        least, greatest = (float(end) for end in seen.aminmax()) if seen.numel() else (0.0, 1.0)
+        selected = images if indices is None else images[indices]
+        least, greatest = (float(end) for end in selected.aminmax()) if selected.numel() else (0.0, 1.0)
         if not (least >= -0.01 and greatest <= 1.01):
             raise ValueError(
                 f"images are {images.dtype} with values from {least:g} to {greatest:g}: give uint8 levels, or floats "

@@ -60,10 +60,10 @@ class ResizingStep(Step):
         if not callable(size):
             return self
         try:
-            given = size(epoch)
-            if callable(given):
-                raise argument_error("size", given, "an integer or (height, width)")
-            return type(self)(**arguments_of(self) | {"size": given})
+            epoch_size = size(epoch)
+            if callable(epoch_size):
+                raise argument_error("size", epoch_size, "an integer or (height, width)")
+            return type(self)(**arguments_of(self) | {"size": epoch_size})
         except ValueError as error:
             raise ValueError(f"in epoch {epoch}, {error}") from error
 
@@ -286,8 +286,8 @@ class ProgressiveSize:
         for name, least in (("min_size", 1), ("max_size", 1), ("multiple", 1), ("start_epoch", 0), ("end_epoch", 0)):
             greatest = None if name.endswith("epoch") else LONGEST_SIDE
             expected = f"an integer from {least}" + (f" to {LONGEST_SIDE}" if greatest else "")
-            given = integer(name, getattr(self, name), least=least, greatest=greatest, expected=expected)
-            object.__setattr__(self, name, given)
+            checked = integer(name, getattr(self, name), least=least, greatest=greatest, expected=expected)
+            object.__setattr__(self, name, checked)
         for first, last in (("min_size", "max_size"), ("start_epoch", "end_epoch")):
             ends = getattr(self, first), getattr(self, last)
             if ends[0] > ends[1]:

@@ -241,8 +241,8 @@ def _angles(name: str, degrees: object) -> tuple[float, float]:
 
 def _shears(shear: object) -> tuple[float, float, float, float]:
     """Checks shears and returns (least x, greatest x, least y, greatest y) in degrees."""
-    given = elements(shear)
-    both = (shear, (0.0, 0.0)) if given is None or len(given) != 4 else (given[:2], given[2:])
+    values = elements(shear)
+    both = (shear, (0.0, 0.0)) if values is None or len(values) != 4 else (values[:2], values[2:])
     across, over = (_angles("shear", one) for one in both)
     if max(abs(end) for end in (*across, *over)) >= 90:
         raise argument_error("shear", shear, "angles below 90 degrees")

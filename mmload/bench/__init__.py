@@ -9,6 +9,6 @@ shuffled, on the same device. The table lists any deviations.
 from mmload.bench.options import BenchOptions
 from mmload.bench.record import Record, read_record, write_record
 from mmload.bench.report import table
-from mmload.bench.run import run, run_on_sample
+from mmload.bench.run import run_on_dataset, run_on_sample
 
-__all__ = ["BenchOptions", "Record", "read_record", "run", "run_on_sample", "table", "write_record"]
+__all__ = ["BenchOptions", "Record", "read_record", "run_on_dataset", "run_on_sample", "table", "write_record"]

@@ -60,7 +60,7 @@ class Way:
     """One way to build, with its images per second in each round; ``missing`` is why it did not run, "" if it ran."""
 
     name: str
-    run: Callable[[Work], int]
+    build: Callable[[Work], int]
     missing: str = ""
     rates: list[float] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class BuildingRecord:
         return "\n".join(lines)
 
 
-def run(
+def measure_builds(
     root: str | Path,
     *,
     size: int = 256,
@@ -305,7 +305,7 @@ def _rate(way: Way, work: Work) -> float:
         shutil.rmtree(work.out)
     work.out.unlink(missing_ok=True)
     began = time.perf_counter()
-    images = way.run(work)
+    images = way.build(work)
     return images / (time.perf_counter() - began)
 
 

@@ -141,9 +141,9 @@ class Disk:
             raise MmloadError("this system has no posix_fadvise to evict files with")
         for path, length in self._lengths.items():
             evict(path, length)
-            left = resident_bytes(path, length)
-            if left:
-                raise MmloadError(f"{bytes_text(left)} of {path.name} stay in the page cache: a read is not cold")
+            resident = resident_bytes(path, length)
+            if resident:
+                raise MmloadError(f"{bytes_text(resident)} of {path.name} stay in the page cache: a read is not cold")
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields, for each block, as many elements as rows were read."""

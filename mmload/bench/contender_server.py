@@ -189,7 +189,7 @@ class ContenderServer:
 
     def train(self, *, model: str, most: float) -> TrainSample:
         """Trains the model with the contender's batches for about ``most`` seconds."""
-        return self._trained(model).run(self._ready(), most)
+        return self._trained(model).train(self._ready(), most)
 
     def _trained(self, model: str) -> Trainer:
         if self._trainer is None:

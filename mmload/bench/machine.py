@@ -157,20 +157,20 @@ def make_cold(paths: Iterable[Path]) -> Coldness:
     size = sum(path.stat().st_size for path in files)
     if not hasattr(os, "posix_fadvise"):
         return Coldness(files=len(files), bytes=size, resident=None, reason="this system has no posix_fadvise")
-    left: list[Path] = files
+    remaining: list[Path] = files
     resident = 0
     for _ in range(_TRIES):
-        for path in left:
+        for path in remaining:
             evict(path)
         try:
-            counts = {path: resident_bytes(path) for path in left}
+            counts = {path: resident_bytes(path) for path in remaining}
         except OSError as error:
             return Coldness(files=len(files), bytes=size, resident=None, reason=f"mincore: {error.strerror or error}")
-        left = [path for path, count in counts.items() if count]
+        remaining = [path for path, count in counts.items() if count]
         resident = sum(counts.values())
-        if not left:
+        if not remaining:
             break
-    reason = f"{bytes_text(resident)} stay in the page cache, as of {left[0]}" if left else ""
+    reason = f"{bytes_text(resident)} stay in the page cache, as of {remaining[0]}" if remaining else ""
     return Coldness(files=len(files), bytes=size, resident=resident, reason=reason)
 
 

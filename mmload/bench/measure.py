@@ -124,7 +124,7 @@ def measure(
             task, entries, plan, Path(work), progress or (lambda text: None), budget or Budget(seconds=plan.budget)
         )
         try:
-            rounds.run()
+            rounds.measure_all()
         finally:
             rounds.end()
     return rounds.measurements
@@ -156,7 +156,7 @@ class _Rounds:
             if not entry.missing:
                 self._workers[number] = Worker(entry, task, scratch, work / f"{number}.log")
 
-    def run(self) -> None:
+    def measure_all(self) -> None:
         """Runs all phases; training last, so that a model's memory affects no other measurement."""
         self._make()
         loading = [n for n in self._workers if self.measurements[n].entry.group != CACHED]
@@ -175,8 +175,8 @@ class _Rounds:
         self._round(loading, "warm-up", self._warm_up, self._plan.epochs * len(loading) + later)
         for turn in range(1, self._plan.epochs + 1):
             if turn == 1 or self._budget.left > 0:
-                left = (self._plan.epochs - turn) * len(loading) + later
-                self._round(loading, f"epoch {turn} of {self._plan.epochs}", self._epoch, left)
+                turns_left = (self._plan.epochs - turn) * len(loading) + later
+                self._round(loading, f"epoch {turn} of {self._plan.epochs}", self._epoch, turns_left)
         passed = self._passed_limits()
         if self._budget.left > 0:
             self._round(passed, "once more, as it was passed", self._epoch, later)
@@ -196,22 +196,22 @@ class _Rounds:
         rounds = [(turn, name) for turn in range(1, self._plan.epochs + 1) for name in NEIGHBORS]
         for done, (turn, name) in enumerate(rounds, 1):
             if numbers and self._budget.left > 0:
-                left = (len(rounds) - done) * len(numbers) + self._plan.epochs * trained
+                turns_left = (len(rounds) - done) * len(numbers) + self._plan.epochs * trained
                 what = f"beside a {name} thread, {turn} of {self._plan.epochs}"
-                self._round(numbers, what, partial(self._beside, name), left)
+                self._round(numbers, what, partial(self._beside, name), turns_left)
 
     def _train_rounds(self, numbers: list[int]) -> None:
         """Runs rounds of training within the budget; the fastest of each group come first: the verdict needs them."""
-        there = [n for n in numbers if n in self._workers]
+        started = [n for n in numbers if n in self._workers]
         best: dict[str, int] = {}
-        for number in sorted(there, key=lambda n: self.measurements[n].rate):
+        for number in sorted(started, key=lambda n: self.measurements[n].rate):
             best[self.measurements[number].entry.group] = number
-        numbers = sorted(there, key=lambda n: n not in best.values())
+        numbers = sorted(started, key=lambda n: n not in best.values())
         self._two_steps = self._try_steps(best.get(CACHED, numbers[0])) if numbers else 0.0
         for turn in range(1, self._plan.epochs + 1):
             if turn == 1 or self._budget.left > 0:
-                left = (self._plan.epochs - turn) * len(numbers)
-                self._round(numbers, f"training, {turn} of {self._plan.epochs}", self._train, left)
+                turns_left = (self._plan.epochs - turn) * len(numbers)
+                self._round(numbers, f"training, {turn} of {self._plan.epochs}", self._train, turns_left)
 
     def _close(self) -> None:
         """Lets all processes exit concurrently, and kills those that take too long."""
@@ -264,13 +264,13 @@ class _Rounds:
         return not self.measurements[number].entry.need or self._budget.room_to_start(made, starting)
 
     def _round(
-        self, numbers: list[int], name: str, turn: Callable[[Worker, Measurement, float], None], left: int
+        self, numbers: list[int], name: str, turn: Callable[[Worker, Measurement, float], None], turns_left: int
     ) -> None:
-        """Runs one turn of each entry; ``left`` turns of other entries follow in later rounds."""
+        """Runs one turn of each entry; ``turns_left`` turns of other entries follow in later rounds."""
         for place, number in enumerate(numbers):
             if number not in self._workers:
                 continue
-            turns = left + len([n for n in numbers[place:] if n in self._workers])
+            turns = turns_left + len([n for n in numbers[place:] if n in self._workers])
             most = self._budget.turn(turns, self._least, mean(self._beyond or [0.0]))
             self._progress(f"{self.measurements[number].name}: {name}")
             began = self._budget.spent

@@ -110,10 +110,10 @@ class BenchOptions:
             return
         check_name(self.recipe)
         others = {"--augment": self.augment if self.augment != "crop" else None, "--padding": self.padding or None}
-        for name, asked in {**others, "--train": self.train}.items():
-            if asked is not None:
+        for name, value in {**others, "--train": self.train}.items():
+            if value is not None:
                 raise UsageError(
-                    f"{name} is {asked}, and --recipe {self.recipe} does not take it; leave one of them out"
+                    f"{name} is {value}, and --recipe {self.recipe} does not take it; leave one of them out"
                 )
 
     def _check_geometry(self) -> None:
@@ -121,10 +121,10 @@ class BenchOptions:
         if self.padding < 0:
             raise UsageError(f"--padding is {self.padding}; use a number from 0")
         taken = {"--padding": (self.padding, ("crop",)), "--crop": (self.crop, AUGMENTS[:2])}
-        for name, (asked, where) in taken.items():
-            if asked and self.augment not in where:
+        for name, (value, where) in taken.items():
+            if value and self.augment not in where:
                 raise UsageError(
-                    f"{name} is {asked}, and --augment {self.augment} does not take it; leave one of them out"
+                    f"{name} is {value}, and --augment {self.augment} does not take it; leave one of them out"
                 )
 
     def plan(self) -> MeasurementPlan:
@@ -192,10 +192,10 @@ class BenchOptions:
             if self.device == "cuda":
                 raise UsageError("--device is cuda, and variable-size images are measured on the CPU; leave it out")
             return "cpu"
-        there = torch.cuda.is_available()
-        if self.device == "cuda" and not there:
+        has_cuda = torch.cuda.is_available()
+        if self.device == "cuda" and not has_cuda:
             raise UsageError("--device is cuda, and torch finds no CUDA device here; leave it out for the CPU")
-        return self.device or ("cuda" if there else "cpu")
+        return self.device or ("cuda" if has_cuda else "cpu")
 
 
 def _usual_side(split: Split) -> int:

@@ -121,8 +121,8 @@ def is_own(entry: ContenderEntry) -> bool:
 
 def start_order(entries: Sequence[ContenderEntry]) -> list[int]:
     """Returns the indices of the entries that can run here: mmload's own first, then the others that are needed."""
-    there = [number for number, entry in enumerate(entries) if not entry.missing]
-    return sorted(there, key=lambda number: (not is_own(entries[number]), entries[number].need))
+    available = [number for number, entry in enumerate(entries) if not entry.missing]
+    return sorted(available, key=lambda number: (not is_own(entries[number]), entries[number].need))
 
 
 def overrun(budget: Budget) -> str:

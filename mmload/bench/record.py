@@ -88,8 +88,8 @@ class Row:
         texts = (self.name, self.group, self.differs, self.failure, self.ceiling)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"the row {self.name!r} has no texts where they should be")
-        given = [*self.epochs, *(number for number in numbers if number is not None), *chain.from_iterable(turns)]
-        if not all(isinstance(number, int | float) for number in given) or (self.rate and not self.epochs):
+        values = [*self.epochs, *(number for number in numbers if number is not None), *chain.from_iterable(turns)]
+        if not all(isinstance(number, int | float) for number in values) or (self.rate and not self.epochs):
             raise TypeError(f"the row {self.name!r} has no numbers where they should be")
 
     @property

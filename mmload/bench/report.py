@@ -289,10 +289,10 @@ def _draw_ceilings(axes: Any, record: Record, rows: list[Row]) -> None:
     for row in near:
         axes.axvline(row.rate, color=COLORS["ceiling"], lw=1.6, ls=(0, (5, 3)))
     for line, row in enumerate(sorted(limits, key=lambda row: row.rate, reverse=True)):  # each label on its own line
-        there = row in near
+        is_near = row in near
         text = f"{row.name}, {number(row.rate)}"
-        label = f"limit: {text} " if there else f"limit, off the scale: {text} \u2192"
-        at = (row.rate if there else axes.get_xlim()[1], 1.0)
+        label = f"limit: {text} " if is_near else f"limit, off the scale: {text} \u2192"
+        at = (row.rate if is_near else axes.get_xlim()[1], 1.0)
         style = {"fontsize": 10, "va": "bottom", "ha": "right", "color": COLORS["ceiling"]}
         place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
         axes.annotate(label, at, (0, 2 + 14 * line), **place, **style)

@@ -29,7 +29,7 @@ from mmload.runtime.resources import available_cores
 Progress = Callable[[str], None]
 
 
-def run(
+def run_on_dataset(
     dataset: str | Path,
     source: str | Path | None,
     options: BenchOptions,
@@ -111,7 +111,7 @@ def run_on_sample(
             threads=options.threads,
             cold=options.cold,
         )
-        record = run(sample.dataset, sample.source, options, entries=entries, progress=progress, began=began)
+        record = run_on_dataset(sample.dataset, sample.source, options, entries=entries, progress=progress, began=began)
     settings = record.settings | {"dataset": f"a sample of {Path(source).name}", "sample": asdict(sample.estimate)}
     return replace(record, settings=settings, verdict=f"{record.verdict} {sample.estimate.sentence()}")
 
@@ -211,11 +211,11 @@ def _note_of_warming(measurements: Sequence[Measurement]) -> str:
 
 def _note_of_beside(measurements: Sequence[Measurement], plan: MeasurementPlan) -> str:
     contenders = [result for result in measurements if result.samples and result.entry.group not in CEILINGS]
-    left = [result for result in contenders if plan.beside and not result.failure and not result.beside]
-    if not left:
+    missed = [result for result in contenders if plan.beside and not result.failure and not result.beside]
+    if not missed:
         return ""
     return (
-        f"{counted(len(left), 'loader')} not measured beside other threads: the time budget of {plan.budget:g} s has "
+        f"{counted(len(missed), 'loader')} not measured beside other threads: the time budget of {plan.budget:g} s has "
         "no room for that; raise --time-budget"
     )
 

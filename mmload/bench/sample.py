@@ -164,14 +164,14 @@ def balanced(classes: Mapping[int, Sequence[int]], most: int) -> list[int]:
         most: upper bound on the total.
     """
     counts = dict.fromkeys(classes, 0)
-    left = min(most, sum(map(len, classes.values())))
-    while left:
+    remaining = min(most, sum(map(len, classes.values())))
+    while remaining:
         open_ = [target for target, indices in classes.items() if counts[target] < len(indices)]
-        share = max(1, left // len(open_))
-        for target in open_[:left]:
-            more = min(share, len(classes[target]) - counts[target], left)
+        share = max(1, remaining // len(open_))
+        for target in open_[:remaining]:
+            more = min(share, len(classes[target]) - counts[target], remaining)
             counts[target] += more
-            left -= more
+            remaining -= more
     chosen: list[int] = []
     for target, indices in classes.items():
         chosen += [indices[number * len(indices) // counts[target]] for number in range(counts[target])]

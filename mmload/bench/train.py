@@ -69,7 +69,7 @@ class Trainer:
         self._model = make_model(model, max(2, task.classes)).to(task.device).train()
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
 
-    def run(self, contender: Contender, most: float) -> TrainSample:
+    def train(self, contender: Contender, most: float) -> TrainSample:
         """Trains for ``most`` seconds over several epochs: at least two steps, and none that would end later.
 
         The first step is not measured: it allocates memory, selects kernels, and fills queues.
@@ -109,10 +109,10 @@ class Trainer:
 
     def _turn(self, batches: Any) -> tuple[int, float]:
         """Runs one step: returns the number of images in its batch, and the seconds that it waited for them."""
-        asked = time.perf_counter()
+        requested_at = time.perf_counter()
         images, labels = next(batches)
         self._wait_for_device()
-        waited = time.perf_counter() - asked
+        waited = time.perf_counter() - requested_at
         self._step(images, labels)
         self._wait_for_device()
         return len(images), waited

@@ -39,10 +39,10 @@ def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Vi
         classes: for recipes that mix samples.
     """
     make = _function(name)
-    given: dict[str, Any] = {} if size is None else {"size": size}
+    arguments: dict[str, Any] = {} if size is None else {"size": size}
     if "num_classes" in inspect.signature(make).parameters:
-        given["num_classes"] = max(2, classes)
-    made: Collate | Views = make(**given)
+        arguments["num_classes"] = max(2, classes)
+    made: Collate | Views = make(**arguments)
     made.set_epoch(EPOCH)
     return made
 

@@ -32,7 +32,7 @@ class Engine(Protocol):
     A shard may be begun again while a worker that was given up still writes it: each is written apart.
     """
 
-    def run(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Builds the shards.
 
         Args:
@@ -65,7 +65,7 @@ class LocalEngine:
         if self.processes is not None and (type(self.processes) is not int or not 1 <= self.processes <= MOST_THREADS):
             raise UsageError(f"processes is {self.processes!r}; use 1 to {MOST_THREADS}")
 
-    def run(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Builds the shards; see :class:`Engine`.
 
         Raises:
@@ -79,7 +79,7 @@ class LocalEngine:
         threads = self.threads or max(1, cores // processes)
         if processes == 1:
             return _run_here(job, plans, on_progress, threads)
-        return _WorkerPool(job, plans, on_progress, processes, threads).run()
+        return _WorkerPool(job, plans, on_progress, processes, threads).build_all()
 
 
 def _run_here(job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> list[ShardSummary]:
@@ -103,7 +103,7 @@ class _WorkerPool:
         self.workers: dict[Connection, BaseProcess] = {}
         self.size, self.threads = processes, threads
 
-    def run(self) -> list[ShardSummary]:
+    def build_all(self) -> list[ShardSummary]:
         try:
             job_bytes = pickled(self.job.without_samples())
             for _ in range(self.size):

@@ -210,7 +210,7 @@ class PlannedBuild:
             root=self.recipe.root,
         )
         with _advised():
-            engine.run(job, missing, self._on_progress)
+            engine.build_shards(job, missing, self._on_progress)
 
     def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> Summaries:
         """Finds the shards that are finished, but not those with skipped samples if this run may not skip any."""

@@ -81,7 +81,7 @@ class RayEngine:
             )
         return f"builds on the Ray cluster at {self.chosen}{'' if self.address else ', from RAY_ADDRESS'}"
 
-    def run(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Builds the shards; see :class:`mmload.builder.engines.Engine`.
 
         Raises:
@@ -95,7 +95,7 @@ class RayEngine:
         with private_paths(paths) as own, connected(self.chosen) as ray:
             job_bytes, expected = pickled(job.without_samples()), expected_rows(job, plans[0], own.folder)
             check_nodes(ray, job, job_bytes, expected, self.threads)
-            return _Tasks(ray, job, plans, on_progress, self.threads).run(job_bytes, expected)
+            return _Tasks(ray, job, plans, on_progress, self.threads).build_all(job_bytes, expected)
 
 
 @contextmanager
@@ -176,7 +176,7 @@ class _Tasks:
         self.slots, self.usable_at = 1, time.monotonic()
         self.looked_at = 0.0
 
-    def run(self, job_bytes: bytes, expected: ExpectedRows) -> list[ShardSummary]:
+    def build_all(self, job_bytes: bytes, expected: ExpectedRows) -> list[ShardSummary]:
         """Builds all shards; ends every task if it fails."""
         start = self.ray.remote(
             num_cpus=self.threads, num_returns="streaming", max_retries=0, scheduling_strategy="SPREAD"

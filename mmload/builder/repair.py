@@ -97,7 +97,7 @@ def _rebuild(
     bad = {(fault.split, fault.shard) for fault in faults}
     job, plans = job_of(manifest, recipe, staging.paths)
     needed = [plan for plan in plans if plan.split in listless or (plan.split, plan.index) in bad]
-    summaries = engine.run(job, needed, _counter(sum(plan.stop - plan.start for plan in needed), progress))
+    summaries = engine.build_shards(job, needed, _counter(sum(plan.stop - plan.start for plan in needed), progress))
     failed_shards = [
         f"{plan.split}/{shard_name(plan.index)}"
         for plan, summary in zip(needed, summaries, strict=True)

@@ -75,8 +75,8 @@ def _misread(error: Any, words: list[str]) -> str:
     return f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help"
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         show(f"mmload {mmload.__version__}")
         raise typer.Exit
 
@@ -101,7 +101,7 @@ def demo(
     ),
 ) -> None:
     """Make a few hundred photographs, build them, read them, bench them, train on them. No network needed."""
-    from mmload.cli.demo import run
+    from mmload.cli.demo import run_demo
 
     with interruptible("run it again to start afresh"):
-        run(folder, show, slow=report_if_slow)
+        run_demo(folder, show, slow=report_if_slow)

@@ -119,10 +119,10 @@ def _measure(
     progress: Callable[[str], None],
     began: float,
 ) -> Record:
-    from mmload.bench import run, run_on_sample
+    from mmload.bench import run_on_dataset, run_on_sample
 
     if dataset is not None:
-        return run(dataset, source, options, progress=progress, began=began)
+        return run_on_dataset(dataset, source, options, progress=progress, began=began)
     if source is None:
         raise UsageError("bench needs --source ROOT where there is no DATASET")
     return run_on_sample(source, options, side=size, progress=progress, began=began)
@@ -218,10 +218,12 @@ def bench_build(
     check_count("--rounds", rounds)
     check_threads(threads)
     _check_room(size, images)
-    from mmload.bench.building import run
+    from mmload.bench.building import measure_builds
 
     with interruptible("nothing was changed"), status_line() as progress:
-        record = run(source, size=size, images=images, rounds=rounds, threads=threads, on_ray=ray, progress=progress)
+        record = measure_builds(
+            source, size=size, images=images, rounds=rounds, threads=threads, on_ray=ray, progress=progress
+        )
     written = []
     if json_file is not None:
         from mmload.bench.record import write_json

@@ -37,7 +37,7 @@ def build(**given: Any) -> None:
     if options.advise:
         _show_advice(recipe, options)
         return
-    how: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "on_error": options.on_error,
         "max_errors": options.max_errors,
         "exclude": options.exclude,
@@ -48,11 +48,11 @@ def build(**given: Any) -> None:
         if options.in_parts:
             from mmload.builder.pipeline import build_part
 
-            part = build_part(recipe, options.part, progress=progress, **how)
+            part = build_part(recipe, options.part, progress=progress, **arguments)
         else:
             from mmload.builder.pipeline import build as run
 
-            report = run(recipe, overwrite=options.overwrite, progress=progress, **how)
+            report = run(recipe, overwrite=options.overwrite, progress=progress, **arguments)
     if options.in_parts:
         _show_part(part)
     else:

@@ -18,8 +18,7 @@ from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.bench import BenchOptions, table
-from mmload.bench import run as bench
+from mmload.bench import BenchOptions, run_on_dataset, table
 from mmload.bench.contenders import ContenderEntry, entries
 from mmload.bench.report import draw
 from mmload.bench.task import Task
@@ -52,7 +51,7 @@ _CHART = "bench.png"
 _BENCH_SECONDS = 40
 
 
-def run(
+def run_demo(
     folder: str | Path,
     say: Callable[[str], None],
     *,
@@ -98,7 +97,7 @@ def run(
     say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
     options = BenchOptions(images=images, epochs=2, workers=(2,), beside=False, time_budget=_BENCH_SECONDS)
     slow(f"measuring, about {_BENCH_SECONDS} s: each loader starts in a process of its own")
-    record = bench(dataset, photos, options, entries=_stock_and_own)
+    record = run_on_dataset(dataset, photos, options, entries=_stock_and_own)
     for line in table(record).split("\n"):
         say(line)
 

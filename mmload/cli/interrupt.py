@@ -56,19 +56,19 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
     """Ends the program with one line on Ctrl-C or SIGTERM inside, after everything inside has cleaned up."""
-    asked: list[int] = []
-    with _ended_once(asked):
+    signals: list[int] = []
+    with _ended_once(signals):
         try:
             yield
         except (KeyboardInterrupt, Exception) as error:
-            if not asked and isinstance(error, Exception):
+            if not signals and isinstance(error, Exception):
                 raise
-            ended = asked[:1] == [signal.SIGTERM]  # whatever a library made of the KeyboardInterrupt
+            ended = signals[:1] == [signal.SIGTERM]  # whatever a library made of the KeyboardInterrupt
             fail(f"{'ended' if ended else 'interrupted'}; {advice}", _ENDED if ended else INTERRUPTED)
 
 
 @contextmanager
-def _ended_once(asked: list[int]) -> Iterator[None]:
+def _ended_once(signals: list[int]) -> Iterator[None]:
     """Raises KeyboardInterrupt on the first Ctrl-C or SIGTERM inside; later ones do not interrupt the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -81,8 +81,8 @@ def _ended_once(asked: list[int]) -> Iterator[None]:
             if number == signal.SIGTERM:
                 os._exit(128 + number)
             return
-        asked.append(number)
-        if len(asked) == 1:
+        signals.append(number)
+        if len(signals) == 1:
             raise KeyboardInterrupt
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -94,4 +94,4 @@ def _ended_once(asked: list[int]) -> Iterator[None]:
         yield
     finally:
         for each in ours:
-            signal.signal(each, signal.SIG_IGN if asked else handlers[each])  # the program is on its way out
+            signal.signal(each, signal.SIG_IGN if signals else handlers[each])  # the program is on its way out

@@ -73,8 +73,8 @@ def to_fiftyone(
     except BaseException:
         made.delete()
         raise
-    left = sorted({field for split, _ in chosen for field in split.fields} - _USED)
-    notes = (f"FiftyOne got no {', '.join(left)}: left out",) if left else ()
+    omitted = sorted({field for split, _ in chosen for field in split.fields} - _USED)
+    notes = (f"FiftyOne got no {', '.join(omitted)}: left out",) if omitted else ()
     next_ = (shlex.join(["fiftyone", "app", "launch", made.name]),)
     return Exported(out=Path(out), rows=len(made), notes=notes, next=next_)
 
@@ -128,8 +128,10 @@ def _sample(row: ExportRow, file: str, place: Path, names: Sequence[str], labels
     if target is not None and target.ndim == 0 and 0 <= target < len(names) and target == int(target):
         sample["label"] = fo.Classification(label=names[int(target)])
     elif target is not None and target.shape == (len(names),):
-        there = [fo.Classification(label=name, confidence=float(p)) for name, p in zip(names, target, strict=True) if p]
-        sample["label"] = fo.Classifications(classifications=there)
+        classifications = [
+            fo.Classification(label=name, confidence=float(p)) for name, p in zip(names, target, strict=True) if p
+        ]
+        sample["label"] = fo.Classifications(classifications=classifications)
     if "boxes" in fields and "labels" in fields:
         sample["boxes"] = fo.Detections(detections=list(_detections(row, labels)))
     if _has_mask(row):

@@ -62,7 +62,7 @@ def to_imagefolder(
     folders = distinct_names(classes)
     stored = {split.name: len(split) for split, _ in chosen}
     lines: list[str] = []
-    seen: set[tuple[str, str]] = set()
+    written_ids: set[tuple[str, str]] = set()
     with new_folder(place) as folder:
         for split in stored:
             for name in folders:  # a class without rows stays one
@@ -75,8 +75,8 @@ def to_imagefolder(
             return path, row._replace(fields={"targets": row.fields["targets"]})
 
         for path, row in in_parallel(chosen, write, threads=threads, progress=progress):
-            name = row.id if (row.split, row.id) not in seen else f"{row.id}#{row.number}"
-            seen.add((row.split, row.id))
+            name = row.id if (row.split, row.id) not in written_ids else f"{row.id}#{row.number}"
+            written_ids.add((row.split, row.id))
             entry = {"path": path, "label": int(row.fields["targets"]), "split": row.split, "id": name}
             lines.append(json.dumps(entry))
         (folder / LIST).write_text("\n".join(lines) + "\n", encoding="ascii")
@@ -125,9 +125,9 @@ def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None
 
 
 def _notes(chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Sequence[str], again: bool) -> Iterator[str]:
-    left = sorted({name for split, _ in chosen for name in split.fields} - {"images", "targets"})
-    if left:
-        yield f"an ImageFolder has no place for {', '.join(left)}: left out"
+    omitted = sorted({name for split, _ in chosen for name in split.fields} - {"images", "targets"})
+    if omitted:
+        yield f"an ImageFolder has no place for {', '.join(omitted)}: left out"
     renamed = [f"{name!r} is {folder}" for name, folder in zip(classes, folders, strict=True) if name != folder]
     if renamed:
         more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""

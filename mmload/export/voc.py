@@ -157,9 +157,9 @@ def _objects(row: ExportRow, names: Sequence[str]) -> Iterator[tuple[str, bool, 
         targets, ignored = fields["targets"], fields.get("ignored", np.zeros(len(names), np.bool_))
         if not np.isin(targets, (0, 1)).all():
             raise UsageError(f"row {row.number} of split {row.split!r} has shares of classes; export to huggingface")
-        for name, there, only_difficult in zip(names, targets, ignored, strict=True):
-            if there or only_difficult:
-                yield name, not there, None
+        for name, is_present, only_difficult in zip(names, targets, ignored, strict=True):
+            if is_present or only_difficult:
+                yield name, not is_present, None
         return
     count = int(fields["counts"])
     difficult = fields.get("difficult", np.zeros(count, np.bool_))
@@ -201,9 +201,9 @@ def _notes(
 ) -> Iterator[str]:
     written = _KNOWN | ({"masks"} if "segmentation" in tasks else set())
     written |= {"targets", "ignored"} if "classification" in tasks else set()
-    left = sorted({name for split, _ in chosen for name in split.fields} - written)
-    if left:
-        yield f"VOC has no place for {', '.join(left)}: left out"
+    omitted = sorted({name for split, _ in chosen for name in split.fields} - written)
+    if omitted:
+        yield f"VOC has no place for {', '.join(omitted)}: left out"
     for split, _ in chosen:
         named = class_names(split, "labels" if "detection" in tasks else "")
         changed = [name for name, own in zip(named, names[split.name], strict=True) if name != own]

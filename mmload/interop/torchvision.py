@@ -223,8 +223,8 @@ def equivalent_of(step: nn.Module) -> Any:
 
 def _of_same_name(step: nn.Module, kind: Any) -> Any:
     """Returns torchvision's transform with the step's arguments that it knows; the others are checked before."""
-    known, given = inspect.signature(kind).parameters, arguments_of(step)
-    return kind(**{name: _argument(step, name, value) for name, value in given.items() if name in known})
+    known, arguments = inspect.signature(kind).parameters, arguments_of(step)
+    return kind(**{name: _argument(step, name, value) for name, value in arguments.items() if name in known})
 
 
 def _argument(step: Any, name: str, value: Any) -> Any:

@@ -114,7 +114,7 @@ class BatchJob:
         self._done = threading.Lock()
         self._done.acquire()
 
-    def run(self, worker: BatchWorker) -> None:
+    def make_batch(self, worker: BatchWorker) -> None:
         """Makes the batch, unless it was cancelled."""
         try:
             if not self.is_cancelled:
@@ -220,7 +220,7 @@ class WorkerPool:
 def _make_batches(jobs: Jobs, worker: BatchWorker) -> None:
     """Makes batches until the pool ends, in one of its threads."""
     while (job := jobs.get()) is not None:
-        job.run(worker)
+        job.make_batch(worker)
         del job  # else the thread would keep the last batch's memory while it waits
 
 

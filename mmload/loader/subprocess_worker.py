@@ -272,7 +272,7 @@ def serve(
         return
     with single_op_pool(threads, "mmload-loader") as pool:
         for _ in range(threads):
-            pool.submit(server.run)
+            pool.submit(server.answer_requests)
 
 
 class _Server:
@@ -285,7 +285,7 @@ class _Server:
         self._records, self._buffers, self._signals = records, buffers, signals
         self._next, self._lock = 0, threading.Lock()
 
-    def run(self) -> None:
+    def answer_requests(self) -> None:
         """Answers requests until one says to end."""
         while True:
             self._signals.requested.acquire()

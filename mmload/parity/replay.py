@@ -144,11 +144,11 @@ def beyond_torch(draw: StepDraws) -> bool:
 
     mmload computes only what a crop keeps of it. torch returns wrong pixels for a width of 1 (2.11 and 2.15).
     """
-    how = draw.plan.resampling
-    if how is None or draw.plan.count > 1:
+    resampling = draw.plan.resampling
+    if resampling is None or draw.plan.count > 1:
         return False
-    placed = how.placement
-    rows, cols = (how.height, how.width) if placed is None else (int(placed.rows), int(placed.cols))
+    placed = resampling.placement
+    rows, cols = (resampling.height, resampling.width) if placed is None else (int(placed.rows), int(placed.cols))
     return rows * cols > MAX_PIXELS or cols == 1
 
 

@@ -52,8 +52,8 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     index_of = {source.id(index): index for index in expected}
     found = [index_of.get(name, -1) for name in names]
     if found == expected:
-        how = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
-        return verdict(True, f"{counted(len(names), 'row')} made of the source's samples, in {how}"), found
+        expected_order = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
+        return verdict(True, f"{counted(len(names), 'row')} made of the source's samples, in {expected_order}"), found
     lost = sum(index < 0 for index in found)
     odd = sum(mine != theirs for mine, theirs in zip(found, expected, strict=False)) + abs(len(found) - len(expected))
     text = (
@@ -273,10 +273,10 @@ def _chosen(known: Sequence[int], endings: Sequence[str], rows: int | None, seed
         return list(known)
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed)).tolist()
     chosen = set(order[:rows])
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for at in order:
-        seen[endings[at]] += 1
-        if seen[endings[at]] <= _OF_EACH_KIND:
+        counts[endings[at]] += 1
+        if counts[endings[at]] <= _OF_EACH_KIND:
             chosen.add(at)
     return sorted(known[at] for at in chosen)
 

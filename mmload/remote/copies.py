@@ -194,9 +194,9 @@ def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progr
     try:
         if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
             _check_same(place, manifest.contents)
-            return _Pull(objects, place, parallel, progress).run(files)
+            return _Pull(objects, place, parallel, progress).copy_missing(files)
         with _staging(place, manifest.contents) as work:
-            copied = _Pull(objects, work, parallel, progress).run(files)
+            copied = _Pull(objects, work, parallel, progress).copy_missing(files)
             write_atomically(work / FILE_NAME, text)
             sync_everything()  # a rename may reach the disk before what was written earlier
             if place.exists():
@@ -218,7 +218,7 @@ class _Pull:
         self._objects, self._folder = objects, folder
         self._parallel, self._progress = parallel, progress
 
-    def run(self, files: list[DatasetFile]) -> Copied:
+    def copy_missing(self, files: list[DatasetFile]) -> Copied:
         """Copies the missing files."""
         missing = [file for file in files if not self._is_there(file)]
         total, wanted = (sum(file.record.bytes for file in some) for some in (files, missing))

@@ -329,11 +329,11 @@ def needed_lines(plan: Plan) -> Places:
 
 def _shrinks_of(plan: Plan, sizes: Tensor) -> Numbers:
     """Returns the greatest number of times by which each image may be smaller for its window: int64 [B]."""
-    how, allowed = plan.resampling, np.ones(plan.count, np.int64)
-    if how is None:
+    resampling, allowed = plan.resampling, np.ones(plan.count, np.int64)
+    if resampling is None:
         return allowed
-    placed = how.placement
-    down, across = (how.height, how.width) if placed is None else (placed.rows, placed.cols)
+    placed = resampling.placement
+    down, across = (resampling.height, resampling.width) if placed is None else (placed.rows, placed.cols)
     rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
     least = torch.minimum(rows / plan.per_sample(down), cols / plan.per_sample(across))
     if plan.top is not None and plan.left is not None:
@@ -345,6 +345,6 @@ def _shrinks_of(plan: Plan, sizes: Tensor) -> Numbers:
     return allowed
 
 
-def is_by_kernel(how: Resampling) -> bool:
+def is_by_kernel(resampling: Resampling) -> bool:
     """Returns whether a compiled kernel resizes."""
-    return how.antialias and how.mode in REACHES
+    return resampling.antialias and resampling.mode in REACHES

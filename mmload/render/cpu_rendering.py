@@ -153,13 +153,13 @@ class CpuRendering:
             raise IndexError(f"images {int(numbers.min())} to {int(numbers.max())} are wanted, there are {len(images)}")
         return numbers
 
-    def _resize(self, samples: slice, lines: ImageLines, how: Resampling, out: Tensor) -> None:
+    def _resize(self, samples: slice, lines: ImageLines, resampling: Resampling, out: Tensor) -> None:
         """Renders by way of a resize: one sample after the other, or if no kernel can a few at a time, in cache."""
-        shape = self._plan.source[0], how.height, how.width
-        by_kernel = is_by_kernel(how)
+        shape = self._plan.source[0], resampling.height, resampling.width
+        by_kernel = is_by_kernel(resampling)
         pixels = _written(out) if by_kernel and self._mixing is None else None
         if pixels is not None:
-            self._resize_and_color(samples, lines, how, self._streams(out), pixels)
+            self._resize_and_color(samples, lines, resampling, self._streams(out), pixels)
             return
         for part in chunks(len(out), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
@@ -167,32 +167,32 @@ class CpuRendering:
             if by_kernel:
                 from mmload.render.resized_windows import resize  # compiled only by those who resize
 
-                resize(self._resizes(here, ImageLines(lines.memory, lines.places[part]), how), full.numpy())
+                resize(self._resizes(here, ImageLines(lines.memory, lines.places[part]), resampling), full.numpy())
             else:
                 for k, target in enumerate(full):
                     image, sample = lines.image(part.start + k, shape[0]), here.start + k
                     window, placed = self._windows[sample], self._placed[sample]
-                    target.copy_(on_canvas_of(image, window, how, self._plan.padding, placed))
+                    target.copy_(on_canvas_of(image, window, resampling, self._plan.padding, placed))
             crops = self._crops(here, full.numpy())
             crops.windows["index"] = np.arange(len(full))
             if self._operations is None:
                 self._finish(here.start, crops, out[part])
             else:
-                self._change(self._operations, here, crops, self._origin(how), out[part])
+                self._change(self._operations, here, crops, self._origin(resampling), out[part])
 
     def _resize_and_color(
-        self, samples: slice, lines: ImageLines, how: Resampling, streamed: bool, out: Pixels
+        self, samples: slice, lines: ImageLines, resampling: Resampling, streamed: bool, out: Pixels
     ) -> None:
         """Resizes samples' windows, changes their levels and colors them by one call."""
         from mmload.render.sample_kernels import changes_of, no_operations, resize_addresses, resize_into
 
-        full = scratch("resized", (1, self._plan.source[0], how.height, how.width), torch.uint8)
-        origin = self._origin(how)
+        full = scratch("resized", (1, self._plan.source[0], resampling.height, resampling.width), torch.uint8)
+        origin = self._origin(resampling)
         levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
         changing = self._operations is not None
         operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
         resize_into(out)(
-            self._resizes(samples, lines, how),
+            self._resizes(samples, lines, resampling),
             self._crops(samples, full.numpy()),
             self._paint(samples, streamed),
             changes_of(operations, samples, levels, origin, out),
@@ -200,13 +200,15 @@ class CpuRendering:
             out,
         )
 
-    def _resizes(self, samples: slice, lines: ImageLines, how: Resampling) -> Resizes:
-        ground = self._fill if how.placement is None else _levels(how.placement.fill, self._plan.source[0])
-        return Resizes(*lines, self._resized_windows[samples], self._fill, self._mode, ground, REACHES[how.mode])
+    def _resizes(self, samples: slice, lines: ImageLines, resampling: Resampling) -> Resizes:
+        placed = resampling.placement
+        ground = self._fill if placed is None else _levels(placed.fill, self._plan.source[0])
+        return Resizes(*lines, self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
 
-    def _origin(self, how: Resampling) -> int:
+    def _origin(self, resampling: Resampling) -> int:
         """Returns where levels after a resize come from: they change where they lie unless a crop follows."""
-        if how.top is None and how.left is None and (how.height, how.width) == self._plan.shape[2:]:
+        is_cropped = resampling.top is not None or resampling.left is not None
+        if not is_cropped and (resampling.height, resampling.width) == self._plan.shape[2:]:
             return IN_PLACE
         return INSIDE if self._are_inside else ANYWHERE
 
@@ -265,10 +267,10 @@ class CpuRendering:
     @lazy_property
     def _crop_windows(self) -> Records:
         """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
-        plan, how = self._plan, self._plan.resampling
+        plan, resampling = self._plan, self._plan.resampling
         cut = np.zeros(plan.count, WINDOW)
         for name in ("top", "left"):
-            if (starts := getattr(plan if how is None else how, name)) is not None:
+            if (starts := getattr(plan if resampling is None else resampling, name)) is not None:
                 cut[name] = starts.numpy()
         for flip, bit in ((plan.flip_x, FLIPPED_X), (plan.flip_y, FLIPPED_Y)):
             if flip is not None:
@@ -278,8 +280,8 @@ class CpuRendering:
     @lazy_property
     def _are_inside(self) -> bool:
         """Whether all windows lie inside of the images that they are cut out of."""
-        how = self._plan.resampling
-        sides = self._plan.source[1:] if how is None else (how.height, how.width)
+        resampling = self._plan.resampling
+        sides = self._plan.source[1:] if resampling is None else (resampling.height, resampling.width)
         starts = self._crop_windows["top"], self._crop_windows["left"]
         return all(
             one.min(initial=0) >= 0 and one.max(initial=0) <= side - size
@@ -289,17 +291,17 @@ class CpuRendering:
     @lazy_property
     def _resized_windows(self) -> Records:
         """Windows that are resized: RESIZED [B]."""
-        plan, how, resizes = self._plan, self._plan.resampling, np.zeros(self._plan.count, RESIZED)
+        plan, resampling, resizes = self._plan, self._plan.resampling, np.zeros(self._plan.count, RESIZED)
         for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
             if value is not None:
                 resizes[name] = value.numpy() if isinstance(value, Tensor) else value
-        placed = None if how is None else how.placement
+        placed = None if resampling is None else resampling.placement
         if placed is not None:
             for name, value in (("high", placed.rows), ("wide", placed.cols), ("down", placed.top)):
                 resizes[name] = value.numpy()
             resizes["right"] = placed.left.numpy()
-        elif how is not None:
-            resizes["high"], resizes["wide"] = how.height, how.width
+        elif resampling is not None:
+            resizes["high"], resizes["wide"] = resampling.height, resampling.width
         return resizes
 
     @lazy_property

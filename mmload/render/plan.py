@@ -220,19 +220,19 @@ class Plan:
         high, wide = self.frame
         top = _mirrored(top, self.flip_y, high - height)
         left = _mirrored(left, self.flip_x, wide - width)
-        around, how = padding or self.padding, self.resampling
-        if how is None:
+        around, resampling = padding or self.padding, self.resampling
+        if resampling is None:
             copy = Resampling(height=height, width=width, mode="bilinear", antialias=True)
             within = self._within(top, left, height, width)
-            resampling = copy if self.is_variable_size else None
-            return replace(self, **within, height=height, width=width, padding=around, resampling=resampling)
-        if how.placement is not None and how.is_open:
-            placed = replace(how.placement, top=-top, left=-left)
+            copied = copy if self.is_variable_size else None
+            return replace(self, **within, height=height, width=width, padding=around, resampling=copied)
+        if resampling.placement is not None and resampling.is_open:
+            placed = replace(resampling.placement, top=-top, left=-left)
             if padding is not None:
                 placed = replace(placed, fill=padding.fill, mask_fill=padding.mask_fill)
-            part = replace(how, height=height, width=width, placement=placed)
+            part = replace(resampling, height=height, width=width, placement=placed)
         else:
-            part = replace(how, top=_sum(how.top, top), left=_sum(how.left, left))
+            part = replace(resampling, top=_sum(resampling.top, top), left=_sum(resampling.left, left))
         return replace(self, resampling=part, height=height, width=width)
 
     def resized(self, window: tuple[Tensor, Tensor, Tensor, Tensor] | None, resampling: Resampling) -> Plan:
@@ -269,7 +269,7 @@ class Plan:
         """
         rows, cols = (self.per_sample(side) for side in self.frame)
         height, width = (int(side.max()) if len(side) else 1 for side in (rows, cols))
-        nothing, how = torch.zeros_like(rows), self.resampling
+        nothing, resampling = torch.zeros_like(rows), self.resampling
         placed = Placement(
             rows=rows,
             cols=cols,
@@ -278,10 +278,10 @@ class Plan:
             fill=(0.0,),
             mask_fill=255,
         )
-        if how is None:  # a resize to the same size, which copies pixels
-            how = Resampling(height=0, width=0, mode="bilinear", antialias=True)
-        how = replace(how, height=height, width=width, placement=placed)
-        return replace(self, resampling=how, height=height, width=width, is_framed=True)
+        if resampling is None:  # a resize to the same size, which copies pixels
+            resampling = Resampling(height=0, width=0, mode="bilinear", antialias=True)
+        resampling = replace(resampling, height=height, width=width, placement=placed)
+        return replace(self, resampling=resampling, height=height, width=width, is_framed=True)
 
     def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
         """Adds flips, bool [B] each."""

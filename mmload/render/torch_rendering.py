@@ -65,23 +65,23 @@ def moved_by_torch(plan: Plan, images: Tensor | Sequence[Tensor]) -> Tensor:
         plan: on the CPU if the images are variable-size, whatever their device: its values are read.
         images: [B, C, H, W]; or uint8 [C, h, w] each, one at least.
     """
-    how = plan.resampling
+    resampling = plan.resampling
     if isinstance(images, Tensor):
-        if how is None:
+        if resampling is None:
             return picked(images, plan)
         if plan.device.type != "cpu":
-            return resized_batch(images, plan, how)
+            return resized_batch(images, plan, resampling)
         if not len(images):
             return images.new_empty(plan.shape)
-    if how is None:
+    if resampling is None:
         raise ValueError("variable-size images are not resized")
     samples = zip(images, windows(plan), placements(plan), strict=True)
-    return torch.stack([_moved_one(plan, how, *sample) for sample in samples])
+    return torch.stack([_moved_one(plan, resampling, *sample) for sample in samples])
 
 
-def _moved_one(plan: Plan, how: Resampling, image: Tensor, window: Window, placed: Placed | None) -> Tensor:
+def _moved_one(plan: Plan, resampling: Resampling, image: Tensor, window: Window, placed: Placed | None) -> Tensor:
     """Crops, resizes and flips one image."""
-    full = on_canvas_of(image, window, how, plan.padding, placed)
+    full = on_canvas_of(image, window, resampling, plan.padding, placed)
     top, left = window.part_top, window.part_left
     part = full[:, top : top + plan.height, left : left + plan.width]
     return part.flip(window.flips) if window.flips else part

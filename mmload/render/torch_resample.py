@@ -20,20 +20,22 @@ from mmload.render.torch_sampling import Axis, Window, axes_of, cut, fill_values
 from mmload.runtime.memory_pool import constant
 
 
-def resized(image: Tensor, window: Window, how: Resampling, padding: Padding | None) -> Tensor:
+def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
     """Resizes the window of any image [C, H, W]: [C, height, width] in its dtype."""
     pixels = cut(image, window, padding)
-    smooth, whole = how.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
+    smooth, whole = resampling.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
     # torch 2.15 fails at one uint8 pixel of three channels, antialiased or not.
-    lone = how.height == how.width == 1 and (not how.antialias or len(pixels) == 3)
+    lone = resampling.height == resampling.width == 1 and (not resampling.antialias or len(pixels) == 3)
     native = not smooth or ((image.device.type == "cpu" and not lone) if whole else pixels.itemsize >= 4)
     wanted = pixels if native else pixels.float()
     # torch 2.15 gives all lines of a column of floats the same value.
-    if how.width == 1 and how.antialias and wanted.is_floating_point():
+    if resampling.width == 1 and resampling.antialias and wanted.is_floating_point():
         column = wanted.transpose(1, 2).clone(memory_format=torch.contiguous_format)[None]
-        full = F.interpolate(column, size=(1, how.height), mode=how.mode, antialias=True)[0].transpose(1, 2)
+        row = F.interpolate(column, size=(1, resampling.height), mode=resampling.mode, antialias=True)[0]
+        full = row.transpose(1, 2)
     else:
-        full = F.interpolate(wanted[None], size=(how.height, how.width), mode=how.mode, antialias=how.antialias)[0]
+        size = resampling.height, resampling.width
+        full = F.interpolate(wanted[None], size=size, mode=resampling.mode, antialias=resampling.antialias)[0]
     if native:
         return full
     return (full.clamp_(0, 255).round_() if whole else full).to(pixels.dtype)
@@ -63,48 +65,49 @@ def placements(plan: Plan) -> Sequence[Placed | None]:
 
 
 def on_canvas_of(
-    image: Tensor, window: Window, how: Resampling, padding: Padding | None, placed: Placed | None
+    image: Tensor, window: Window, resampling: Resampling, padding: Padding | None, placed: Placed | None
 ) -> Tensor:
     """Resizes the window of any image [C, H, W], and may place it on a canvas: [C, height, width] in its dtype."""
     if placed is None:
-        return resized(image, window, how, padding)
-    full = resized(image, window, replace(how, height=placed.rows, width=placed.cols), padding)
-    canvas = _canvas_fill(how, image).expand(len(image), how.height, how.width).clone()
-    over, across = placed.visible(how.height, how.width)
+        return resized(image, window, resampling, padding)
+    full = resized(image, window, replace(resampling, height=placed.rows, width=placed.cols), padding)
+    canvas = _canvas_fill(resampling, image).expand(len(image), resampling.height, resampling.width).clone()
+    over, across = placed.visible(resampling.height, resampling.width)
     inner = full[:, over.start - placed.top :, across.start - placed.left :]
     canvas[:, over, across] = inner[:, : over.stop - over.start, : across.stop - across.start]
     return canvas
 
 
-def _canvas_fill(how: Resampling, images: Tensor) -> Tensor:
-    fill = (0.0,) if how.placement is None else how.placement.fill
+def _canvas_fill(resampling: Resampling, images: Tensor) -> Tensor:
+    fill = (0.0,) if resampling.placement is None else resampling.placement.fill
     return constant(fill, images.dtype, images.device).view(-1, 1, 1)
 
 
-def resized_batch(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
+def resized_batch(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
     """Resizes every window of a batch: [B, C, h, w] in the images' dtype.
 
     The nearest pixels are picked. All else is two matrix products: window sizes differ from sample to sample, so each
     has its own two matrices of weights; on a GPU the zeros in them cost less than a loop over the samples, which would
     have to wait for their windows. Flips are in the matrices.
     """
-    if how.mode.startswith("nearest"):
-        full = picked(images, replace(plan, resampling=replace(how, exact_masks=how.mode == "nearest-exact")))
+    if resampling.mode.startswith("nearest"):
+        exact = replace(resampling, exact_masks=resampling.mode == "nearest-exact")
+        full = picked(images, replace(plan, resampling=exact))
     else:
-        full = _weighted(images, plan, how)
-    if how.placement is None:
+        full = _weighted(images, plan, resampling)
+    if resampling.placement is None:
         return full
-    return torch.where(on_canvas(plan, how.placement)[:, None], full, _canvas_fill(how, full))
+    return torch.where(on_canvas(plan, resampling.placement)[:, None], full, _canvas_fill(resampling, full))
 
 
-def _weighted(images: Tensor, plan: Plan, how: Resampling) -> Tensor:
+def _weighted(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
     """Resizes a batch by weighted sums of neighboring pixels, along the rows first.
 
     Levels are resized as on a CPU: by weights of 15 bits, whose sums are exact, and rounded and clamped to levels after
     the rows, too. A bicubic that is not clamped there would be several levels off.
     """
     floats, levels = images.float(), images.dtype == torch.uint8
-    over, across = (_weights(axis, how, plan) for axis in axes_of(plan))
+    over, across = (_weights(axis, resampling, plan) for axis in axes_of(plan))
     if levels:
         over, across = _of_15_bits(over), _of_15_bits(across)
     ground = None if plan.padding is None else fill_values(plan.padding, floats)
@@ -131,7 +134,7 @@ def _of_15_bits(weight: Tensor) -> Tensor:
     return (weight / unit).round_() * unit
 
 
-def _weights(axis: Axis, how: Resampling, plan: Plan) -> Tensor:
+def _weights(axis: Axis, resampling: Resampling, plan: Plan) -> Tensor:
     """Returns the weights of source pixels along one axis of a resize: float32 [B, output, source]."""
     resized = axis.resized[:, None, None] if isinstance(axis.resized, Tensor) else axis.resized
     if resized is None:
@@ -142,11 +145,11 @@ def _weights(axis: Axis, how: Resampling, plan: Plan) -> Tensor:
     center = (place[:, :, None] + 0.5) * step - 0.5
     offset = torch.arange(-margin, axis.source + margin, device=plan.device)[None, None, :]
     offset = offset - (0 if axis.start is None else axis.start[:, None, None])
-    if how.mode == "bicubic" and not how.antialias:
+    if resampling.mode == "bicubic" and not resampling.antialias:
         weight = _repeating(center, offset, size - 1)
     else:
-        reach = step.clamp(min=1.0) if how.antialias else torch.ones_like(step)
-        weight = _TRIANGLE_OR_CUBIC[how.mode](((offset - center) / reach).abs())
+        reach = step.clamp(min=1.0) if resampling.antialias else torch.ones_like(step)
+        weight = _TRIANGLE_OR_CUBIC[resampling.mode](((offset - center) / reach).abs())
         weight = weight * ((offset >= 0) & (offset < size))
         weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-6)  # beside a placed window all are 0
     return weight[:, :, margin : margin + axis.source]

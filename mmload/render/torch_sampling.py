@@ -234,21 +234,21 @@ class Axis(NamedTuple):
 
 def axes_of(plan: Plan) -> tuple[Axis, Axis]:
     """Returns the plan's rows and columns."""
-    (_, height, width), how = plan.source, plan.resampling
+    (_, height, width), resampling = plan.source, plan.resampling
     above, beside = (0, 0) if plan.padding is None else plan.padding.margin
     over = Axis(height, plan.height, plan.top, plan.rows, plan.flip_y, above)
     across = Axis(width, plan.width, plan.left, plan.cols, plan.flip_x, beside)
-    if how is None:
+    if resampling is None:
         return over, across
-    if (placed := how.placement) is None:
+    if (placed := resampling.placement) is None:
         over, across = (
-            over._replace(resized=how.height, part=how.top),
-            across._replace(resized=how.width, part=how.left),
+            over._replace(resized=resampling.height, part=resampling.top),
+            across._replace(resized=resampling.width, part=resampling.left),
         )
     else:
-        over = over._replace(resized=placed.rows, part=_less(how.top, placed.top))
-        across = across._replace(resized=placed.cols, part=_less(how.left, placed.left))
-    return over._replace(mirror=how.mirror_y), across._replace(mirror=how.mirror_x)
+        over = over._replace(resized=placed.rows, part=_less(resampling.top, placed.top))
+        across = across._replace(resized=placed.cols, part=_less(resampling.left, placed.left))
+    return over._replace(mirror=resampling.mirror_y), across._replace(mirror=resampling.mirror_x)
 
 
 def _less(start: Tensor | None, placed: Tensor) -> Tensor:

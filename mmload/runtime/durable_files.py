@@ -103,14 +103,14 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchanges two files or folders atomically: both names exist at all times.
 
     Returns:
         Whether they were exchanged; False, with no change, if the system or the file system does not support it.
     """
     function = _system_exchange()
-    return function is not None and function(os.fsencode(one), os.fsencode(other)) == 0
+    return function is not None and function(os.fsencode(first), os.fsencode(second)) == 0
 
 
 @cache

@@ -143,9 +143,9 @@ def is_within(inner: Path, outer: Path) -> bool:
     return any(is_same(folder, outer) for folder in (inner, *inner.parents))
 
 
-def is_same(one: Path, other: Path) -> bool:
+def is_same(first: Path, second: Path) -> bool:
     """Returns whether two resolved paths are one file or folder."""
     try:
-        return one == other or one.samefile(other)
+        return first == second or first.samefile(second)
     except OSError:
         return False

@@ -180,15 +180,15 @@ class ShardTable:
         sizes = {}
         for name, file in files.items():
             by_rows = (self.rows + file.more) * file.spec.row_bytes if file.counted else np.empty(0, np.int64)
-            sizes[name] = given = self.bytes.get(name, by_rows)
-            for part, column in (("bytes", given), ("crc32", checksums[name])):
+            sizes[name] = byte_counts = self.bytes.get(name, by_rows)
+            for part, column in (("bytes", byte_counts), ("crc32", checksums[name])):
                 if len(column) != len(self):
                     raise ValueError(f"shards.files.{name}.{part} has {len(column):,} values for {len(self):,} shards")
-            if file.counted and not np.array_equal(given, by_rows):
+            if file.counted and not np.array_equal(byte_counts, by_rows):
                 raise ValueError(f"shards.files.{name}.bytes is not rows x row size")
-            if (given < self.rows).any():
+            if (byte_counts < self.rows).any():
                 raise ValueError(f"shards.files.{name}.bytes has numbers below those of rows")
-            if (total := given.sum(dtype=np.float64)) >= _MOST:  # a sum of int64 would wrap
+            if (total := byte_counts.sum(dtype=np.float64)) >= _MOST:  # a sum of int64 would wrap
                 raise ValueError(f"shards.files.{name}.bytes are {total:.3g} together, expected less than 2**62")
         return ShardTable(self.rows, sizes, checksums)
 

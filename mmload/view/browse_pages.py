@@ -241,8 +241,8 @@ class Pages:
 
     def _mark(self, body: bytes) -> PageReply:
         try:
-            asked = json.loads(body)
-            name, row, reason = asked["split"], asked["row"], asked["reason"]
+            change = json.loads(body)
+            name, row, reason = change["split"], change["row"], change["reason"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UsageError("send JSON with split, row and reason") from error
         if type(row) is not int or not (reason is None or reason in REASONS):

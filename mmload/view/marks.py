@@ -47,7 +47,7 @@ class Marks:
     def __init__(self, path: Path, dataset: Path) -> None:
         self.path, self._dataset = path, dataset
         self._reading, self._queueing, self._writing = Lock(), Lock(), Lock()
-        self._seen: tuple[int, ...] | None = None
+        self._list_identity: tuple[int, ...] | None = None
         self._list = _List("", path)
         self._waiting: list[_Change] = []
         self._current()
@@ -108,7 +108,7 @@ class Marks:
         except OSError as error:
             raise MmloadError(f"cannot write {self.path} ({error.strerror}); nothing was saved") from error
         with self._reading:
-            self._seen = None
+            self._list_identity = None
 
     def _heading(self) -> str:
         """Writes the first line of a new list."""
@@ -120,14 +120,14 @@ class Marks:
         with self._reading:
             try:
                 status = os.stat(self.path)
-                seen = status.st_ino, status.st_size, status.st_mtime_ns
+                identity = status.st_ino, status.st_size, status.st_mtime_ns
             except FileNotFoundError:
-                seen = None
+                identity = None
             except OSError as error:
                 raise self._unreadable(error) from error
-            if seen is None or seen != self._seen:
+            if identity is None or identity != self._list_identity:
                 self._list = _List(self._read(), self.path)
-                self._seen = seen
+                self._list_identity = identity
             return self._list
 
     def _read(self) -> str:

@@ -122,25 +122,25 @@ def copies(dataset: Dataset, copied: CopiedPictures) -> str:
     """Shows pictures that several rows show, two of these side by side."""
     if not copied.count:
         return "<p>No row shows the picture of another, as far as thumbnails of 16 x 16 grays tell.</p>"
-    more = "" if copied.complete else " There are more, which were not listed: too many rows are alike."
+    unlisted = "" if copied.complete else " There are more, which were not listed: too many rows are alike."
     lead = (
         f"<p>{counted(copied.count, 'picture')} in several rows, {copied.rows:,} in all; {copied.across:,} in two "
-        f"splits: what a model has learned by heart from one is no test in the other.{more}</p>"
+        f"splits: what a model has learned by heart from one is no test in the other.{unlisted}</p>"
     )
-    left = copied.count - len(copied.first)
-    rest = f"<p class=quiet>{counted(left, 'more picture')}.</p>" if left else ""
+    hidden = copied.count - len(copied.first)
+    rest = f"<p class=quiet>{counted(hidden, 'more picture')}.</p>" if hidden else ""
     return f'{lead}<ul class="grid">{"".join(_pair(dataset, one) for one in copied.first)}</ul>{rest}'
 
 
-def _pair(dataset: Dataset, one: CopiedPicture) -> str:
+def _pair(dataset: Dataset, copied: CopiedPicture) -> str:
     items = "".join(
         f"<li>{_picture(cell, dataset[split])}</li>"
-        for split, row in one.rows[:2]
+        for split, row in copied.rows[:2]
         for cell in cells_of_rows(dataset[split], [row])
     )
-    names = [f"{split} {row}, {dataset[split].source(row).id}" for split, row in one.rows]
-    alike = "equal" if one.equal else f"alike, {one.correlation:.3f}"
-    others = [*names[2:], *([f"{one.count - len(names):,} more"] if one.count > len(names) else [])]
+    names = [f"{split} {row}, {dataset[split].source(row).id}" for split, row in copied.rows]
+    alike = "equal" if copied.equal else f"alike, {copied.correlation:.3f}"
+    others = [*names[2:], *([f"{copied.count - len(names):,} more"] if copied.count > len(names) else [])]
     also = f"; also {'; '.join(others)}" if others else ""
     text = breakable(f"{alike}: {names[0]} and {names[1]}{also}")
     return f'<li><ul class="cells" style="--columns:2">{items}</ul><span class=quiet>{text}</span></li>'

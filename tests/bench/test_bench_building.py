@@ -10,7 +10,7 @@ import pytest
 from ray_cluster import ray_cluster
 
 from mmload.bench import building
-from mmload.bench.building import linked, run
+from mmload.bench.building import linked, measure_builds
 from mmload.errors import SourceError, UsageError
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def test_every_way_builds_and_the_table_shows_it(folder: Path) -> None:
     said: list[str] = []
-    record = run(folder, size=32, images=20, rounds=2, threads=2, progress=said.append)
+    record = measure_builds(folder, size=32, images=20, rounds=2, threads=2, progress=said.append)
     body = record.as_json()
     assert body["settings"]["images"] == 20
     assert body["machine"]["cores"] >= 1
@@ -48,7 +48,7 @@ def test_builds_on_ray_are_measured_on_the_cluster_that_is_there(folder: Path, m
     with ray_cluster(1) as cluster:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         try:
-            record = run(folder, size=32, images=20, rounds=1, threads=1, on_ray=True)
+            record = measure_builds(folder, size=32, images=20, rounds=1, threads=1, on_ray=True)
             assert ray.is_initialized()
         finally:
             ray.shutdown()
@@ -58,7 +58,7 @@ def test_builds_on_ray_are_measured_on_the_cluster_that_is_there(folder: Path, m
     assert all(len(line) <= 80 for line in record.table().splitlines())
     monkeypatch.setattr(building, "not_installed", lambda name, advice: f"{name} is not installed: {advice}")
     with pytest.raises(UsageError, match=r"--ray: ray is not installed: pip install 'ray\[data\]'"):
-        run(folder, images=3, on_ray=True)
+        measure_builds(folder, images=3, on_ray=True)
 
 
 def test_images_are_repeated_or_thinned_out_evenly(folder: Path, tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_images_are_repeated_or_thinned_out_evenly(folder: Path, tmp_path: Path)
 
 def test_what_cannot_be_measured(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no photographs below"):
-        run(tmp_path, images=3)
+        measure_builds(tmp_path, images=3)
     for name in ("size", "images", "rounds", "threads"):
         with pytest.raises(UsageError, match=f"--{name} is 0"):
-            run(folder, **{name: 0})  # type: ignore[arg-type]  # each is an integer
+            measure_builds(folder, **{name: 0})  # type: ignore[arg-type]  # each is an integer
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs")

@@ -109,13 +109,13 @@ def test_bytes_do_not_depend_on_processes(processes: int, folder: Path, dataset,
 
 
 def test_no_plans_no_work() -> None:
-    assert LocalEngine(threads=1, processes=2).run(None, [], None) == []  # type: ignore[arg-type]
+    assert LocalEngine(threads=1, processes=2).build_shards(None, [], None) == []  # type: ignore[arg-type]
 
 
 def test_engine_numbers() -> None:
     with pytest.raises(UsageError, match="processes is 0"):
         LocalEngine(processes=0)
-    assert LocalEngine().run(None, [], None) == []  # type: ignore[arg-type]
+    assert LocalEngine().build_shards(None, [], None) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

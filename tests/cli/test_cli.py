@@ -294,10 +294,10 @@ def test_bench_refuses_another_source_and_a_crop_that_does_not_fit(dataset: Data
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_bench")
 def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path) -> None:
-    from mmload.cli.demo import _claim, run
+    from mmload.cli.demo import _claim, run_demo
 
     said: list[str] = []
-    losses = run(tmp_path / "demo", said.append, images=48, epochs=4)
+    losses = run_demo(tmp_path / "demo", said.append, images=48, epochs=4)
     assert losses[-1] < losses[0]
     text = "\n".join(said)
     for step in ("1. made 48 JPEGs", "2. built", "3. read it back", "4. the same epochs", "5. a small network"):
@@ -318,7 +318,7 @@ def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path) -> None:
             (tmp_path / "demo" / name).parent.rmdir()
     (tmp_path / "demo" / "dataset" / "best.pt").write_text("days of training")
     with pytest.raises(BuildError, match=r"holds more than its dataset: best\.pt"):
-        run(tmp_path / "demo", said.append, images=48, epochs=4)
+        run_demo(tmp_path / "demo", said.append, images=48, epochs=4)
     assert (tmp_path / "demo" / "dataset" / "best.pt").read_text() == "days of training"
     assert contents(tmp_path / "demo" / "photos") == again
 

@@ -70,6 +70,6 @@ def test_parity_and_bench(out: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the record"):
         bench.read_record(f"{tmp_path}/none.json")
     with pytest.raises(StoreError, match="no such dataset"):
-        bench.run(f"{tmp_path}/none", str(folder), bench.BenchOptions(quick=True))
+        bench.run_on_dataset(f"{tmp_path}/none", str(folder), bench.BenchOptions(quick=True))
     with pytest.raises(SourceError, match="no such folder"):
         bench.run_on_sample(f"{tmp_path}/none", bench.BenchOptions(quick=True))

@@ -99,8 +99,8 @@ def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]
     window: dict[str, Any] = {}
     if task.augment == "resized-crop":
         cubic = task.interpolation == "bicubic"
-        how = {"interp_type": types.INTERP_CUBIC} if cubic else {}
-        images = fn.random_resized_crop(images, size=task.crop, random_area=list(task.scale), **how)
+        options = {"interp_type": types.INTERP_CUBIC} if cubic else {}
+        images = fn.random_resized_crop(images, size=task.crop, random_area=list(task.scale), **options)
     else:
         images = _padded(images, task) if task.padding else images
         window = _random_window(task)

@@ -88,12 +88,12 @@ def kornia_entries(task: Task) -> list[ContenderEntry]:
         mixes = [] if steps[0][1] is None else [named(mix) for mix in _alternatives(steps[0][1])]
     except KeyError as error:
         missing = f"kornia has no {error.args[0]} here"
-    told = ["steps on floats", *(_differs(step) for step in [*sum(views, []), *mixes]), all_cores(task)]
+    differences = ["steps on floats", *(_differs(step) for step in [*sum(views, []), *mixes]), all_cores(task)]
     return [
         ContenderEntry(
             name="kornia, stored rows",
             group="peer",
-            differs="; ".join(dict.fromkeys(filter(None, told))),
+            differs="; ".join(dict.fromkeys(filter(None, differences))),
             need=2,
             missing=missing or one_size(task) or not_installed("kornia", "pip install kornia") or unlabeled(task),
             make=partial(Kornia, views=views, mixes=mixes),

@@ -197,11 +197,11 @@ def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> A
             f"torchvision cannot read {root} as an ImageFolder ({error}); give the folder that the dataset was built "
             "from"
         ) from error
-    there = {str(Path(path)): target for path, target in made.samples}
+    target_of = {str(Path(path)): target for path, target in made.samples}
     wanted = [str(root / name) for name in sample_ids(task)]
-    if any(path not in there for path in wanted):
-        raise _another(task, len(there))
-    made.samples = made.imgs = [(path, there[path]) for path in wanted]
+    if any(path not in target_of for path in wanted):
+        raise _another(task, len(target_of))
+    made.samples = made.imgs = [(path, target_of[path]) for path in wanted]
     made.targets = [target for _, target in made.samples]
     return made
 
