@@ -18,7 +18,7 @@ def batch() -> Batch:
     return make_batch(fields, 4)
 
 
-def test_repr_lists_the_fields_that_there_are_with_whole_shapes(batch: Batch) -> None:
+def test_batch_repr_lists_present_fields_with_full_shapes(batch: Batch) -> None:
     assert repr(batch).splitlines() == [
         "Batch(",
         "    images: uint8 [4, 3, 8, 8],",

@@ -150,7 +150,7 @@ def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> No
             assert done.returncode == 0, f"mmload {' '.join(words)}: {done.stderr}"
 
 
-def test_a_command_that_is_wrong_is_seen() -> None:
+def test_document_check_wrong_command_fails() -> None:
     with pytest.raises(Exception, match="No such option"):
         parsed(["build", "imagefolder", "a", "b", "--sise", "3"])
     with pytest.raises(Exception, match="No such command"):

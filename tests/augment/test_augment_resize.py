@@ -250,7 +250,7 @@ def test_the_fallback_is_torchvisions(height: int, width: int) -> None:
     assert all(window[:4] == expected for window in windows(plan))
 
 
-def test_augment_resize_wrong_arguments_are_told() -> None:
+def test_augment_resize_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="interpolation is 'lanczos'"):
         Resize(3, interpolation="lanczos")
     with pytest.raises(ValueError, match="scale is \\(0.5, 0.2\\)"):

@@ -111,7 +111,7 @@ def test_boxes_and_masks_are_torchvisions(steps: list[Step]) -> None:
         assert torch.equal(got.masks[k], mask.as_subclass(Tensor))
 
 
-def test_whole_pixel_boxes_are_exact() -> None:
+def test_boxes_of_integer_pixels_are_exact() -> None:
     batch = batch_of(16)
     batch = batch.replace(boxes=batch.boxes.round())
     steps = LISTS[0]

@@ -52,7 +52,7 @@ def by_rows(collate: Collate, batch: Batch) -> Batch:
 @pytest.mark.parametrize("shape", [LARGE, TINY])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_rows_and_whole_batches_give_the_same_bits(
+def test_collate_of_rows_and_of_a_batch_gives_the_same_bits(
     shape: tuple[int, int, int], dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
     batch = batch_of(7, shape)
@@ -164,7 +164,7 @@ def test_seeds_come_from_generators_where_a_batch_has_none() -> None:
     assert torch.equal(collate(images), default)
 
 
-def test_collate_wrong_arguments_are_told() -> None:
+def test_collate_invalid_arguments_raise() -> None:
     with pytest.raises(TypeError, match="is not an nn.Module"):
         Collate(lambda images: images)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"dtype is torch\.int32"):

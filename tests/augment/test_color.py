@@ -210,7 +210,7 @@ def test_a_step_after_a_hole_sees_the_hole() -> None:
     assert torch.equal(got, expected)
 
 
-def test_color_wrong_arguments_are_told() -> None:
+def test_color_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="std is"):
         Normalize([0.0], [0.0])
     with pytest.raises(ValueError, match="mean has 2 channels and std 1"):

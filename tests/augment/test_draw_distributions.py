@@ -204,7 +204,7 @@ def test_wrong_draws_are_caught(step: nn.Module, name: str) -> None:
     assert name in wrong_draws(Collate(step))
 
 
-def test_a_missing_end_is_seen_among_many_places() -> None:
+def test_draw_check_with_a_missing_end_fails() -> None:
     shape = 3, 260, 200
     found = wrong_draws(Collate(LastNever((100, 40))), 0, 20_000, shape)
     assert found == {"LastNever: first row", "LastNever: first column"}
@@ -284,7 +284,7 @@ def test_p_is_even_on_equal_distributions(test) -> None:
     assert apart < 0.1  # the 0.1% point of Kolmogorov's test at 400
 
 
-def test_other_distributions_are_told() -> None:
+def test_draw_statistics_of_other_distributions_are_tiny() -> None:
     rng = np.random.default_rng(3)
     assert chi_square(rng.integers(0, 33, 20_000), rng.integers(0, 32, 20_000)) < 1e-20
     assert kolmogorov_smirnov(rng.random(20_000), rng.random(20_000) ** 1.1) < 1e-10

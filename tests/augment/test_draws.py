@@ -97,7 +97,7 @@ def test_flips_come_with_their_probability(p: float) -> None:
     assert abs(share - p) <= 3.3 * (p * (1 - p) / 4000) ** 0.5
 
 
-def test_whole_numbers_reach_both_ends() -> None:
+def test_drawn_integers_reach_both_ends() -> None:
     draws = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
     assert whole_numbers(draws, 33).tolist() == [0, 32]
 

@@ -169,7 +169,7 @@ def test_steps_work_in_sequential_on_floats() -> None:
     assert torch.equal(flipped, images.flip(-1, -2))
 
 
-def test_geometry_wrong_arguments_are_told() -> None:
+def test_geometry_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="padding_mode is 'wrap', expected"):
         RandomCrop(3, padding_mode="wrap")
     with pytest.raises(ValueError, match="size is \\(3, 0\\)"):

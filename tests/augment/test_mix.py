@@ -88,7 +88,7 @@ def test_a_batch_of_one_mixes_with_itself_and_one_of_none_stays_so() -> None:
     assert CutMix()(images[:0]).shape == (0, 3, 8, 8)
 
 
-def test_mix_wrong_arguments_are_told() -> None:
+def test_mix_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="alpha is 0"):
         MixUp(0)
     with pytest.raises(ValueError, match="set num_classes"):

@@ -109,7 +109,7 @@ def test_steps_after_the_pass_run_for_each_view() -> None:
     assert got[1].images.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_batches_that_are_kept_stay_as_they_were() -> None:
+def test_views_referenced_batches_do_not_change() -> None:
     batch, views = batch_of(COUNT), Views(*[Collate(RandomResizedCrop(28))] * 5)
     kept = [views(batch) for _ in range(2)]
     copies = [[view.images.clone() for view in made] for made in kept]

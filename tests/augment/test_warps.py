@@ -246,7 +246,7 @@ def test_warps_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(
         Collate(step(0.5)).prepare(rows, (3, 9, 9), source=torch.float32)
 
 
-def test_what_warps_cannot_do_is_told() -> None:
+def test_warps_unsupported_arguments_raise() -> None:
     with pytest.raises(ValueError, match="expand is True, expected False"):
         RandomRotation(10, expand=True)
     with pytest.raises(ValueError, match="interpolation is 'bicubic', expected one of nearest, bilinear"):

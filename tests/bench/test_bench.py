@@ -70,7 +70,7 @@ def test_a_loader_that_leaves_cores_idle_is_not_said_to_be_short_of_them() -> No
     assert "decoding" not in text
 
 
-def test_a_starved_model_is_told_that_loading_is_the_bottleneck() -> None:
+def test_verdict_of_a_starved_model_names_loading() -> None:
     stock = replace(STOCK, trained_per_second=680.0, waited=0.71)
     text = said(stock, replace(OWN, trained_per_second=2350.0, waited=0.02), CACHED)
     assert "Your loader delivers 690 images/s, with 1.9 of 2 cores busy, and the model takes 2,400" in text
@@ -80,7 +80,7 @@ def test_a_starved_model_is_told_that_loading_is_the_bottleneck() -> None:
     assert "and still waits 40% of its time" in still
 
 
-def test_a_slow_model_is_told_that_it_is_the_bottleneck_itself() -> None:
+def test_verdict_of_a_slow_model_names_the_model() -> None:
     stock = replace(STOCK, trained_per_second=55.0, waited=0.03)
     cached = replace(CACHED, trained_per_second=57.0)
     text = said(stock, replace(OWN, trained_per_second=56.5, waited=0.0), cached)
@@ -152,7 +152,7 @@ def test_only_what_was_measured_has_a_footnote(whole: Record) -> None:
     assert "center crop" not in text
 
 
-def test_failures_for_one_reason_are_told_once() -> None:
+def test_report_failures_with_one_reason_are_listed_once() -> None:
     text = table(record(STOCK, BROKEN, replace(BROKEN, name="FFCV JPEG"), replace(OWN, failure="it died")))
     assert "not measured: FFCV raw, 2 threads; FFCV JPEG: ffcv is not installed" in text
     assert "failed later: mmload.Loader, memory, 2 threads: it died" in text

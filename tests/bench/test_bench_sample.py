@@ -30,7 +30,7 @@ def test_a_sample_is_balanced_and_as_large_as_asked(counts: list[int], most: int
             assert got[target] == count or got[target] >= got[other] - 1
 
 
-def test_a_sample_is_built_and_tells_what_the_whole_would_take(tmp_path: Path) -> None:
+def test_bench_sample_estimates_the_complete_build(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "photos" / "train", per_class=6).parent
     make_folder(tmp_path / "photos" / "val", per_class=2)
     before = sorted(root.rglob("*"))
@@ -54,7 +54,7 @@ def test_a_sample_is_built_and_tells_what_the_whole_would_take(tmp_path: Path) -
         build_sample(tmp_path / "nowhere", work, split=None, images=3, side=16, threads=1, cold=False)
 
 
-def test_sizes_and_times_are_told_as_people_do() -> None:
+def test_bench_sizes_and_times_have_readable_units() -> None:
     assert [span(seconds) for seconds in (0.2, 8.4, 100, 1620, 11_520)] == [
         "1 s",
         "8 s",

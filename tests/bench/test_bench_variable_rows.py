@@ -120,7 +120,7 @@ def test_crops_without_a_resize_are_of_photographs_as_large_as_the_rows(task: Ta
         ({"device": "cuda"}, "--device is cuda, and variable-size images are measured on the CPU"),
     ],
 )
-def test_what_cannot_be_done_to_whole_photographs_is_refused(task: Task, more: dict[str, object], what: str) -> None:
+def test_bench_unsupported_options_for_variable_rows_raise(task: Task, more: dict[str, object], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         options(**more).task(task.dataset, task.source)
 

@@ -33,7 +33,7 @@ def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactor
         return mmload("bench", copy, "--source", folder, *TINY, *words), out
 
 
-def test_a_whole_bench_measures_all_that_is_there(done: tuple[Done, Path]) -> None:
+def test_variable_bench_measures_every_installed_loader(done: tuple[Done, Path]) -> None:
     command, out = done
     assert command.returncode == 0, command.stderr
     assert command.stderr == ""
@@ -94,7 +94,7 @@ def test_its_chart_is_drawn(done: tuple[Done, Path]) -> None:
     assert f"chart: {done[1] / 'a.png'}" in done[0].stdout
 
 
-def test_it_is_kept_in_the_card_of_its_dataset(done: tuple[Done, Path]) -> None:
+def test_variable_bench_is_recorded_in_the_dataset_card(done: tuple[Done, Path]) -> None:
     command, copy = done[0], done[1] / "copy"
     assert command.stdout.endswith(f"recorded in the card of {copy}\n")
     kept = read(copy).card["bench"]

@@ -74,13 +74,15 @@ def test_only_the_first_losses_are_judged_and_all_pixels(
 
 
 @pytest.mark.parametrize("name", ["padded", "crop", "resized"])
-def test_one_crop_a_pixel_off_is_seen(accuracy: ModuleType, tasks: dict[str, Any], name: str) -> None:
+def test_accuracy_crop_off_by_a_pixel_is_detected(accuracy: ModuleType, tasks: dict[str, Any], name: str) -> None:
     found = compared(accuracy, tasks[name], shifted=True)
     assert not found["equal"]
     assert found["first"] > accuracy.TOLERANCE
 
 
-def test_other_labels_are_seen(accuracy: ModuleType, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accuracy_other_labels_are_detected(
+    accuracy: ModuleType, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = accuracy.forced
 
     def turned(*args: Any, **kwargs: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

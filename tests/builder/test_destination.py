@@ -98,7 +98,7 @@ def test_links_and_empty_folders_are_foreign(source: Path, out: Path) -> None:
         build(recipe(source, out), overwrite=True)
 
 
-def test_what_appears_during_the_build_is_kept_and_told(source: Path, out: Path) -> None:
+def test_destination_file_that_appears_during_the_build_stays_and_is_reported(source: Path, out: Path) -> None:
     def place(done: int, total: int) -> None:
         (out / "checkpoint.pt").write_text("days of training")
         (out / "train" / "000000" / "more").write_text("more")

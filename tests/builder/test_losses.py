@@ -39,7 +39,7 @@ def notes(out: Path, kind: str = "notes") -> list[str]:
     return said
 
 
-def test_the_default_task_keeps_the_whole_image_and_is_the_named_one(boxed: Devkit, tmp_path: Path) -> None:
+def test_voc_default_task_keeps_the_complete_image(boxed: Devkit, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = mmload("build", "voc", boxed.root, out, "--size", 16)
     assert done.returncode == 0, done.stderr

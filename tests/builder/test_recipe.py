@@ -50,11 +50,11 @@ def test_sizes_beyond_any_disk(text: str | int) -> None:
 
 
 @given(st.integers(1, 2**61))
-def test_whole_numbers_are_exact(size: int) -> None:
+def test_parse_bytes_of_an_integer_is_exact(size: int) -> None:
     assert parse_bytes(size) == parse_bytes(str(size)) == size
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_recipe_file_with_all_tables_is_read(tmp_path: Path) -> None:
     file = tmp_path / "recipe.toml"
     file.write_text("""
         out = "~/dataset"

@@ -328,7 +328,7 @@ def test_random_steps_of_torchvision_are_refused_with_the_reason(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["Normalize", "ToTensor", "ToDtype", "PILToTensor", "ConvertImageDtype"])
-def test_steps_of_load_time_are_told_where_they_belong(name: str) -> None:
+def test_transform_named_like_an_augmentation_raises_and_says_where_it_belongs(name: str) -> None:
     with pytest.raises(RecipeError, match=f"{name} belongs to load time.*mmload.Collate.*Letterbox"):
         TransformChain([{"step": name}])
 

@@ -157,7 +157,7 @@ def test_verify_compare_and_repair(pictures: Path, tmp_path: Path, encode: str) 
     assert contents(out) == whole
 
 
-def test_a_changed_source_is_seen_and_not_repaired(pictures: Path, tmp_path: Path) -> None:
+def test_variable_build_changed_source_is_reported_and_not_repaired(pictures: Path, tmp_path: Path) -> None:
     source, out = shutil.copytree(pictures, tmp_path / "photos"), tmp_path / "out"
     split = built(source, out, encode="jpeg")
     name = split.source(0).id
@@ -168,7 +168,7 @@ def test_a_changed_source_is_seen_and_not_repaired(pictures: Path, tmp_path: Pat
         repair(out, source)
 
 
-def test_whole_build_an_interrupted_build_goes_on(pictures: Path, tmp_path: Path) -> None:
+def test_variable_build_interrupted_resumes(pictures: Path, tmp_path: Path) -> None:
     build(recipe(pictures, tmp_path / "whole", encode="jpeg"))
 
     def stop(done: int, total: int) -> None:
@@ -278,7 +278,9 @@ def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: 
         (["--layout", "variable", "--size", 0], "--size is 0; use pixels"),
     ],
 )
-def test_whole_build_options_that_cannot_be(pictures: Path, tmp_path: Path, words: list[object], message: str) -> None:
+def test_variable_build_invalid_options_raise(
+    pictures: Path, tmp_path: Path, words: list[object], message: str
+) -> None:
     assert message in complaint(mmload("build", "imagefolder", pictures, tmp_path / "out", *words), 2)
 
 

@@ -61,7 +61,7 @@ def test_a_reader_that_is_gone_ends_it_quietly(words: list[str], unbuffered: str
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_what_a_library_swallows_is_told_all_the_same() -> None:
+def test_terminal_write_error_swallowed_by_a_library_is_reported() -> None:
     if not FULL.exists():
         pytest.skip("there is no /dev/full")
     script = (
@@ -114,7 +114,7 @@ def test_what_the_system_refuses_is_not_called_a_bug(
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\r\x1b[31mb", "a\u2028b", "a\udcffb"])
-def test_a_name_of_several_lines_is_told_in_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_name_of_several_lines_is_shown_in_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit), last_resort(False):
         raise MmloadError(f"no such folder: {name}")
     said = capsys.readouterr().err

@@ -244,7 +244,7 @@ def _faulty(values: Any, line: Any, fault: int) -> None:
 
 
 @pytest.mark.parametrize("fault", range(4))
-def test_a_planted_fault_is_seen(fault: int) -> None:
+def test_bounds_check_of_a_planted_fault_raises(fault: int) -> None:
     """Else none of this checks anything."""
     values = torch.zeros(16).numpy()
     with pytest.raises(IndexError, match="out of bounds"):

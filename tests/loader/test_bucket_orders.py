@@ -94,7 +94,7 @@ def test_batches_are_runs_of_the_sorted_window_and_come_in_any_order() -> None:
     assert len(last) > 2  # the smaller batch is from anywhere
 
 
-def test_each_image_lies_whole_at_the_top_left_of_its_batch(path: Path) -> None:
+def test_bucket_batch_places_complete_images_at_the_top_left(path: Path) -> None:
     split = open_dataset(path)["train"]
     collate = Collate(RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), dtype=torch.uint8)
     with Loader(split, collate=collate, bucket="aspect", shuffle=True, batch_size=3, seed=1) as loader:
@@ -231,7 +231,7 @@ def test_the_smaller_batch_is_from_any_place() -> None:
     assert {row: last.count(row) > 4 for row in last} == {0: True, 8: True, 16: True, 24: True}
 
 
-def test_rows_that_come_again_are_told_apart_as_without_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_order_repeated_rows_have_the_keys_of_the_plain_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 rows 40 positions, more than rows: windows end where the epoch does."""
     monkeypatch.setattr(window_orders, "WINDOW", 2)
 

@@ -35,7 +35,7 @@ def jpeg(size: tuple[int, int], channels: int = 3, **options: int | bool) -> np.
 @example(size=(300, 20), ends=(0.4, 0.5), subsampling=2, rows=1, kind={})
 @example(size=(90, 40), ends=(0.36, 0.53), subsampling=2, rows=1, kind={})  # from an edge of blocks to another
 @settings(max_examples=150, deadline=None)
-def test_lines_are_those_of_the_whole(
+def test_jpeg_strip_lines_equal_those_of_the_image(
     size: tuple[int, int], ends: tuple[float, float], subsampling: int | None, rows: int, kind: dict[str, bool]
 ) -> None:
     channels = 1 if subsampling is None else 3

@@ -120,7 +120,7 @@ def test_a_function_may_collate(dataset: Dataset, images: torch.Tensor) -> None:
     assert torch.equal(next(iter(loader)).images, images.float().mean((2, 3)))
 
 
-def test_kept_batches_stay_as_they_were(dataset: Dataset) -> None:
+def test_loader_referenced_batches_do_not_change(dataset: Dataset) -> None:
     loader = Loader(dataset, batch_size=2, shuffle=True, collate=crop_collate())
     kept = list(loader)
     copies = [batch.images.clone() for batch in kept]

@@ -170,7 +170,7 @@ def test_worker_processes_of_a_dataloader_see_the_epoch(
         assert {image.shape[1] for image in got.values()} == {side(epoch)}
 
 
-def test_a_dataloader_that_was_not_told_the_epoch_stops(rows: Split) -> None:
+def test_dataloader_without_set_epoch_raises(rows: Split) -> None:
     for workers in (0, 2):
         stock: Any = DataLoader(rows, batch_size=4, num_workers=workers, collate_fn=collate_of())
         with pytest.raises(ValueError, match="size follows the epoch, which is not known"):

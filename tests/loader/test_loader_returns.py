@@ -73,7 +73,7 @@ def consumers() -> list[tuple[str, Callable[[Any], Any]]]:
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_an_array_that_is_kept_does_not_change(dataset: Dataset, number: int) -> None:
+def test_loader_returns_referenced_array_does_not_change(dataset: Dataset, number: int) -> None:
     """Its memory goes back to the loader's pool only with it, whatever framework holds it."""
     form, take = consumers()[number]
     kept, copies = [], []

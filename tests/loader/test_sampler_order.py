@@ -37,7 +37,7 @@ def test_a_list_of_indices_is_taken_as_it_is(source: Any):
     assert (len(order), order.remaining(3), order.remaining(9), order.consumed(2, 1)) == (4, 1, 0, 3)
 
 
-def test_a_distributed_sampler_is_told_the_epoch():
+def test_sampler_order_sets_the_epoch_of_a_distributed_sampler():
     sampler = DistributedSampler(range(20), 2, 1, shuffle=True)
     order = SamplerOrder(sampler, 20)
     first, second = (order.begin(epoch).take(0, 20).rows.tolist() for epoch in (0, 1))
@@ -64,7 +64,7 @@ def test_an_epoch_set_before_the_first_stays():
     assert sampler.epoch == 3
 
 
-def test_what_another_loader_told_a_sampler_is_not_its_users_word():
+def test_sampler_order_epoch_set_by_another_loader_is_no_user_choice():
     sampler = DistributedSampler(range(20), 2, 1, shuffle=True)
     SamplerOrder(sampler, 20).begin(4)
     order = SamplerOrder(sampler, 20)

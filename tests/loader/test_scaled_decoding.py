@@ -134,7 +134,7 @@ def test_views_take_what_all_of_them_can(dataset: Path) -> None:
     assert equal(pixels_of(dataset, TwoViews(small, small)), pixels_of(dataset, small))
 
 
-def test_windows_beyond_their_image_and_steps_without_a_kernel_take_the_whole(dataset: Path) -> None:
+def test_scaled_decoding_without_a_kernel_decodes_all_lines(dataset: Path) -> None:
     for steps in (
         [RandomZoomOut(side_range=(1.2, 2), p=1.0), Resize((8, 8))],
         [RandomCrop(420, pad_if_needed=True), Resize((8, 8))],
@@ -154,7 +154,7 @@ def test_windows_beyond_their_image_and_steps_without_a_kernel_take_the_whole(da
     rows=st.sampled_from([1, 0]),
 )
 @settings(max_examples=150, deadline=None)
-def test_smaller_lines_are_those_of_the_smaller_whole(
+def test_scaled_decoding_of_lines_equals_that_of_the_image(
     size: tuple[int, int], ends: tuple[float, float], subsampling: int | None, shrink: int, rows: int
 ) -> None:
     channels = 1 if subsampling is None else 3

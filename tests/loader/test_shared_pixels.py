@@ -190,7 +190,7 @@ def test_workers_of_a_data_loader_use_the_copy_of_their_parent(path: Path) -> No
     loader.close()
 
 
-def test_where_nothing_is_shared_ranks_get_a_part_each_and_are_told(
+def test_shared_pixels_unavailable_divides_memory_among_ranks_and_warns(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def problem() -> str:

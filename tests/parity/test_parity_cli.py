@@ -95,7 +95,7 @@ def test_record_keeps_everything_else(source: Path, out: Path) -> None:
     assert len(manifest.read_text()) == pytest.approx(first, abs=40)
 
 
-def test_wrong_words_are_told(source: Path, out: Path, tmp_path: Path) -> None:
+def test_parity_command_invalid_arguments_raise(source: Path, out: Path, tmp_path: Path) -> None:
     for rows in ("0", "-3", "some", "1.5", "²"):
         result = command(out, "--source", source, f"--rows={rows}")
         assert isinstance(result.exception, UsageError)
@@ -122,7 +122,7 @@ def test_a_source_of_something_else_is_named_before_rows_are_compared(
     assert "no such folder" in str(gone.exception)
 
 
-def test_a_place_that_cannot_be_written_is_told(source: Path, out: Path, tmp_path: Path) -> None:
+def test_parity_command_unwritable_file_raises_before_the_work(source: Path, out: Path, tmp_path: Path) -> None:
     for option, file, told in (("--json", tmp_path / "no" / "a.json", "no folder"), ("--html", tmp_path, "a folder")):
         result = command(out, "--source", source, "--rows", "2", option, file)
         assert isinstance(result.exception, UsageError)

@@ -52,7 +52,7 @@ def test_wrong_resampling_is_caught_and_named(
     assert not {"rows", "classes", "labels"} & set(failed(report))
 
 
-def test_pillows_own_resize_is_told_from_torchvisions(
+def test_known_fault_pillow_resize_is_distinguished_from_torchvision(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pillows(images: Tensor, size: tuple[int, int], kind: str, window: Window, out: object) -> Tensor:

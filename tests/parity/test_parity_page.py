@@ -22,7 +22,7 @@ def test_the_difference_is_amplified_around_gray() -> None:
     assert (difference == 128).sum() == 46
 
 
-def test_the_page_is_whole_and_escaped(tmp_path: Path) -> None:
+def test_parity_page_is_complete_and_escaped(tmp_path: Path) -> None:
     source = tmp_path / "photos"
     (source / "a<b>&").mkdir(parents=True)
     photo(np.random.default_rng(0)).save(source / "a<b>&" / "x.png")

@@ -55,7 +55,7 @@ def test_what_a_kill_left_of_a_record_is_removed_by_the_next(copy: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_records_at_once_and_kills_leave_a_whole_manifest(dataset: Dataset, copy: Path) -> None:
+def test_parity_record_concurrent_and_killed_leaves_a_valid_manifest(dataset: Dataset, copy: Path) -> None:
     draw = random.Random(0)
     context: Any = multiprocessing.get_context("forkserver")  # a fork of a server that has imported torch
     recorders: list[BaseProcess] = []

@@ -79,7 +79,7 @@ def test_differences_add_up_and_are_held_to_limits() -> None:
     assert "1 of 2 rows differ: at most 3" in difference_text(both, PILLOW)
 
 
-def test_parity_store_wrong_arguments_are_told(photos: Path, tmp_path: Path) -> None:
+def test_parity_store_invalid_arguments_raise(photos: Path, tmp_path: Path) -> None:
     out = built(photos, tmp_path / "out")
     with pytest.raises(UsageError, match="rows is 0"):
         check(out, photos, rows=0)

@@ -71,7 +71,7 @@ def test_rows_of_pixels_equal_the_resized_photograph_and_crops_are_torchvisions_
         assert lines[f"{name}, equal draws"].numbers["far"] == 0
 
 
-def test_jpegs_are_of_the_right_pixels_and_their_loss_is_told(wide: Path, tmp_path: Path) -> None:
+def test_parity_of_jpeg_rows_is_exact_and_reports_their_loss(wide: Path, tmp_path: Path) -> None:
     report = check(built(wide, tmp_path / "out", encode="mixed", raw_share=0.5), wide)
     assert report.passed, parity.table(report)
     lines = found(report)
@@ -95,7 +95,7 @@ def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: 
             check(out, wide, collate)
 
 
-def test_rows_that_torch_cannot_resize_are_told_and_not_compared(tmp_path: Path) -> None:
+def test_parity_rows_that_torch_cannot_resize_are_noted_and_not_compared(tmp_path: Path) -> None:
     """A line of 200 pixels, resized to 1,000 lines, would be 200,000 pixels wide."""
     root = tmp_path / "photos/a"
     root.mkdir(parents=True)

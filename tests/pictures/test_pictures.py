@@ -63,7 +63,7 @@ def test_floats_become_levels_and_normalized_ones_are_undone_or_refused() -> Non
 
 
 @pytest.mark.parametrize(("size", "side", "expected", "factor"), [*SIZES, ((1000, 1), 32, (32, 1), 0.032)])
-def test_small_pictures_grow_by_whole_factors(
+def test_fitted_small_picture_grows_by_an_integer(
     size: tuple[int, int], side: int, expected: tuple[int, int], factor: float
 ) -> None:
     image, got = fitted(Image.new("RGB", size), side)

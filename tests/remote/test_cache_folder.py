@@ -281,7 +281,7 @@ def test_a_killed_process_leaves_a_count_that_a_survey_corrects(url: str, local:
 
 
 @pytest.mark.parametrize("content", [b"my own file of that name", b"x" * 1000])
-def test_a_strange_mark_is_refused_and_kept(url: str, cache: Path, content: bytes) -> None:
+def test_cache_folder_with_a_foreign_mark_raises_and_stays(url: str, cache: Path, content: bytes) -> None:
     cache.mkdir()
     (cache / cache_files.NAME).write_bytes(content)
     with pytest.raises(UsageError, match="was not written by this version of mmload"):

@@ -139,7 +139,7 @@ def test_bytes_on_the_disk_stay_within_the_limit(url: str, tmp_path: Path) -> No
     assert 0 < stored_bytes(tmp_path / "cache") == cache_of(remote).folder.used <= limit
 
 
-def test_a_corrupt_block_is_named_and_not_kept(url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_cached_dataset_corrupt_block_is_named_and_not_cached(url: str, bucket: Bucket, tmp_path: Path) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
     bucket.faults(corrupt="train/000000/images.memmap")
     with pytest.raises(DamagedError, match=rf"{url}/train/000000/images.memmap is damaged at byte 384,000"):

@@ -62,7 +62,7 @@ def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
-def test_blocks_hold_whole_rows() -> None:
+def test_cache_blocks_contain_complete_rows() -> None:
     lengths = np.random.default_rng(0).choice([1, 300, 5_000, 16_383, 16_384, 400_000], 500)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     expected, inside = [], -1

@@ -27,7 +27,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path, bucket: Bucket) -> O
     return Objects(place[request.param])
 
 
-def test_objects_come_back_whole_in_ranges_and_in_lists(objects: Objects) -> None:
+def test_object_store_get_range_and_list_return_what_was_put(objects: Objects) -> None:
     content = bytes(range(256)) * 40
     for name in ODD:
         objects.put(name, content)
@@ -119,7 +119,7 @@ def test_a_copy_connects_again_and_carries_no_credentials(bucket: Bucket) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_is_told_to_spawn() -> None:
+def test_object_store_after_a_fork_advises_spawn() -> None:
     """The threads of the client are not there after a fork: a request would never return."""
     code = """if True:
         import os

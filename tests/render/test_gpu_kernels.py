@@ -113,7 +113,7 @@ def test_a_collate_gives_the_same_batch_by_it(
     ("out", "capability", "interleaved", "gray", "mode"),
     [("fp16", 90, True, False, -1), ("bf16", 80, False, True, 0), ("fp32", 75, True, True, 2)],
 )
-def test_it_compiles_for_gpus_and_writes_whole_words(
+def test_gpu_kernel_compiles_and_writes_complete_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, out: str, capability: int, interleaved: bool, gray: bool, mode: int
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -189,7 +189,7 @@ def test_chains_are_mixed_as_augmix_mixes_them() -> None:
 @pytest.mark.parametrize("fill", [None, (10, 200, 30)])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 @pytest.mark.parametrize(("across", "down"), [(0, 0), (5, 0), (0, -7), (-3, 11), (46, 60), (47, 0), (0, 61), (-80, 2)])
-def test_a_move_by_whole_pixels_is_the_warp_by_it(
+def test_warp_by_integer_pixels_equals_the_general_warp(
     across: int, down: int, mode: str, fill: tuple[int, ...] | None
 ) -> None:
     image = pictures()["noise"]

@@ -97,7 +97,7 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     torch.testing.assert_close(torch.from_numpy(out[0]), expected, rtol=0, atol=0)
 
 
-def test_the_weights_of_a_part_are_those_of_the_whole_and_take_no_more_memory() -> None:
+def test_resize_weights_of_a_part_equal_those_of_all_lines() -> None:
     for length, wanted, reach in ((300, 224, 1), (10, 300, 2), (900, 7, 1)):
         whole = antialiased_resize.taps(length, wanted, reach, 0, wanted)
         part = antialiased_resize.taps(length, wanted, reach, 2, 6)

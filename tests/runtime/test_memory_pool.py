@@ -25,7 +25,7 @@ def test_memory_comes_back_when_the_last_view_dies() -> None:
     assert pool.empty((4, 3, 8, 8), torch.float32).data_ptr() == address
 
 
-def test_a_kept_batch_is_never_overwritten() -> None:
+def test_memory_pool_never_overwrites_a_referenced_batch() -> None:
     pool = MemoryPool(spare=4)
     kept = [pool.empty((16,), torch.int64).fill_(number) for number in range(20)]
     for number in range(50):
@@ -47,7 +47,7 @@ def test_an_empty_batch_needs_no_memory() -> None:
     assert MemoryPool(spare=1).empty((0, 3, 5, 7), torch.float32).shape == (0, 3, 5, 7)
 
 
-def test_only_so_many_sizes_are_kept() -> None:
+def test_memory_pool_limits_the_number_of_cached_sizes() -> None:
     pool = MemoryPool(spare=1)
     held = [pool.empty((number,), torch.uint8) for number in range(1, 3 * SIZES)]
     assert len(pool._free) == SIZES

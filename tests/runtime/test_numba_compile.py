@@ -54,13 +54,13 @@ def hits(told: str) -> str:
     return "from kept code" if told.endswith(" 1\n") else "compiled"
 
 
-def test_code_is_kept_for_the_next_process(folder: Path, tmp_path: Path) -> None:
+def test_machine_code_in_the_next_process_comes_from_the_cache(folder: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "compiled"
     assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from kept code"
 
 
-def test_damaged_code_is_compiled_anew_and_kept(folder: Path, tmp_path: Path) -> None:
+def test_machine_code_that_is_damaged_is_recompiled_and_cached(folder: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     run(folder, NUMBA_CACHE_DIR=str(cache))
     [kept] = [path for path in cache.rglob("*") if path.is_file()]
@@ -113,7 +113,7 @@ def test_code_is_compiled_anew_after_a_change_of_a_module_that_it_imports(monkey
     numba_compile._source.cache_clear()
 
 
-def test_code_with_bounds_checks_is_kept_apart(folder: Path, tmp_path: Path) -> None:
+def test_machine_code_with_bounds_checks_is_cached_separately(folder: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     checked = {"NUMBA_CACHE_DIR": cache, "NUMBA_BOUNDSCHECK": "1"}
     for variables in ({"NUMBA_CACHE_DIR": cache}, checked, checked | {"NUMBA_OPT": "1"}):

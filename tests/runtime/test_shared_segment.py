@@ -86,7 +86,7 @@ def test_what_one_process_writes_all_see_until_the_last_is_killed(key: str, monk
     assert fresh.others() == []
 
 
-def test_a_write_in_parts_is_whole(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_segment_partial_writes_are_completed(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may write less than it was asked to."""
     segment, whole = open_segment(key, SIZE), os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda handle, data, offset: whole(handle, data[:3], offset))
@@ -140,7 +140,9 @@ def test_a_process_that_dies_while_it_opens_blocks_nobody(key: str) -> None:
     assert open_segment(key, SIZE).others() == []
 
 
-def test_who_waits_too_long_for_a_stopped_process_is_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_segment_name_of_a_stopped_process_raises_after_the_limit(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared_segment, "SECONDS_TO_WAIT", 0.01)
     with (
         shared_segment.exclusive_name(shared_segment._prefix(shared_segment._digest(key, SIZE)) + "lock"),
@@ -238,7 +240,7 @@ def test_a_segment_of_another_user_is_not_taken(key: str) -> None:
         assert open_segment(key, SIZE).others() == []
 
 
-def test_a_holder_that_may_not_be_asked_is_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_segment_holder_without_permission_is_named(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the holder has more capabilities than this process, or must not be traced."""
 
     def forbidden(path: str) -> str:
@@ -288,7 +290,7 @@ def test_systems_that_cannot_share_say_why(
         holders(key, SIZE)
 
 
-def test_a_size_that_cannot_be_had_is_told(key: str) -> None:
+def test_shared_segment_beyond_the_memory_raises(key: str) -> None:
     with pytest.raises(NotSharedError, match="of shared memory cannot be had"):
         open_segment(key, 1 << 62)
 

@@ -66,7 +66,7 @@ def test_there_is_at_least_one_core() -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 1025, 1.5, True])
-def test_a_number_of_threads_that_cannot_be_meant_is_told(number: object) -> None:
+def test_check_threads_invalid_number_raises(number: object) -> None:
     with pytest.raises(UsageError, match=f"threads is {number!r}; use 1 to 1024"):
         check_threads(number)  # type: ignore[arg-type]  # that is the point
 

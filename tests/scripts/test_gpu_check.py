@@ -97,7 +97,7 @@ def test_decoding_on_a_pretended_device(settings: Any, monkeypatch: pytest.Monke
     assert rows["parity: mean difference of stored pixels"]["right"] is True
 
 
-def test_a_wrong_expression_is_seen(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_check_wrong_expression_fails(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     device = importlib.import_module("gpu_check_device")
     right = device.rendered
     monkeypatch.setattr(device, "rendered", lambda *words: right(*words).roll(1, -1))
@@ -152,7 +152,7 @@ def test_a_part_by_itself_leaves_its_record(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "gpu-decode.json").read_text()
 
 
-def test_a_part_that_takes_too_long_is_ended_and_told(tmp_path: Path) -> None:
+def test_gpu_check_part_beyond_its_budget_is_ended_and_reported(tmp_path: Path) -> None:
     done = run_script("gpu_check", "decode", "--device", "cpu", "--quick", "--out", tmp_path, "--budget", "0.5")
     assert done.returncode == 1
     assert "data (0 s)\n  FAILED: took longer than its 0 s" in done.stdout

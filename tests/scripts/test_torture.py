@@ -93,7 +93,7 @@ def test_datasets_recipes_and_folders_of_strangers() -> None:
     assert min(built, refused) > 0
 
 
-def test_a_difference_is_seen(torture: ModuleType, tmp_path: Path) -> None:
+def test_torture_build_that_differs_raises(torture: ModuleType, tmp_path: Path) -> None:
     builds = torture.torture_builds
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "a").write_bytes(b"1")
@@ -109,7 +109,7 @@ def test_a_difference_is_seen(torture: ModuleType, tmp_path: Path) -> None:
         builds.check_whole(tmp_path / "gone", new, new)
 
 
-def test_damage_by_a_kill_is_seen(torture: ModuleType, copy: Path) -> None:
+def test_torture_damage_by_a_kill_raises(torture: ModuleType, copy: Path) -> None:
     commands = torture.torture_commands
     wanted = torture.torture_builds.tree(copy)
     commands.after_kill(copy, set(), wanted)
@@ -119,7 +119,7 @@ def test_damage_by_a_kill_is_seen(torture: ModuleType, copy: Path) -> None:
         commands.after_kill(copy, set(), wanted)
 
 
-def test_a_mixed_batch_is_seen(torture: ModuleType) -> None:
+def test_torture_mixed_batch_raises(torture: ModuleType) -> None:
     def batch(values: list[int], labels: list[int]) -> mmload.Batch:
         pixels = torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
         return mmload.Batch(images=pixels, targets=torch.tensor(labels), batch_size=[len(labels)])
@@ -131,7 +131,7 @@ def test_a_mixed_batch_is_seen(torture: ModuleType) -> None:
             check(batch(values, labels))
 
 
-def test_more_than_a_line_and_bugs_are_seen(torture: ModuleType) -> None:
+def test_torture_traceback_or_second_line_raises(torture: ModuleType) -> None:
     strangers = torture.torture_strangers
     answer = strangers.Answer
     strangers.check_line([], answer(2, "", "mmload: no\n"), (1, 2))
@@ -148,7 +148,9 @@ def test_more_than_a_line_and_bugs_are_seen(torture: ModuleType) -> None:
             strangers.check_line(["build"], wrong, (1, 2))
 
 
-def test_postscript_that_runs_is_seen(torture: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_torture_postscript_that_runs_raises(
+    torture: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A stand-in for Ghostscript does what the program in the image says: it makes the file."""
     trees = torture.torture_trees
     source = tmp_path / "programs"
@@ -166,7 +168,7 @@ def test_postscript_that_runs_is_seen(torture: ModuleType, monkeypatch: pytest.M
         trees.built(trees.Watch(), source, tmp_path / "out", [])
 
 
-def test_code_that_runs_is_seen(torture: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_torture_code_that_runs_raises(torture: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The canary sings where a command does what the dataset asks for."""
     strangers = torture.torture_strangers
     plain = strangers.command

@@ -196,7 +196,7 @@ def test_without_a_device_it_is_one_line_and_nothing_is_left(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
-def test_a_wrong_device_is_told(tmp_path: Path) -> None:
+def test_decoder_invalid_device_raises(tmp_path: Path) -> None:
     make_pictures(tmp_path / "photos")
     done = mmload("build", "imagefolder", tmp_path / "photos", tmp_path / "out", "--decode", "gpu")
     assert (done.returncode, done.stderr) == (2, "mmload: decode device is 'gpu'; use cpu or cuda\n")

@@ -83,7 +83,7 @@ def test_a_window_beside_the_image_has_no_pixel_of_it() -> None:
     assert 0 in sample.inside[2:]
 
 
-def test_a_part_is_summed_and_the_whole_is_copied() -> None:
+def test_statistics_of_a_part_are_summed_while_all_is_copied() -> None:
     image = np.random.default_rng(0).integers(0, 256, (9, 11, 3), dtype=np.uint8).transpose(2, 0, 1)
     row, sums = np.empty(image.shape, np.uint8), no_sums(3)
     copy_and_sum_part(image, row, sums, 2, 3, 4, 5)

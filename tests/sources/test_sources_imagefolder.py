@@ -263,7 +263,7 @@ class Slow(io.FileIO):
         return super().read(min(size or 0, 1000))
 
 
-def test_a_file_is_read_whole_and_a_folder_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_bytes_returns_all_bytes_and_rejects_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "long").write_bytes(bytes(range(256)) * 5000)
     assert read_bytes(tmp_path, "empty", "it") == b""

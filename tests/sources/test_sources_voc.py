@@ -196,7 +196,7 @@ def test_segmentation_takes_the_numbers_in_the_masks_as_classes(devkit: Devkit) 
 
 
 @pytest.mark.parametrize("task", ["detection", "classification"])
-def test_names_that_are_not_pascals_are_told_of_auto(devkit: Devkit, task: str) -> None:
+def test_voc_other_class_names_raise_and_advise_auto(devkit: Devkit, task: str) -> None:
     devkit.add("a", thing("RBC"))
     devkit.list("train", "a")
     with pytest.raises(SampleError, match=r"'RBC' is not one of the classes: aeroplane, .*--set classes=auto"):

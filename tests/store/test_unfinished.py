@@ -67,7 +67,9 @@ def test_the_named_command_goes_on(words: list[str], tmp_path: Path, monkeypatch
     assert mmload("info", "my out").returncode == 0
 
 
-def test_the_command_line_is_kept(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_build_records_its_command_line(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (source / "class2" / "4.jpg").write_bytes(b"no image")
     monkeypatch.chdir(tmp_path)
     words = ["build", "imagefolder", "photos", "out", "--size", "16", "--shard-size", "4000"]

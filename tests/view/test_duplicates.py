@@ -148,7 +148,7 @@ def one_picture(rows: int) -> np.ndarray:
     return np.tile(np.random.default_rng(0).uniform(0, 230, (1, SIDE, SIDE)).astype(np.float32), (rows, 1, 1))
 
 
-def test_of_thousands_of_alike_rows_a_part_is_told_and_first_what_is_in_two_splits(
+def test_duplicates_of_thousands_of_rows_lists_some_across_splits_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(duplicates, "_MOST_PAIRS", 1000)
@@ -160,14 +160,14 @@ def test_of_thousands_of_alike_rows_a_part_is_told_and_first_what_is_in_two_spli
     assert (found.pairs[:, 1] == 499).sum() == 499
 
 
-def test_all_pairs_of_a_tile_are_told_however_many_there_are() -> None:
+def test_duplicates_of_one_tile_lists_all_pairs() -> None:
     grays = one_picture(400)
     found = copies(grays)
     assert (found.pairs == np.stack(np.triu_indices(400, 1), 1)).all()
     assert found.complete
 
 
-def test_equal_rows_are_told_once_each_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicates_equal_rows_are_listed_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "_MOST_PAIRS", 1000)
     grays = np.concatenate([one_picture(500), np.full((3, SIDE, SIDE), 7, np.float32), one_picture(1) / 2])
     checksums = np.array([*[5] * 500, 6, 6, 5, 8], np.uint32)  # one of a flat row is that of another picture

@@ -64,7 +64,7 @@ def test_marks_are_lines_of_a_list_that_stay_where_they_are(tmp_path: Path) -> N
     assert again.reason("a/3.png", "val") == "other"
 
 
-def test_comments_and_lines_of_others_stay_and_changes_are_seen(tmp_path: Path) -> None:
+def test_marks_edited_by_others_keeps_their_lines_and_rereads(tmp_path: Path) -> None:
     file = tmp_path / "m.txt"
     file.write_bytes("\ufeff# mine\r\n\r\na/1.png\r\na/1.png\tagain\r\n".encode() + b"b/\xff.png\tbytes")
     marks = Marks(file, Path("photos"))

@@ -142,7 +142,7 @@ def test_a_notebook_shows_names_escaped_and_rows(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("name", presets.__all__)
-def test_every_training_recipe_can_be_seen(name: str, dataset: Dataset, tmp_path: Path) -> None:
+def test_preview_of_every_preset_is_drawn(name: str, dataset: Dataset, tmp_path: Path) -> None:
     done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--recipe", name, "--grid", "2x2")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "a.png") as sheet:

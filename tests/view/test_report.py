@@ -88,7 +88,7 @@ def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
     assert found.copied.complete
 
 
-def test_the_page_is_whole_and_nothing_in_it_is_markup_by_accident(odd: Dataset, tmp_path: Path) -> None:
+def test_report_page_is_complete_and_escaped(odd: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     done = mmload("report", odd.path, "-o", out)
     assert done.returncode == 0, done.stderr
@@ -252,7 +252,7 @@ def test_a_damaged_list_of_samples_and_a_truncated_shard_are_one_line(copy: Path
     assert not (tmp_path / "a.html").exists()
 
 
-def test_a_page_is_written_whole_or_not_at_all(
+def test_report_page_is_written_completely_or_not_at_all(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, link = tmp_path / "page.html", tmp_path / "link.html"
