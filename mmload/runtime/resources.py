@@ -18,8 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
 from mmload.errors import UsageError, counted
 
 T = TypeVar("T")
@@ -99,6 +97,8 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
     Raises:
         UsageError: if the system cannot start so many threads.
     """
+    import torch  # others ask for free memory only, and need none
+
     before, started = torch.get_num_threads(), threading.Barrier(size + 1)
 
     def settle() -> None:

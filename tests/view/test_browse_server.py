@@ -143,4 +143,4 @@ def test_ctrl_c_ends_it_with_one_line(dataset: Dataset, tmp_path: Path, monkeypa
     assert done.stderr == f"mmload: interrupted; marks are in {tmp_path / 'marks.txt'}\n"
     first, second = done.stdout.splitlines()
     assert first.startswith(f"{dataset.path} is shown at http://127.0.0.1:")
-    assert second == f"marks go to {tmp_path / 'marks.txt'}; Ctrl-C ends it"
+    assert second == f"marks go to {tmp_path / 'marks.txt'}; Ctrl-C stops it"

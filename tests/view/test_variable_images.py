@@ -136,7 +136,7 @@ def test_masks_and_boxes_of_whole_photographs_are_shown_and_drawn(tmp_path: Path
 def test_a_report_looks_at_every_row(built: tuple[Path, Path], tmp_path: Path) -> None:
     done = mmload("report", built[1], "-o", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text().replace("<wbr>", "")
     for text in ("RandomResizedCrop(224)", "images uint8 [3, *, *], targets int64 []", "variable-size images, jpeg"):
         assert text in page
 
