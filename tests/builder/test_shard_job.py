@@ -207,9 +207,7 @@ def test_a_disk_that_fails_behind_is_said(folder: Path, tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(store, "_FLUSH_BYTES", 1)
         patch.setattr(store, "_sync_data", failing)
-        with pytest.raises(
-            BuildError, match=r"cannot write to .* \(Input/output error\); finished shards are kept: make room"
-        ):
+        with pytest.raises(BuildError, match=r"cannot write to .* \(Input/output error\); finished shards are kept"):
             build(recipe(folder, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     build(recipe(folder, tmp_path / "out"))
