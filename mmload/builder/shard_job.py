@@ -36,7 +36,6 @@ from mmload.errors import BuildError, SampleError
 from mmload.records import FieldSpec
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
-from mmload.runtime.random_words import permute
 from mmload.runtime.resources import single_op_pool
 from mmload.sources import FetchesAhead, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import file_crc32
@@ -171,6 +170,8 @@ class ShardJob:
         """Returns the sample index of each planned row."""
         if self.shuffle_seed is None:
             return range(start, stop)
+        from mmload.runtime.random_words import permute  # numba, which a build without a shuffle does not need
+
         order: list[int] = permute(torch.arange(start, stop), count, self.shuffle_seed).tolist()
         return order
 
