@@ -5,7 +5,7 @@ from mmload.cli import interrupt, waiting
 
 def main() -> None:
     """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
-    interrupt.begin()
+    interrupt.exit_on_interrupt()
     waiting.report_if_slow(waiting.START)
     try:
         from mmload.cli.app import main as run
@@ -13,7 +13,7 @@ def main() -> None:
         run()
     finally:
         waiting.shown()
-        interrupt.over()
+        interrupt.ignore_interrupts()
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ app = typer.Typer(
 
 
 _Misread: type[Exception] = typer.BadParameter.__mro__[1]
-"""What typer raises for invalid words: click's UsageError, for which typer has no public name."""
+"""Exception that typer raises for invalid arguments: click's UsageError, which has no public name in typer."""
 
 
 def main() -> None:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _ADVISED_SIZE = 256
 
 
-def build(**given: Any) -> None:
+def build(**values: Any) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
-    options = BuildOptions(**given)
+    options = BuildOptions(**values)
     recipe = _recipe(options)
     if options.advise:
         _show_advice(recipe, options)
@@ -42,7 +42,7 @@ def build(**given: Any) -> None:
         "max_errors": options.max_errors,
         "exclude": options.exclude,
         "command": sys.argv[1:],
-        **_where(options),
+        **_engine_arguments(options),
     }
     with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
         if options.in_parts:
@@ -60,18 +60,20 @@ def build(**given: Any) -> None:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    """Returns the parameters of the command, as typer reads them: all options but those of recipe files alone."""
+    """Yields the parameters of the command for typer: all options except keys that only recipe files have."""
     hints, declared = get_type_hints(BuildOptions), declarations()
     for option in fields(BuildOptions):
-        its = declared[option.name]
-        info: Any = typer.Argument if not its.flag else typer.Option
-        words = (its.flag,) if its.flag else ()
-        if its.flag or not its.table:
+        declared_option = declared[option.name]
+        info: Any = typer.Argument if not declared_option.flag else typer.Option
+        words = (declared_option.flag,) if declared_option.flag else ()
+        if declared_option.flag or not declared_option.table:
             yield inspect.Parameter(
                 option.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=option.default,
-                annotation=Annotated[hints[option.name], info(*words, help=its.help, metavar=its.metavar or None)],
+                annotation=Annotated[
+                    hints[option.name], info(*words, help=declared_option.help, metavar=declared_option.metavar or None)
+                ],
             )
 
 
@@ -79,8 +81,8 @@ build.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[att
 build.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters()}
 
 
-def _where(options: BuildOptions) -> dict[str, Any]:
-    """Returns the arguments that say where shards are built."""
+def _engine_arguments(options: BuildOptions) -> dict[str, Any]:
+    """Returns the arguments that select the engine."""
     if options.engine == "local":
         return {"threads": options.threads, "processes": options.processes}
     from mmload.builder.ray_engine import RayEngine
@@ -91,14 +93,14 @@ def _where(options: BuildOptions) -> dict[str, Any]:
 
 
 def _recipe(options: BuildOptions) -> recipes.BuildRecipe:
-    """Returns the recipe of a file, or of words, with what the options say on top."""
+    """Returns the recipe of a file or of the positional arguments, overridden by the options."""
     source = options.table("source") | _settings(options.setting or [])
-    recipe = _recipe_of_config(options) if options.config else _recipe_of_words(options, source)
+    recipe = _recipe_of_config(options) if options.config else _recipe_of_arguments(options, source)
     return recipes.with_tables(recipe, source, options.table("decode"), options.table("store"))
 
 
 def _settings(pairs: list[str]) -> dict[str, object]:
-    """Parses KEY=VALUE words; a value is TOML where it can be (2007, true, ["a", "b"]), else the text itself."""
+    """Parses KEY=VALUE; a value that is valid TOML (2007, true, ["a", "b"]) is parsed, any other is a string."""
     settings: dict[str, object] = {}
     for pair in pairs:
         key, found, text = pair.partition("=")
@@ -106,13 +108,13 @@ def _settings(pairs: list[str]) -> dict[str, object]:
             raise UsageError(f"--set is {pair!r}; write KEY=VALUE, as in --set year=2007")
         try:
             body = tomllib.loads(f"value = {text}")
-        except (ValueError, RecursionError):  # ValueError also of integers with thousands of digits
+        except (ValueError, RecursionError):  # an integer with thousands of digits raises ValueError
             body = {}
         settings[key] = body["value"] if len(body) == 1 else text
     return settings
 
 
-def _recipe_of_words(options: BuildOptions, source: dict[str, object]) -> recipes.BuildRecipe:
+def _recipe_of_arguments(options: BuildOptions, source: dict[str, object]) -> recipes.BuildRecipe:
     words, size = options.words or [], options.size
     if options.advise and len(words) == 2:
         words = [*words, "DATASET"]

@@ -1,8 +1,8 @@
 """Ctrl-C ends the program with one line and exit code 130 at any time; SIGTERM with exit code 143.
 
-After :func:`begin` the program exits at once: there is nothing to clean up yet, and a KeyboardInterrupt during the
-import of torch can become a RecursionError or be lost. Inside :func:`interruptible` Ctrl-C raises KeyboardInterrupt, so
-that everything cleans up. Only the command line uses this module.
+After :func:`exit_on_interrupt` the program exits at once: there is nothing to clean up yet, and a KeyboardInterrupt
+during the import of torch can become a RecursionError or be lost. Inside :func:`interruptible` Ctrl-C raises
+KeyboardInterrupt, so that everything cleans up. Only the command line uses this module.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def begin() -> None:
+def exit_on_interrupt() -> None:
     """Makes Ctrl-C end the program at once, unless SIGINT was ignored at the start."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as nohup and a shell's & have it
         signal.signal(signal.SIGINT, _end_at_once)
 
 
-def over() -> None:
-    """Makes signals leave the way in which the program ends unchanged.
+def ignore_interrupts() -> None:
+    """Ignores Ctrl-C from now on, so that it cannot change the exit code of a program that is ending.
 
     Python restores the default handlers before it exits, so a late Ctrl-C would kill it. It also kills itself after a
     KeyboardInterrupt in an ``exec`` of a string (dataclasses use that) until another ``exec`` has run.

@@ -75,7 +75,7 @@ Trust = Annotated[
         "--trust", help="Let the dataset's own recipe run code, download, or read files outside of the source."
     ),
 ]
-"""Of every command that reads a dataset's source again, by the dataset's own recipe."""
+"""Option of every command that reads the source of a dataset again, by the recipe of the dataset."""
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a dataset is, in the lines that ``mmload build``, ``info`` and ``verify`` show. Prints nothing."""
+"""Summary of a dataset in the lines that ``mmload build``, ``info`` and ``verify`` show. Prints nothing."""
 
 from __future__ import annotations
 

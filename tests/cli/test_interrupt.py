@@ -83,10 +83,10 @@ def test_an_interrupt_at_work_is_one_whatever_becomes_of_it(work: str, code: int
         "def swallowed(number):\n"
         "    try: raise_signal(number)\n"
         "    except KeyboardInterrupt: raise RuntimeError('a callback failed')\n"
-        "interrupt.begin()\n"
+        "interrupt.exit_on_interrupt()\n"
         "try:\n"
         f"    with interrupt.interruptible('nothing was changed'): {work}\n"
-        "finally: interrupt.over()\n"
+        "finally: interrupt.ignore_interrupts()\n"
     )
     assert run(text, tmp_path) == (code, "", f"mmload: {said}; nothing was changed\n")
 
@@ -95,7 +95,7 @@ def test_interrupts_at_work_that_the_shell_has_it_ignore_are_ignored(tmp_path: P
     text = (
         "from signal import SIGINT, raise_signal\n"
         "from mmload.cli import interrupt\n"
-        "interrupt.begin()\n"
+        "interrupt.exit_on_interrupt()\n"
         "with interrupt.interruptible('nothing was changed'): raise_signal(SIGINT)\n"
         "raise_signal(SIGINT)\n"
         "print('done')\n"
