@@ -303,7 +303,7 @@ def simclr(
 
     Args:
         size: pixels of a side; the blur's kernel is a tenth of it.
-        strength: of the color jitter; the paper uses 1.0 for ImageNet and 0.5 for CIFAR-10, the latter without blur.
+        strength: strength of the color jitter; the paper uses 1.0 for ImageNet, and 0.5 without blur for CIFAR-10.
         normalize: None: as published, none.
         options: for the collate.
 

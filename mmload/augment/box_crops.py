@@ -21,17 +21,17 @@ from mmload.render.plan_parts import Padding
 from mmload.runtime.memory_pool import constant
 
 ROUNDS = 50
-"""How many minimal overlaps are drawn, at most, before a sample stays as it is; torchvision draws without end."""
+"""Upper bound on the minimal overlaps drawn before a sample stays unchanged; torchvision draws without a limit."""
 
 
 class RandomZoomOut(Step):
     """Placed at random on a larger canvas, with probability ``p``; a ``Resize((height, width))`` must follow.
 
     Args:
-        fill: of the canvas, in the images' values; one number or one per channel.
+        fill: fill of the canvas, in the images' values; one number or one per channel.
         side_range: least and greatest factor of the sides, from 1.
         p: how likely a sample is changed.
-        mask_fill: of a mask's canvas, 0 to 255: 255 is void (torchvision: ``fill``).
+        mask_fill: fill of a mask's canvas, 0 to 255: 255 is void (torchvision: ``fill``).
 
     Raises:
         ValueError: if an argument is out of range.

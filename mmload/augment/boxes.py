@@ -94,8 +94,8 @@ def move_fields(
 
     Args:
         batch: before it.
-        plan: of one pass.
-        trail: of the passes before it; None: there was none.
+        plan: plan of one pass.
+        trail: trail of the passes before it; None: there was none.
         own: the masks, in place of the batch's, if they are variable-size.
     """
     if plan.is_framed:
@@ -148,7 +148,7 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
     Args:
         boxes: float32 [B, M, 4], xyxy in source pixels.
         plan: the geometry.
-        trail: of the passes before.
+        trail: trail of the passes before.
 
     Returns:
         The boxes in output pixels, and the trail with this pass.

@@ -33,7 +33,7 @@ from mmload.runtime.memory_pool import constant
 
 
 class PlacedStep(ResizingStep):
-    """What all that place images on a canvas share: the canvas's fill."""
+    """Base of all steps that place images on a canvas, with the fill of the canvas."""
 
     is_drop_in = False  # torchvision's have no canvas
 
@@ -69,8 +69,8 @@ class ScaleJitter(PlacedStep):
         scale_range: least and greatest factor, drawn uniformly.
         interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
         antialias: whether shrinking averages over all source pixels.
-        fill: of the canvas, in the images' values; one number or one per channel.
-        mask_fill: of a mask's canvas, 0 to 255: 255 is void.
+        fill: fill of the canvas, in the images' values; one number or one per channel.
+        mask_fill: fill of a mask's canvas, 0 to 255: 255 is void.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) the least factor leaves no pixel.
@@ -117,8 +117,8 @@ class RandomShortestSize(PlacedStep):
         max_size: the longer side is not made longer than this.
         interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
         antialias: whether shrinking averages over all source pixels.
-        fill: of the canvas, in the images' values; one number or one per channel.
-        mask_fill: of a mask's canvas, 0 to 255: 255 is void.
+        fill: fill of the canvas, in the images' values; one number or one per channel.
+        mask_fill: fill of a mask's canvas, 0 to 255: 255 is void.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) ``max_size`` leaves no pixel of the shorter side.
@@ -186,10 +186,10 @@ class Letterbox(PlacedStep):
 
     Args:
         size: (height, width) of the canvas, or one number for both.
-        fill: of the canvas, in the images' values; one number or one per channel.
+        fill: fill of the canvas, in the images' values; one number or one per channel.
         interpolation: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``, or torchvision's name for it.
         antialias: whether shrinking averages over all source pixels.
-        mask_fill: of a mask's canvas, 0 to 255: 255 is void.
+        mask_fill: fill of a mask's canvas, 0 to 255: 255 is void.
         scaleup: whether an image smaller than the canvas is enlarged; False: it keeps its size.
         center: whether the image lies in the middle; False: at the top left.
 

@@ -24,7 +24,7 @@ from mmload.batch import Batch
 from mmload.render.plan_parts import check_levels
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""What images may come out as."""
+"""Permitted dtypes of rendered images."""
 
 _MASKS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 

@@ -230,7 +230,7 @@ class Collate(nn.Module):
         Args:
             batch: with images uint8 [B, C, H, W], or with variable-size images, as :meth:`Split.rows` gives them; or a
                 list of rows with images [C, H, W]; or the bare images.
-            generator: where seeds come from if the batch has none; None: torch's default generator.
+            generator: generator of seeds if the batch has none; None: torch's default one.
 
         Returns:
             What came in, with images in the collate's dtype and memory format; a list becomes a Batch.

@@ -149,7 +149,7 @@ _CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
 
 
 class Factors(NamedTuple):
-    """What was drawn for a batch.
+    """Factors drawn for a batch, and their order.
 
     Attributes:
         values: float32 [B, 4], a factor for brightness, contrast, saturation and a rotation for hue.

@@ -24,11 +24,11 @@ from mmload.runtime.random_words import Words, unit_of_word
 class RandomErasing(Step):
     """Overwrites a random rectangle with probability ``p``, drawn per sample.
 
-    It overwrites what the steps before it give: after Normalize, ``value`` is in normalized units. A step after it
-    starts a further pass. Boxes and masks are left as they are.
+    After Normalize, ``value`` is in normalized units. A step after RandomErasing starts another pass over the pixels.
+    Boxes and masks do not change.
 
     Args:
-        p: how likely a sample gets a hole.
+        p: probability that a rectangle is erased.
         scale: least and greatest share of the image's area.
         ratio: least and greatest height / width; drawn uniformly in its logarithm.
         value: one number, one per channel, or ``"random"``: standard normal noise for each pixel.
@@ -85,7 +85,7 @@ class RandomErasing(Step):
             fitting = (rows < height) & (cols < width)
             found = fitting.any(1)
             return torch.where(found, first(rows, fitting), 0), torch.where(found, first(cols, fitting), 0)
-        low, high = (math.log(one) for one in self.ratio)
+        low, high = (math.log(bound) for bound in self.ratio)
         words = draws.bits(2 * ATTEMPTS).numpy().view(np.uint64)
         sides = variant(_first_rectangles, _FIRST_RECTANGLES, nogil=False)(
             words, height * width, *self.scale, low, high, height, width
@@ -115,14 +115,14 @@ def _first_rectangles(
     """Returns the first rectangle per sample that fits, of those that :func:`~mmload.augment.resize.rectangles` draws.
 
     Args:
-        words: uint64 [B, 2 n], shares of the area first, ratios then.
-        area: of the image.
-        least: share of it.
-        greatest: share of it.
+        words: uint64 [B, 2 n]; the first n draw shares of the area, the others ratios.
+        area: area of the image.
+        least: least share of the area.
+        greatest: greatest share of the area.
         low: logarithm of the least ratio.
-        high: of the greatest.
-        rows: what the first side must be below.
-        cols: what the second must be below.
+        high: logarithm of the greatest ratio.
+        rows: exclusive upper bound of the first side.
+        cols: exclusive upper bound of the second side.
 
     Returns:
         int64 [2, B]: both sides; 0 where none of a sample's rectangles fits.
@@ -130,9 +130,9 @@ def _first_rectangles(
     tries = words.shape[1] // 2
     out = np.zeros((2, len(words)), np.int64)
     for k in range(len(words)):
-        for one in range(tries):
-            target = area * (least + (greatest - least) * unit_of_word(words[k, one]))
-            aspect = math.exp(low + (high - low) * unit_of_word(words[k, tries + one]))
+        for attempt in range(tries):
+            target = area * (least + (greatest - least) * unit_of_word(words[k, attempt]))
+            aspect = math.exp(low + (high - low) * unit_of_word(words[k, tries + attempt]))
             first, second = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
             if first < rows and second < cols:
                 out[0, k], out[1, k] = first, second

@@ -16,16 +16,16 @@ from mmload.render.plan_parts import PADDING_MODES, Padding
 
 
 class RandomCrop(Step):
-    """A crop at a random place, of the image or of the image padded.
+    """A crop at a random place of the image, which can be padded first.
 
     Args:
         size: (height, width), or one number for both.
         padding: pixels added before the crop: one number, (left and right, top and bottom), or (left, top, right,
             bottom).
         pad_if_needed: pad both sides by what is missing where the image is smaller than the crop.
-        fill: what constant padding is filled with, in the images' values; one number or one per channel.
+        fill: value of constant padding, in the images' values; one number or one per channel.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
-        mask_fill: what constant padding of a segmentation mask is filled with, 0 to 255: 255 is void, as in builds
+        mask_fill: value of constant padding of a segmentation mask, 0 to 255: 255 is void, as in builds
             (torchvision: a dict as ``fill``, else 0, which is a class).
 
     Raises:
@@ -70,11 +70,11 @@ class RandomCrop(Step):
                 "with their padding: make it smaller, or set padding or pad_if_needed"
             )
         tops, lefts = draws.integers((-top, spare[0] - top), (-left, spare[1] - left))
-        around = self._around(greatest(left), greatest(top), greatest(right), greatest(bottom))
+        around = self._widest_padding(greatest(left), greatest(top), greatest(right), greatest(bottom))
         return plan.cropped(tops, lefts, height, width, around)
 
-    def _around(self, left: int, top: int, right: int, bottom: int) -> Padding | None:
-        """Returns the padding, equally wide on both sides, since an earlier flip swaps them."""
+    def _widest_padding(self, left: int, top: int, right: int, bottom: int) -> Padding | None:
+        """Returns the widest padding of all samples, equal on both sides, because an earlier flip swaps them."""
         if not any((left, top, right, bottom)):
             return None
         margin = max(top, bottom), max(left, right)
@@ -124,7 +124,7 @@ class CenterCrop(Step):
 
 
 class _RandomFlip(Step):
-    """What both flips share: the probability and when they fit."""
+    """Base of both flips: their probability, and the passes that they can join."""
 
     takes_sizes = True
 
@@ -133,12 +133,12 @@ class _RandomFlip(Step):
         self.p = chance(p)
 
     def fits(self, plan: Plan) -> bool:
-        # A flip fits before holes.
+        # A flip can join a pass only before its holes.
         return plan.fits_flip()
 
 
 class RandomHorizontalFlip(_RandomFlip):
-    """Mirrored left to right with probability ``p``, drawn per sample."""
+    """Flip from left to right with probability ``p``, drawn per sample."""
 
     operation = FLIP_X
 
@@ -147,7 +147,7 @@ class RandomHorizontalFlip(_RandomFlip):
 
 
 class RandomVerticalFlip(_RandomFlip):
-    """Upside down with probability ``p``, drawn per sample."""
+    """Flip upside down with probability ``p``, drawn per sample."""
 
     operation = FLIP_Y
 
@@ -156,13 +156,13 @@ class RandomVerticalFlip(_RandomFlip):
 
 
 class AlternatingHorizontalFlip(Step):
-    """Mirrored left to right every other epoch, as in KellerJordan/cifar10-airbench: two epochs show both sides once.
+    """Flip from left to right every other epoch, as in KellerJordan/cifar10-airbench: two epochs show both sides once.
 
     A hash of the row's id decides whether a row is mirrored in the even epochs or in the odd ones. It needs the epoch
     (see :meth:`mmload.augment.collate.Collate.set_epoch`) and the rows' ids; both views of a row show the same side.
 
     Args:
-        seed: any integer; another one chooses other rows to be mirrored first.
+        seed: any integer; selects the rows that are mirrored in even epochs.
 
     Raises:
         ValueError: if ``seed`` is no integer, or (when run) epoch or ids are not known.
@@ -175,7 +175,7 @@ class AlternatingHorizontalFlip(Step):
         self.seed = integer("seed", seed)
 
     def fits(self, plan: Plan) -> bool:
-        # A flip fits before holes.
+        # A flip can join a pass only before its holes.
         return plan.fits_flip()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:

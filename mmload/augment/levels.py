@@ -185,7 +185,7 @@ class RandomPhotometricDistort(LevelStep):
         contrast: the same.
         saturation: the same.
         hue: (least, greatest) rotation of the color circle, in full rotations within 0.5 of 0.
-        p: of each of the five.
+        p: probability of each of the five.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.

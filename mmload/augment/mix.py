@@ -40,7 +40,7 @@ class MixStep(TargetStep, Step):
     """A step that mixes samples of a batch: it draws a :class:`~mmload.render.plan.Mixing`, which ends a pass.
 
     Attributes:
-        num_classes: what class indices are one-hot encoded with; None: targets are soft already.
+        num_classes: number of classes for one-hot encoding; None: targets are soft already.
         per: ``"sample"``, or ``"batch"`` if it is drawn once a batch, from the first sample's seed.
     """
 
@@ -94,7 +94,7 @@ class MixStep(TargetStep, Step):
 
 
 class _Mix(MixStep):
-    """What MixUp and CutMix share: the Beta distribution, the classes and the probability."""
+    """Base of MixUp and CutMix: the Beta distribution, the classes and the probability."""
 
     def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0, per: str = "sample") -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class MixUp(_Mix):
 
     Args:
         alpha: both parameters of the Beta distribution.
-        num_classes: what class indices are one-hot encoded with; may be None where targets are soft already.
+        num_classes: number of classes for one-hot encoding; may be None where targets are soft already.
         p: how likely a sample (or batch) is mixed.
         per: ``"sample"``: lam is drawn for each sample; ``"batch"``: once a batch, as torchvision does, from the seed
             of its first sample, so that results depend on which samples share a batch.
@@ -142,7 +142,7 @@ class CutMix(_Mix):
 
     Args:
         alpha: both parameters of the Beta distribution.
-        num_classes: what class indices are one-hot encoded with; may be None where targets are soft already.
+        num_classes: number of classes for one-hot encoding; may be None where targets are soft already.
         p: how likely a sample (or batch) is mixed.
         per: ``"sample"``: each sample has a rectangle of its own; ``"batch"``: one is drawn for a batch, as in
             torchvision, from the seed of its first sample, so that results depend on which samples share a batch.
@@ -172,11 +172,11 @@ class CutMix(_Mix):
 
 
 class MixChoice(MixStep):
-    """What :class:`~mmload.augment.random_steps.RandomChoice` is of MixUp and CutMix: one of them, drawn per sample.
+    """:class:`~mmload.augment.random_steps.RandomChoice` of MixUp and CutMix: applies one of them, drawn per sample.
 
     Args:
         transforms: MixUp, CutMix and such choices.
-        p: how likely each is, in any unit; None: all the same.
+        p: relative probability of each; None: all are equal.
         per: ``"sample"``: drawn for each sample; ``"batch"``: once a batch, from the seed of its first sample. What
             the steps themselves draw is drawn as they say.
 

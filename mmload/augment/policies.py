@@ -98,7 +98,7 @@ class _Policy(WarpingStep):
         """Returns one change per sample.
 
         Args:
-            space: what there is to choose from.
+            space: operations to choose from.
             chosen: int64 [B], which.
             negative: bool [B], whether a signed magnitude is negative.
             plan: the images'.
@@ -174,7 +174,7 @@ class RandAugment(_Policy):
         num_ops: how many.
         magnitude: the bin of the magnitudes.
         num_magnitude_bins: how many bins there are.
-        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        interpolation: interpolation of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
         fill: outside of warped images: a value, or one per channel; None: 0.
 
     Raises:
@@ -211,7 +211,7 @@ class TrivialAugmentWide(_Policy):
 
     Args:
         num_magnitude_bins: how many magnitudes there are.
-        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        interpolation: interpolation of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
         fill: outside of warped images: a value, or one per channel; None: 0.
 
     Raises:
@@ -282,7 +282,7 @@ class AutoAugment(_Policy):
 
     Args:
         policy: ``imagenet``, ``cifar10`` or ``svhn``, or torchvision's name for it.
-        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        interpolation: interpolation of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
         fill: outside of warped images: a value, or one per channel; None: 0.
 
     Raises:
@@ -322,9 +322,9 @@ class AugMix(_Policy):
         severity: magnitudes are drawn from the first bins of ten, so many of them.
         mixture_width: how many chains.
         chain_depth: changes of each chain; negative: 1 to 3, drawn.
-        alpha: of the Dirichlet and Beta distributions of the shares.
+        alpha: parameter of the Dirichlet and Beta distributions of the shares.
         all_ops: whether brightness, contrast, color and sharpness are among the changes.
-        interpolation: of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
+        interpolation: interpolation of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
         fill: outside of warped images: a value, or one per channel; None: 0.
 
     Raises:

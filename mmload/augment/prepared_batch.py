@@ -38,7 +38,7 @@ def one_pass(
     Args:
         steps: a collate's.
         at: the place of the pass's first step.
-        plan: of the images before it, that changes nothing.
+        plan: plan of the images before it, that changes nothing.
         source: their dtype.
         dtype: the collate's.
         draws_of: gives the draws of the step at a place.
@@ -159,8 +159,8 @@ class PreparedBatch:
     Attributes:
         rendering: the first pass.
         shape: [B, C, h, w] of the memory to render into.
-        dtype: of that memory.
-        memory_format: of that memory.
+        dtype: dtype of that memory.
+        memory_format: memory format of that memory.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class PreparedBatch:
 
         Args:
             first: the first of them.
-            lines: of the samples' images; of variable size, at least those that are :attr:`needed`.
+            lines: lines of the samples' images; of variable size, at least those that are :attr:`needed`.
             out: [b, C, h, w].
         """
         self.rendering.on_cpu.render_lines(first, lines, out)

@@ -31,7 +31,7 @@ from mmload.render.plan import Plan
 from mmload.render.plan_parts import Placement, Resampling
 
 ATTEMPTS = 10
-"""How often torchvision draws an area and a ratio before it falls back."""
+"""Number of times that torchvision draws an area and a ratio before it falls back."""
 
 Side: TypeAlias = Tensor | int
 
@@ -42,7 +42,7 @@ Size = int | Sequence[int] | SizeOfEpoch
 
 
 class ResizingStep(Step):
-    """What all steps that resize share: the interpolation, and a ``size`` that may follow the epoch."""
+    """Base of all steps that resize: the interpolation, and a ``size`` that may follow the epoch."""
 
     takes_sizes = True
 
@@ -77,8 +77,8 @@ class ResizingStep(Step):
         """Returns the resize to (height, width).
 
         Args:
-            size: of the output.
-            placement: where each image lies on a canvas of this size; None: it fills it.
+            size: size of the output.
+            placement: place of each image on a canvas of this size; None: it fills the canvas.
             exact_masks: whether masks are resized by ``nearest-exact`` if images are; else by ``nearest``.
         """
         mode = self.interpolation
@@ -270,7 +270,7 @@ class ProgressiveSize:
         max_size: pixels of the last epochs.
         start_epoch: the last epoch of ``min_size``; counted from 0.
         end_epoch: the first epoch of ``max_size``.
-        multiple: what sizes between them are a multiple of.
+        multiple: every size between them is a multiple of this.
 
     Raises:
         ValueError: if an argument is out of range, or the greater one comes first.

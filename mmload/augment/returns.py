@@ -1,6 +1,6 @@
-"""What a training script gets in place of a Batch: tuples, dicts, torchvision's lists, arrays of other frameworks.
+"""Forms of a batch for training scripts: tuples, dicts, torchvision's lists, arrays of other frameworks.
 
-It takes what a collate gives, a :class:`~mmload.batch.Batch` or a tuple of one per view, and copies no pixels.
+The input is the result of a collate: a :class:`~mmload.batch.Batch`, or a tuple of one per view. No pixels are copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mmload.batch import Batch, BatchOrViews, fields_of
 from mmload.errors import UsageError, choices
 
 Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
-"""What :class:`Returns` takes."""
+"""Type of the form that :class:`Returns` takes."""
 
 ARRAYS = ("numpy", "dlpack")
 """The forms that are dicts of all fields as arrays."""
@@ -107,7 +107,7 @@ class Returns:
 
         Args:
             stored: the fields of the dataset.
-            read: those that batches have.
+            read: fields that batches have.
             source: the dataset's name, for the message.
 
         Raises:

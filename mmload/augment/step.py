@@ -144,7 +144,7 @@ class TargetStep(nn.Module):
             images: [B, C, H, W], floating, or uint8 where the step takes it.
             targets: class indices [B] or soft targets [B, K]; None: there are none.
             seeds: int64 [B], one per sample; None: fresh ones.
-            generator: where fresh seeds come from; None: torch's default generator.
+            generator: generator of fresh seeds; None: torch's default one.
 
         Returns:
             The images, and the targets too if any were given.
@@ -170,7 +170,7 @@ class AfterStep(TargetStep):
 
     @property
     def makes_floats(self) -> bool:  # type: ignore[override]  # a class sets takes_uint8 alone
-        """Whether it takes floating images alone."""
+        """Whether the step takes floating-point images only."""
         return not self.takes_uint8
 
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:

@@ -1,7 +1,7 @@
 """Several views of every sample, each by a collate of its own: batches for self-supervised training.
 
-It takes what :class:`~mmload.augment.collate.Collate` takes and returns a tuple of what that returns, one per view. It
-never reads files: a :class:`mmload.loader.Loader` reads each row once and renders all its views while it is in cache.
+Views take the same input as :class:`~mmload.augment.collate.Collate` and return a tuple of batches, one per view. They
+never read files: a :class:`mmload.loader.Loader` reads each row once and renders all its views while it is in cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Views(nn.Module):
 
     @property
     def device(self) -> torch.device | None:
-        """Where batches are moved before the first step; None: they stay where they are."""
+        """Device that batches are moved to before the first step; None: they are not moved."""
         return self.collates[0].device
 
     def set_epoch(self, epoch: int) -> None:
@@ -80,8 +80,8 @@ class Views(nn.Module):
         """Renders all views of a batch, each as :class:`Collate` does.
 
         Args:
-            batch: what :class:`Collate` takes; its images are read once a view and not changed.
-            generator: where seeds come from if the batch has none, for each view anew; None: torch's default generator.
+            batch: what :class:`Collate` takes; its images are read once per view and not changed.
+            generator: generator of seeds if the batch has none, new ones per view; None: torch's default one.
         """
         if isinstance(batch, Tensor):
             if batch.dim() != 4:
@@ -107,7 +107,7 @@ class Views(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> tuple[Batch, ...]:
-        """Renders all views from images that lie somewhere else, as :meth:`Collate.render` does one."""
+        """Renders all views of a batch from separate images; see :meth:`Collate.render`."""
         return tuple(
             view.render(view_batch, images, indices, generator=generator, memory=memory)
             for view, view_batch, memory in zip(self.collates, self._view_batches(batch), self._memories, strict=True)
@@ -123,7 +123,7 @@ class Views(nn.Module):
         masks: OwnMasks | None = None,
         framed: bool = False,
     ) -> tuple[PreparedBatch, ...]:
-        """Draws and describes every view of a batch whose images are yet to be read, as :meth:`Collate.prepare` one."""
+        """Draws and describes every view before the images are read; see :meth:`Collate.prepare`."""
         return tuple(
             view.prepare(view_batch, shape, source=source, sizes=sizes, masks=masks, framed=framed)
             for view, view_batch in zip(self.collates, self._view_batches(batch), strict=True)
@@ -152,7 +152,7 @@ class TwoViews(Views):
 
 
 def collates_of(collate: object) -> tuple[Collate, ...]:
-    """Returns the collate of each view, or a Collate itself; none for anything else."""
+    """Returns the collates of Views, or a Collate as a tuple of one; an empty tuple for anything else."""
     if isinstance(collate, Views):
         return collate.collates
     return (collate,) if isinstance(collate, Collate) else ()

@@ -41,7 +41,7 @@ _MOST_PIXELS = 2**31 - 1
 
 
 class WarpingStep(LevelStep):
-    """What all steps share that warp images: the interpolation, and what is outside of a warped image."""
+    """Base of all steps that warp images: the interpolation, and the fill outside of a warped image."""
 
     def __init__(self, interpolation: Any, fill: float | Sequence[float] | None) -> None:
         super().__init__()

@@ -20,8 +20,8 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
     Args:
         resize: ``v2.ScaleJitter`` or ``v2.RandomShortestSize``.
         canvas: (height, width) of an image -> that of its canvas.
-        fill: of the canvas.
-        mask_fill: of a mask's canvas.
+        fill: fill of the canvas.
+        mask_fill: fill of a mask's canvas.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class CanvasLetterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no
     Args:
         size: (height, width) of the canvas.
         fill: the border's value.
-        interpolation: of images.
-        antialias: of images.
+        interpolation: interpolation of images.
+        antialias: whether the resize of images is antialiased.
         mask_fill: the border's value in masks.
         scaleup: whether smaller images are enlarged.
         center: whether the image lies in the middle; else at the top left.

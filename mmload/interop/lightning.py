@@ -26,8 +26,8 @@ class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not fo
         dataset: the dataset's path.
         train_collate: for the training split.
         eval_collate: for the others.
-        val_split: which split validates.
-        test_split: which split tests.
+        val_split: name of the split for validation.
+        test_split: name of the split for tests.
         options: further arguments of :class:`~mmload.loader.Loader`, such as batch_size and seed.
     """
 

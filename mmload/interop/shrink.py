@@ -15,7 +15,7 @@ class ShortestMaxSize(v2.Transform):  # type: ignore[misc]  # torchvision is unt
 
     Args:
         size: pixels of the short side at most.
-        interpolation: of images; masks take the nearest pixel.
+        interpolation: interpolation of images; masks are resized by nearest neighbor.
     """
 
     def __init__(self, size: int, interpolation: str = "bilinear") -> None:

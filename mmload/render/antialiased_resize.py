@@ -79,7 +79,7 @@ def taps(length: int, wanted: int, reach: int, begin: int, end: int) -> Taps:
     """Returns the weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp does.
 
     Args:
-        length: of the axis.
+        length: length of the axis.
         wanted: its length after the resize.
         reach: one of :data:`REACHES`.
         begin: first output line whose weights are returned.

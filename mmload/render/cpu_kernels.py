@@ -69,7 +69,7 @@ def reflected(position: int, length: int, mode: int) -> int:
 
 
 class Span(NamedTuple):
-    """How a window lies along an axis of its image.
+    """Place of a window along an axis of its image.
 
     Attributes:
         begin: first of its positions that is inside of the image.

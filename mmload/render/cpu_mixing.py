@@ -1,6 +1,6 @@
 """Mixes the samples of a batch on a CPU as they are rendered: each with the one before it, the first with the last.
 
-What is kept of a batch belongs to it, not to a thread: its samples are rendered in order, and batches may take turns.
+Cached levels belong to a batch, not to a thread: its samples are rendered in order, and batches may take turns.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class CpuRendering:
 
         Args:
             first: the first of the samples; the others follow it.
-            lines: of the samples' images; of variable-size images, at least those of :attr:`needed`.
+            lines: lines of the samples' images; of variable-size images, at least those of :attr:`needed`.
             out: [b, C, h, w].
 
         Raises:

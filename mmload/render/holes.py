@@ -186,7 +186,7 @@ def erase(holes: Holes, sample: int, lines: LineRange, target: Pixels, at: Any) 
     A line of noise takes the words after those of the hole's lines above it, and of the channels before.
 
     Args:
-        holes: of the samples of a call.
+        holes: holes of the samples of a call.
         sample: number of the sample among them.
         lines: lines that are in ``target``.
         target: flat; float32, uint8 or the bits of half precision.

@@ -197,7 +197,7 @@ class Paint(NamedTuple):
         shift: float32 [C]; a value becomes (x - shift) * scale. Where samples are mixed, repeated for every value of
             some lines: [P, l * V].
         scale: float32, as shift.
-        holes: of the samples.
+        holes: holes of the samples.
         streamed: whether lines bypass the caches, as :data:`~mmload.runtime.numba_internals.stream` writes them.
     """
 
@@ -233,7 +233,7 @@ class Changes(NamedTuple):
     """Operations on levels, with all that their kernel needs.
 
     Attributes:
-        operations: of the samples.
+        operations: operations of the samples.
         scratch: working memory.
         levels: uint8 [n, C, h, w], memory for the levels of one sample after the other.
         still: :data:`WINDOW` [1] of zeros, working memory: the window that shows levels as they are.
@@ -275,7 +275,7 @@ class Resizes(NamedTuple):
 
 
 class Mixtures(NamedTuple):
-    """How samples are mixed, and what is kept of a batch from call to call.
+    """Settings of a mixing of samples, and the levels that are cached from call to call.
 
     Attributes:
         shares: float32 [B], the share that a sample keeps of itself where it is blended; 1: it is not.

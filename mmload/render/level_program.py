@@ -119,7 +119,7 @@ class Program:
             device: device of the program.
             numbers: its numbers, tensors [B] or one for all.
             apply_mask: bool [B], samples that have it; None: all.
-            settings: of its :class:`OperationSlot`.
+            settings: settings of its :class:`OperationSlot`.
         """
         codes = torch.full((count, 1), operation, device=device)
         values = torch.zeros((count, 1, MOST_NUMBERS), device=device)

@@ -1,6 +1,6 @@
 """Loops that mix samples on a CPU, compiled: a sample with the one before it, while both are in cache.
 
-Levels (uint8, after geometry and operations on them) are kept from sample to sample, as lines of one channel each, or
+Levels (uint8, after geometry and operations on them) are cached from sample to sample, as lines of one channel each, or
 of interleaved channels where the output is channels_last. They are colored, erased, blended and pasted in float32, each
 operation rounded, as by torch's operations on the whole batch: no fused multiply-add. Only results are rounded to half
 precision. Nothing is checked here: :mod:`mmload.render.cpu_mixing` does.
@@ -33,7 +33,7 @@ from mmload.runtime.numba_compile import called, numba_compiled
 from mmload.runtime.numba_internals import borrowed, finish_streams, rounded, stream
 
 SLOTS = 3
-"""Samples whose levels are kept: the first, which is mixed with the last, and two that take turns."""
+"""Number of cached samples: the first, which is mixed with the last, and two that take turns."""
 
 _CUT = 8
 """Bands that are cut out of an image before they are mixed: 1 took 1.17 times as long, a whole sample 1.03 times."""
@@ -43,12 +43,12 @@ _U = np.uintp
 
 @called
 def _slot_of(sample: int) -> int:
-    """Returns the slot where a sample's levels are kept."""
+    """Returns the slot where a sample's levels are cached."""
     return 1 + (sample & 1) if sample else 0
 
 
 class _Axes(NamedTuple):
-    """How a window lies in its image, and the position in the image of each of its rows and columns."""
+    """Place of a window in its image, and the position in the image of each of its rows and columns."""
 
     rows: Span
     row_sources: Numbers
@@ -58,7 +58,7 @@ class _Axes(NamedTuple):
 
 @called
 def _cut(crops: Crops, index: Index, axes: _Axes, lines: LineRange, levels: Bytes, base: Index) -> None:
-    """Copies lines of a sample's window into the kept levels, whose first line is at ``base``.
+    """Copies lines of a sample's window into the cached levels, whose first line is at ``base``.
 
     There is a loop for each direction of one channel: only a constant stride is vectorized.
     """
@@ -142,7 +142,7 @@ def _hold(memory: Floats, sources: Numbers) -> None:
 def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images, and mixes each with the one of the sample before.
 
-    The batch's first sample is only kept, and mixed in a call of its own after the last. ``out`` is [b, P, h, V], its
+    The batch's first sample is only cached, and mixed in a call of its own after the last. ``out`` is [b, P, h, V], its
     lines are those of C channels with w values each, or lines of w * C interleaved values. A call renders b of the B
     samples; holes and mixtures are those of all.
     """

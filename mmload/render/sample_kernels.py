@@ -180,7 +180,7 @@ def changes_of(operations: Operations, samples: slice, levels: Tensor, origin: i
     """Returns what :func:`render_changed` takes for some samples, with working memory of the calling thread.
 
     Args:
-        operations: of all samples.
+        operations: operations of all samples.
         samples: which of them.
         levels: uint8 [n, C, h, w], memory for one sample, or without an output for all of them.
         origin: where levels come from, as :class:`~mmload.render.kernel_arguments.Changes` has it.

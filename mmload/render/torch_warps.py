@@ -79,8 +79,8 @@ def warped_points(operation: int, numbers: Tensor, points: Tensor, height: int, 
         operation: one of :data:`~mmload.render.level_program.WARPS`.
         numbers: float32 [B, 8], numbers of the operation: from output to input.
         points: [B, M, N, 2], x and y in pixels from the image's corner.
-        height: of the image.
-        width: of the image.
+        height: height of the image.
+        width: width of the image.
 
     Returns:
         float64 [B, M, N, 2].
