@@ -70,7 +70,7 @@ class BuildingRecord:
     """The result of a run.
 
     Attributes:
-        settings: of the run.
+        settings: settings of the run.
         ways: each way with its rates.
     """
 

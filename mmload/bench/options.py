@@ -43,7 +43,7 @@ class BenchOptions:
     """The settings of a bench; None selects the default.
 
     Attributes:
-        split: which split; None: the first.
+        split: name of the split; None: the first.
         augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.task.Task`.
         recipe: a function of :mod:`mmload.presets` or MODULE:FUNCTION, in place of ``augment``; None: ``augment``.
         crop: pixels of a side of the output square; None: as the recipe has it, else 7/8 of the stored side (224 of
@@ -181,7 +181,7 @@ class BenchOptions:
         """Returns the requested device, else the available one.
 
         Args:
-            variable_size: of variable-size images, which are measured on the CPU.
+            variable_size: whether images are variable-size; these are measured on the CPU.
 
         Raises:
             UsageError: if CUDA is requested and not available.

@@ -110,7 +110,7 @@ class Record:
     Attributes:
         settings: the task of every contender, and how it was measured.
         machine: facts of the machine.
-        versions: of the packages involved.
+        versions: versions of the packages involved.
         rows: each contender's and ceiling's, in the order of the table.
         notes: context for the numbers: whether the cache was cold, the cost of a build.
         verdict: one or two sentences that identify the bottleneck.

@@ -73,7 +73,7 @@ class Sampled:
     Attributes:
         dataset: the folder of the store.
         source: the folder that it was built from.
-        estimate: of the whole build.
+        estimate: estimate of the whole build.
     """
 
     dataset: Path
@@ -89,7 +89,7 @@ def build_sample(
     Args:
         root: an ImageFolder, or the folder with CIFAR's batches.
         work: an empty folder for the sample and its dataset.
-        split: which split to sample; None: the first.
+        split: name of the split to sample; None: the first.
         images: upper bound on the size of the sample.
         side: pixels of a side of the stored square; None: 256 for an ImageFolder, the original size for CIFAR.
         threads: for decoding.
@@ -203,7 +203,7 @@ class Layout:
 
     Attributes:
         options: as words of the command.
-        bytes: of all images of the source.
+        bytes: number of bytes of all images of the source.
         build_seconds: with all cores.
         images_per_second: that a loader gives from memory with all cores, as resized crops with flips.
         never_seen: share of the photographs' area that is cut off, 0 to 1.

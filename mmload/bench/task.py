@@ -37,7 +37,7 @@ class Task:
         crop: pixels of a side of the output square.
         padding: pixels around the image before a random crop, as usual for CIFAR.
         scale: shares of the area that a resized crop is drawn from.
-        interpolation: of a resized crop, "bilinear" or "bicubic".
+        interpolation: interpolation of a resized crop, "bilinear" or "bicubic".
         training_recipe: the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the output; "":
             crop, flip and normalize do.
         statistics: the mean and standard deviation of each channel that the training recipe normalizes with; None: the

@@ -30,7 +30,7 @@ class TrainSample:
     Attributes:
         images: number of images trained on.
         seconds: the duration.
-        waited: seconds of these in which the step waited for data.
+        waited: part of ``seconds`` in which training waited for data.
         steps: number of steps.
     """
 
@@ -46,12 +46,12 @@ class TrainSample:
 
     @property
     def share(self) -> float:
-        """The share of the time spent waiting for data, in [0, 1]."""
+        """Share of the time that training waited for data, in [0, 1]."""
         return self.waited / self.seconds
 
 
 SMALL = "small"
-"""A network of our own whose step takes milliseconds: it is bound by Python and launches, as small networks are."""
+"""Name of a small network whose step takes milliseconds, most of them for Python and kernel launches."""
 
 _LAYERS, _WIDTH = 24, 16
 
@@ -70,7 +70,7 @@ class Trainer:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
 
     def train(self, contender: Contender, most: float) -> TrainSample:
-        """Trains for ``most`` seconds over several epochs: at least two steps, and none that would end later.
+        """Trains for at most ``most`` seconds over several epochs, but for at least two steps.
 
         The first step is not measured: it allocates memory, selects kernels, and fills queues.
 
@@ -170,9 +170,9 @@ def make_model(name: str, count: int) -> nn.Module:
 
 
 class _Small(nn.Module):
-    """A classifier of a few pixels of each image: layers that scale, shift and bend 16 values.
+    """Classifier of a few pixels of each image, with layers that scale and shift 16 values and apply tanh.
 
-    They are not matrix products, as torch divides even small ones among threads, which wait for each other on busy
+    The layers are not matrix products: torch divides even small ones among threads, which wait for each other on busy
     cores.
     """
 
@@ -219,8 +219,8 @@ def _scores(output: Any) -> Tensor:
     return scores
 
 
-_ADDITIONS = 1000  # some 50 us: never gives the interpreter lock away by itself
-_OPERATIONS = 12  # times three: some 100 us, and each of them gives the lock away and takes it back
+_ADDITIONS = 1000  # about 50 us, in which Python never releases the interpreter lock
+_OPERATIONS = 12  # times three: about 100 us; each releases the interpreter lock and acquires it again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +248,7 @@ class BesideSample:
 
     @property
     def keeps(self) -> float:
-        """The share of its speed alone that the neighbor keeps."""
+        """Speed of the neighbor beside the contender, as a share of its speed alone."""
         return self.pieces / self.seconds / self.alone
 
 
@@ -266,7 +266,7 @@ class Neighbor:
         self._thread.start()
 
     def speed(self, seconds: float) -> float:
-        """Returns its pieces per second while the calling thread sleeps.
+        """Returns the pieces per second of the neighbor while the calling thread sleeps.
 
         Raises:
             MmloadError: if it does nothing, as after an error, which is in the log.

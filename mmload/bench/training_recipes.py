@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mmload.augment.views import Views
 
 EPOCH = 0
-"""What steps that follow the epoch take it for: a bench's epochs are alike."""
+"""Epoch for all steps that depend on it, so that the epochs of a bench are equal."""
 
 
 def check_name(name: str) -> None:

@@ -27,8 +27,8 @@ class Exported:
     Attributes:
         out: its folder.
         rows: how many were written.
-        notes: what is not as in the dataset, a sentence each.
-        next: what one may want to do with it now: lines of a shell or of Python.
+        notes: notes on differences from the dataset, one sentence each.
+        next: suggested next steps, lines of a shell or of Python.
     """
 
     out: Path
@@ -81,7 +81,7 @@ class Choice:
     Attributes:
         split: only this split; None: all.
         of_class: only rows of the class of this name, or with a box of it; None: all.
-        limit: of each split at most so many, the first; None: all.
+        limit: number of rows per split, from the first; None: all.
 
     Raises:
         UsageError: if the limit is not a positive integer.
@@ -156,7 +156,7 @@ def in_parallel(
     """Yields the result of ``make`` for each row, in order; reads and makes rows on several threads.
 
     Args:
-        chosen: which rows.
+        chosen: rows to export.
         make: thread-safe.
         threads: how many; None: the cores available.
         progress: called from the caller's thread.

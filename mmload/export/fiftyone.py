@@ -46,10 +46,10 @@ def to_fiftyone(
     vector of classes Classifications), ``boxes`` (Detections) and ``mask`` (Segmentation) what its row has.
 
     Args:
-        dataset: what to convert.
+        dataset: dataset to convert.
         out: the folder of the files; missing or empty.
-        choice: which rows; None: all.
-        name: of FiftyOne's dataset; None: the folder's.
+        choice: rows to export; None: all.
+        name: name of FiftyOne's dataset; None: the folder's.
         threads: how many encode; None: the cores available.
         progress: called with (rows done, rows in all).
 

@@ -55,9 +55,9 @@ def to_huggingface(
     Boxes are ``x0, y0, x1, y1`` in pixels, from 0, half-open. ``id`` is the sample's in its source, ``row`` the row.
 
     Args:
-        dataset: what to convert.
-        choice: which rows; None: all.
-        cache_dir: where ``datasets`` keeps the rows; None: its own cache.
+        dataset: dataset to convert.
+        choice: rows to export; None: all.
+        cache_dir: folder where ``datasets`` caches the rows; None: its own cache.
         threads: how many encode; None: the cores available.
         progress: called with (rows done, rows in all).
 
@@ -105,9 +105,9 @@ def save_huggingface(
     """Writes :func:`to_huggingface` into a folder for ``datasets.load_from_disk``.
 
     Args:
-        dataset: what to convert.
+        dataset: dataset to convert.
         out: the folder to make; missing or empty.
-        choice: which rows; None: all.
+        choice: rows to export; None: all.
         threads: how many encode; None: the cores available.
         progress: called with (rows done, rows in all).
 

@@ -1,4 +1,4 @@
-"""Writes rows as an ImageFolder of PNGs, ``OUT/SPLIT/CLASS/NAME_ROW.png``, and a list of what names cannot say."""
+"""Writes rows as an ImageFolder of PNGs, ``OUT/SPLIT/CLASS/NAME_ROW.png``, and a list of their classes and ids."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def to_imagefolder(
     ``mmload build --config OUT/recipe.toml OUT NEW`` builds the same rows again.
 
     Args:
-        dataset: of rows with one class each.
-        out: the folder to make; missing or empty.
-        choice: which rows; None: all.
-        threads: how many encode; None: the cores available.
-        progress: called with (rows done, rows in all).
+        dataset: each of its rows has one class.
+        out: the destination; missing or empty.
+        choice: rows to export; None: all.
+        threads: number of encoding threads; None: the cores available.
+        progress: called with (finished rows, all rows).
 
     Raises:
-        UsageError: if the destination is taken, there are no such rows, or they have no images or no single class.
+        UsageError: if the destination is not empty, no row is chosen, or rows have no images or no single class.
         MmloadError: if the folder cannot be written.
     """
     place = check_destination(Path(out), dataset.path)
@@ -65,7 +65,7 @@ def to_imagefolder(
     written_ids: set[tuple[str, str]] = set()
     with new_folder(place) as folder:
         for split in stored:
-            for name in folders:  # a class without rows stays one
+            for name in folders:  # also for a class without rows, so that no class number changes
                 (folder / split / name).mkdir(parents=True)
 
         def write(row: ExportRow) -> tuple[str, ExportRow]:
@@ -80,12 +80,12 @@ def to_imagefolder(
             entry = {"path": path, "label": int(row.fields["targets"]), "split": row.split, "id": name}
             lines.append(json.dumps(entry))
         (folder / LIST).write_text("\n".join(lines) + "\n", encoding="ascii")
-        again = _recipe(chosen, _recipe_classes(classes, folders))
-        if again is not None:
-            (folder / RECIPE).write_text(again, encoding="utf-8")
-    notes = tuple(_notes(chosen, classes, folders, again is not None))
+        recipe = _recipe(chosen, _recipe_classes(classes, folders))
+        if recipe is not None:
+            (folder / RECIPE).write_text(recipe, encoding="utf-8")
+    notes = tuple(_notes(chosen, classes, folders, recipe is not None))
     build_again = shlex.join(["mmload", "build", "--config", str(place / RECIPE), str(place), "NEW"])
-    next_ = (build_again,) if again is not None else ()
+    next_ = (build_again,) if recipe is not None else ()
     return Exported(out=Path(out), rows=len(lines), notes=notes, next=next_)
 
 
@@ -115,7 +115,7 @@ def _recipe_classes(classes: Sequence[str], folders: Sequence[str]) -> list[str]
 
 
 def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None:
-    """Returns the recipe that builds the export again; None if files cannot be decoded to so many channels."""
+    """Returns a recipe that builds the export; None if no recipe can: mixed channels, or equal class names."""
     images = [split.fields["images"] for split, _ in chosen]
     modes = {CHANNELS[spec.channels] for spec in images}
     if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(classes)) < len(classes):
@@ -124,7 +124,9 @@ def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None
     return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, images, modes.pop())
 
 
-def _notes(chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Sequence[str], again: bool) -> Iterator[str]:
+def _notes(
+    chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Sequence[str], has_recipe: bool
+) -> Iterator[str]:
     omitted = sorted({name for split, _ in chosen for name in split.fields} - {"images", "targets"})
     if omitted:
         yield f"an ImageFolder has no place for {', '.join(omitted)}: left out"
@@ -132,9 +134,9 @@ def _notes(chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Seque
     if renamed:
         more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
         yield f"classes whose names are no folder's: {', '.join(renamed[:_SHOWN])}{more}"
-    if again and (blank := [repr(name) for name in classes if not name.strip()]):
+    if has_recipe and (blank := [repr(name) for name in classes if not name.strip()]):
         yield f"a recipe cannot hold blank names: in {RECIPE} {', '.join(blank[:_SHOWN])} has its folder's name, too"
     if list(folders) != sorted(folders):
         yield f"an ImageFolder numbers classes by their sorted folders, not as the dataset does; {LIST} has its numbers"
-    if not again:
+    if not has_recipe:
         yield f"no {RECIPE}: mmload decodes files to gray or RGB only, and class names have to differ"

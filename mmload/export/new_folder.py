@@ -140,7 +140,7 @@ def recipe_text(comment: str, source: Mapping[str, Any], images: Iterable[FieldS
         source: the keys of its ``[source]``: texts, booleans or lists of texts.
         images: the images of each split. If rows vary in size, the recipe stores them so, as pixels: a JPEG
             would be encoded once more, which changes them.
-        mode: of its ``[decode]``.
+        mode: mode of its ``[decode]``.
     """
     lines = [f"# {comment}", "", "[source]"]
     lines += [f"{key} = {_toml(value)}" for key, value in source.items()]

@@ -61,9 +61,9 @@ def to_voc(
     same rows again: ``mmload build --config OUT/detection.toml OUT NEW``.
 
     Args:
-        dataset: of rows with boxes, masks, or a vector of classes that are there (1) or not (0).
+        dataset: dataset of rows with boxes, masks, or a vector of present (1) and absent (0) classes.
         out: the folder to make; missing or empty.
-        choice: which rows; None: all.
+        choice: rows to export; None: all.
         threads: how many encode; None: the cores available.
         progress: called with (rows done, rows in all).
 

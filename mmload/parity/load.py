@@ -224,9 +224,9 @@ def _cut_off(draws: Sequence[StepDraws], k: int) -> bool:
 
 
 def _boxes_difference(batch: Batch, k: int, items: Items, stored: Batch, least: float) -> float:
-    """Returns the largest difference of a box's side in pixels; infinite if different boxes are kept.
+    """Returns the largest difference of a box's side in pixels; infinite if different boxes remain.
 
-    A box whose shorter side is ``least`` up to rounding may be kept or not.
+    A box whose shorter side is ``least`` up to rounding may remain or not.
     """
     if batch.boxes is None or batch.counts is None:
         return float("inf")

@@ -41,28 +41,28 @@ class Allowance:
 
 
 def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tuple[Items, Allowance]:
-    """Applies the operations of sample ``k``.
+    """Applies the program to sample ``k``; returns its fields and the allowance for its image.
 
     Args:
-        items: the input.
-        program: of the batch.
+        items: fields of the sample.
+        program: program of the batch.
         k: the index of the sample in the batch.
-        allowance: for the input image.
+        allowance: upper bounds for the input image.
     """
-    kept: Tensor | None = None
+    original: Tensor | None = None
     mixture: Tensor | None = None
     before = allowance
     for code, numbers, slot in zip(program.codes[k].tolist(), program.numbers[k].tolist(), program.slots, strict=True):
         image = items["images"]
         if code in levels.MIXES:
             if code == levels.MIX_BEGIN:
-                kept, mixture, before = image, _share(numbers[0]) * image, allowance
+                original, mixture, before = image, _share(numbers[0]) * image, allowance
                 continue
-            if kept is None or mixture is None:
+            if original is None or mixture is None:
                 raise ValueError("a mixture is added to or ended before it has begun")
             if code == levels.MIX_ADD:
                 mixture = mixture + _share(numbers[0]) * image
-                items = items | {"images": kept}
+                items = items | {"images": original}
             else:
                 items = items | {"images": tv_tensors.Image(mixture.clamp(0, 255).to(image.dtype))}
                 allowance = replace(allowance, levels=max(allowance.levels, before.levels) + 1)
@@ -184,23 +184,23 @@ _ROUNDED = frozenset({levels.BLUR}) | (levels.WARPS - _NEAREST)
 
 def _allowed(allowance: Allowance, code: int, numbers: list[float], image: Tensor) -> Allowance:
     """Returns the allowance after one operation; an operation that is exact only passes on earlier differences."""
-    off = allowance.levels
+    difference = allowance.levels
     if code in _ROUNDED:
-        return replace(allowance, levels=off + 1)
+        return replace(allowance, levels=difference + 1)
     if code in _NEAREST:
         return replace(allowance, scattered=True)
-    if not off:
+    if not difference:
         return allowance
     if code in _MAGNIFIES:
-        return Allowance(_stretched(off, image) if code == levels.AUTOCONTRAST else off, True)
+        return Allowance(_stretched(difference, image) if code == levels.AUTOCONTRAST else difference, True)
     if code in _BLENDS:
         rest = 0.0 if code == levels.BRIGHTNESS else abs(1 - numbers[0])
-        return replace(allowance, levels=off * (abs(numbers[0]) + rest) + 1)
-    return replace(allowance, levels=off + 1) if code == levels.GRAY else allowance
+        return replace(allowance, levels=difference * (abs(numbers[0]) + rest) + 1)
+    return replace(allowance, levels=difference + 1) if code == levels.GRAY else allowance
 
 
-def _stretched(off: float, image: Tensor) -> float:
+def _stretched(difference: float, image: Tensor) -> float:
     """Returns the difference in levels after each channel's range is stretched to all levels."""
     pixels = image.as_subclass(Tensor).flatten(1).to(torch.float64)
     reach = (pixels.amax(1) - pixels.amin(1)).clamp(min=1).min()
-    return float(3 * off * 255 / reach) + 1
+    return float(3 * difference * 255 / reach) + 1

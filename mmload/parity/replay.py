@@ -57,7 +57,7 @@ class StepDraws(NamedTuple):
     """The draws of a step for a batch.
 
     Attributes:
-        plan: of the step, after that of the steps before it where images vary in size.
+        plan: plan of the step, after that of the steps before it where images vary in size.
         windows: each sample's, within what the step before gave.
         sizes: (height, width) of what the step gives, each sample's.
     """
@@ -156,7 +156,7 @@ def results(steps: Sequence[nn.Module], draws: Sequence[StepDraws], stored: Batc
     """Runs torchvision's transforms on stored rows.
 
     Args:
-        steps: of a collate, each supported by :func:`followable`.
+        steps: steps of a collate, each supported by :func:`followable`.
         draws: the draws of the steps, from :func:`drawn`.
         stored: the stored rows of a batch.
         dtype: the dtype of the collate.

@@ -1,7 +1,7 @@
 """The report of a parity check: verdicts, and the rows with the largest differences.
 
 A report consists of plain objects, which are converted to a table as text, to JSON data or to a self-contained HTML
-page, or are kept in the dataset's card. It never prints.
+page, or are recorded in the dataset's card. It never prints.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from mmload.parity.report import Verdict, WorstRow
 from mmload.store.dataset import Split
 
 WORST = 8
-"""Upper bound on the rows that are kept with their pixels, and diagnosed."""
+"""Upper bound on the rows that are diagnosed, with their pixels in memory."""
 
 _BOX_LIMIT = 1e-3  # pixels
 _PADDED_BOX_LIMIT = 1.001  # torchvision's CenterCrop shifts the boxes of a padded image by up to a pixel too far
@@ -148,7 +148,7 @@ class RowComparison:
         tensor: the pixel difference from torchvision's tensor result; None without an image of that shape.
         pillow: the pixel difference from Pillow's result.
         loss: PSNR in dB of a row that is a JPEG against the pixels before; None for a row of pixels.
-        signatures: of the stored and of the expected image.
+        signatures: signatures of the stored and of the expected image.
         faults: every other field, and its largest difference.
     """
 

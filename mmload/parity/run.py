@@ -51,7 +51,7 @@ def run(
     dataset: mmload's own tests check it (tests/augment/test_draw_distributions.py).
 
     Args:
-        dataset: the store, or its folder.
+        dataset: the dataset, or its folder.
         source: the root of the source that it was built from.
         trust: let the dataset's own recipe run code, download, or read outside of the source.
         split: check only this split; None: all, and the load side with the first that has images.
@@ -129,10 +129,10 @@ def _store_side(
 
 def _load_side(splits: list[Split], collate: Collate | Views | None, *, seed: int) -> list[Verdict]:
     """Checks batches of the first split that has images."""
-    split = _augmented(splits)
+    split = _first_with_images(splits)
     if split is None:
         return [Verdict.note("load", "images", "no split has uint8 images to augment")]
-    collates = usual_collates(split) if collate is None else _named(collate)
+    collates = usual_collates(split) if collate is None else _collates_by_name(collate)
     verdicts = check_scaled(split) if split.fields["images"].variable_size else []
     for name, each in collates.items():
         verdicts += check_equal(name, each, split, seed=seed)
@@ -168,18 +168,18 @@ def _normalize(split: Split, channels: int) -> Normalize:
     return Normalize(mean, [value or 1.0 for value in std])
 
 
-def _augmented(splits: list[Split]) -> Split | None:
+def _first_with_images(splits: list[Split]) -> Split | None:
     """Returns the first split that has images to augment."""
     return next((each for each in splits if len(each) and _has_pictures(each)), None)
 
 
 def _check_collate(collate: Collate | Views, splits: list[Split]) -> None:
-    """Refuses steps that cannot be done to the images, before rows are compared.
+    """Checks before any row is compared that the collate can be applied to the images.
 
     Raises:
-        UsageError: with what the step says.
+        UsageError: if a step rejects them; the message is that of the step.
     """
-    split = _augmented(splits)
+    split = _first_with_images(splits)
     if split is None:
         return
     try:
@@ -188,8 +188,8 @@ def _check_collate(collate: Collate | Views, splits: list[Split]) -> None:
         raise UsageError(f"the collate cannot be done to split {split.name!r}: {error}") from error
 
 
-def _named(collate: Collate | Views) -> dict[str, Collate]:
-    """Returns each collate by its name; one that makes several views has the name of the first of them."""
+def _collates_by_name(collate: Collate | Views) -> dict[str, Collate]:
+    """Returns the collates by name; a collate of several views has the name of its first view."""
     if isinstance(collate, Collate):
         return {"collate": collate}
     names: dict[Collate, str] = {}
@@ -204,10 +204,10 @@ def _has_pictures(split: Split) -> bool:
 
 
 def _check_fits(split: Split, source: SourceSplit, root: Path) -> None:
-    """Refuses a source that has none of a few samples of a split, before rows are compared: it is another one.
+    """Checks before any row is compared that the source contains one of three samples of the split.
 
     Raises:
-        SourceError: naming one of the samples.
+        SourceError: if it contains none; the message names one of them.
     """
     last = len(split) - 1
     wanted = [split.source(row).id for row in sorted({0, last // 2, last})]

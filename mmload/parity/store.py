@@ -1,7 +1,7 @@
 """Checks the store against its source: order, classes, labels and proportions of all rows, every value of some or all.
 
 It returns verdicts by kind of file, and the rows with the largest differences, with the pixels of both. Several threads
-decode; only the worst rows are kept.
+decode; only the worst rows stay in memory.
 """
 
 from __future__ import annotations

@@ -61,11 +61,11 @@ class Pages:
 
     Args:
         dataset: its folder.
-        marks: where marks go.
+        marks: list that marks are written to.
         source: the folder that the dataset was built from; None: photographs are not shown.
         augmentation: what training sees, as text; empty: draws are not shown.
         collate_for: makes a collate for a number of classes; used if there is an augmentation.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Raises:
         StoreError: if there is no dataset that can be opened.

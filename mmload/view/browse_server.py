@@ -37,11 +37,11 @@ class Server(ThreadingHTTPServer):
     """A server of one dataset's pages; ``serve_forever`` runs it.
 
     Args:
-        pages: what it serves.
+        pages: pages to serve.
         port: where; 0 takes any that is free.
 
     Attributes:
-        address: of the page, with its token.
+        address: address of the page, with its token.
 
     Raises:
         UsageError: if the port is taken or may not be used.

@@ -107,7 +107,7 @@ def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequenc
     Args:
         folder: the dataset's.
         manifest: the dataset's.
-        split: which split; may be None if there is one only.
+        split: name of the split; may be None if there is only one.
         rows: their numbers, from 0.
 
     Raises:

@@ -69,7 +69,7 @@ class Marks:
 
         Args:
             sample: its id.
-            split: where it is.
+            split: split of the sample.
             reason: None: it is not marked any longer.
             alone: whether the name is in no other split, so that the list need not name the split.
 

@@ -45,7 +45,7 @@ class Outlier:
     Attributes:
         split: the split's name.
         row: its number.
-        reason: what stands out.
+        reason: property that stands out.
         strength: how much; the greatest first.
     """
 
@@ -62,7 +62,7 @@ class CopiedPicture:
     Attributes:
         rows: (split, row) of two of them, in two splits if there are such; then those of a few more.
         count: how many show it.
-        correlation: of the first two.
+        correlation: correlation of the first two.
         equal: whether every pixel of the first two is the same.
     """
 
@@ -272,7 +272,7 @@ class ClassRows:
     Attributes:
         rows: int64 [K], rows in which each class is.
         amounts: int64 [K], its boxes or pixels; None of vectors of classes.
-        unit: of the amounts: boxes or pixels.
+        unit: unit of the amounts: boxes or pixels.
     """
 
     rows: Numbers

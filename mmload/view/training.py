@@ -44,7 +44,7 @@ class Training:
     """The steps or the preset that a page shows rows with; by default, the usual steps for the fields of each split.
 
     Attributes:
-        steps: as ``--augment`` takes them; empty: the usual ones.
+        steps: steps in the form of ``--augment``; empty: the usual ones.
         recipe: a call of :mod:`mmload.presets`, such as ``simclr()``; empty: steps are shown.
         made: the collate of either; None: it is made for each split.
     """
@@ -136,9 +136,9 @@ def augmented_sheet(
     """Draws a contact sheet with a line for each row: as it is stored, then as it is drawn.
 
     Args:
-        split: where the rows are.
+        split: split of the rows.
         collate: what training renders them with; of views each line has all, one after the other.
-        rows: which rows.
+        rows: numbers of the rows.
         draws: how many draws of each row, as many as epochs would give.
         side: pixels of the square that each picture is fitted into; None: as suits the largest.
         seed: the loader's; draw ``k`` is that of epoch ``k``.
@@ -159,9 +159,9 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
     """Draws some rows as training sees them: for each row, its draws in the order of the epochs.
 
     Args:
-        split: where the rows are.
+        split: split of the rows.
         collate: see :func:`augmented_sheet`.
-        rows: which rows, as one batch; steps that mix samples mix these.
+        rows: numbers of the rows, as one batch; steps that mix samples mix these.
         draws: how many epochs; of views each gives all.
         seed: the loader's.
 

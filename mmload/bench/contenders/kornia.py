@@ -49,7 +49,7 @@ class Kornia:
         task: the task.
         scratch: unused.
         views: the steps of each view.
-        mixes: what mixes samples, one of them for each batch.
+        mixes: transforms that mix samples, one of them for each batch.
     """
 
     def __init__(self, task: Task, scratch: Path, *, views: list[list[Named]], mixes: list[Named]) -> None:

@@ -25,7 +25,7 @@ from mmload.store.manifest import SAMPLES_NAME
 _STEPS = ("Resize", "CenterCrop", "Pad", "Shrink")
 
 FROM_PHOTOGRAPHS = "crops the photographs before they are resized"
-"""How what makes resized crops of the source's images deviates where variable-size images are stored smaller."""
+"""Deviation of contenders that crop the images of the source, where the stored variable-size images are smaller."""
 
 
 def no_source(task: Task) -> str:

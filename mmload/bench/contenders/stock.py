@@ -59,7 +59,7 @@ class Published(Batches):
         scratch: unused.
         workers: worker processes.
         views: the transforms of each view.
-        mix: what mixes the samples of a batch; None: nothing.
+        mix: transform that mixes the samples of a batch; None: there is none.
     """
 
     def __init__(self, task: Task, scratch: Path, *, workers: int, views: list[list[Any]], mix: Any) -> None:
