@@ -59,8 +59,8 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         dtype: its name, a key of :data:`DTYPES`.
-        shape: of one row; of variable-size images (C, VARIABLE, VARIABLE), of variable-size masks (VARIABLE, VARIABLE).
-        encoding: of variable-size rows, one of :data:`ENCODINGS`; None: rows have a fixed size.
+        shape: shape of one row; (C, VARIABLE, VARIABLE) for variable-size images, (VARIABLE, VARIABLE) for masks.
+        encoding: encoding of variable-size rows, one of :data:`ENCODINGS`; None: rows have a fixed size.
 
     Raises:
         ValueError: if the dtype is unknown, a size is not a positive integer, a row is too large, or the encoding does

@@ -44,7 +44,7 @@ class ChunkAssembly:
     """The rows of a chunk under construction.
 
     Args:
-        fields: of every row.
+        fields: fields of every row.
         capacity: upper bound on the rows.
         variable_layout: how variable-size images are stored; None: all rows have one size.
     """

@@ -65,7 +65,7 @@ class Existing:
     """The content of a destination before a build.
 
     Attributes:
-        manifest: of the dataset there; None if the destination is empty.
+        manifest: manifest of the dataset there; None if the destination is empty.
         equal: whether the dataset is up to date, so that there is nothing to build; else the build replaces it.
     """
 

@@ -15,7 +15,7 @@ from mmload.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What an option is called, and what its help says; the metadata of a field of :class:`BuildOptions`.
+    """Name and help text of an option: the metadata of a field of :class:`BuildOptions`.
 
     Attributes:
         help: the help text of its flag.

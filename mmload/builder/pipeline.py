@@ -41,7 +41,7 @@ class BuildReport:
 
     Attributes:
         out: the dataset's folder.
-        manifest: of the dataset.
+        manifest: manifest of the dataset.
         seconds: duration of the build.
         built: samples read by this run; fewer than all after a resumed build, 0 if the dataset was up to date.
         skipped: how many of these were skipped.
@@ -67,7 +67,7 @@ class PartReport:
 
     Attributes:
         out: the dataset's folder.
-        manifest: of the dataset; None if other parts have still to build some shards.
+        manifest: manifest of the dataset; None if other parts have still to build some shards.
         sealed: how many shards are finished, of any part.
         shards: how many there are in all.
         seconds: duration.
@@ -103,7 +103,7 @@ def build(
     A KeyboardInterrupt propagates within a second and keeps the sealed shards.
 
     Args:
-        recipe: what to build; its root and out must be set. Or a folder of class folders of images, whose images are
+        recipe: recipe to build; its root and out must be set. Or a folder of class folders of images, whose images are
             stored as squares of 256 pixels, as by ``mmload build imagefolder``.
         out: with such a folder, where the dataset is built.
         overwrite: replace a finished dataset, or an unfinished one of another recipe or source.
@@ -161,7 +161,7 @@ def build_part(
     """Builds a part of the shards; commits the dataset if all are finished then.
 
     Args:
-        recipe: what to build, the same for all parts; its root and out must be set.
+        recipe: recipe to build, the same for all parts; its root and out must be set.
         part: "3/16" is the third of 16 parts: every 16th shard, from the third on; None: no shard, only commit.
         on_error: see :func:`mmload.build`, also for the arguments below. ``max_errors`` is of the whole dataset, and
             checked when it is committed.
@@ -228,7 +228,7 @@ def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) 
 
 @dataclass(frozen=True, kw_only=True)
 class _Done:
-    """What stands after a run: the dataset, or how many shards there are, and those that nobody has built."""
+    """Result of a run: the dataset, or the number of shards and those that are not built yet."""
 
     manifest: Manifest | None
     foreign_files: Path | None

@@ -184,7 +184,7 @@ class PlannedBuild:
         """Builds those of the shards that are not sealed yet.
 
         Args:
-            layout: of all shards.
+            layout: layout of all shards.
             plans: some of them.
             staging: where they are built; if no other process may build there, what stands in the place of an
                 unfinished shard is removed.

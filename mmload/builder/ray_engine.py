@@ -46,7 +46,7 @@ class RayEngine:
     The source and the destination must be on a file system that all machines see at the same paths.
 
     Attributes:
-        address: of the cluster, as HOST:PORT; "auto": the one that this machine is part of; "local": one on this
+        address: HOST:PORT of the cluster; "auto": the one that this machine is part of; "local": one on this
             machine that starts and ends with the build; None: that of ``RAY_ADDRESS``, "local" if it is not set.
         threads: decoding threads of a task, which takes as many CPUs.
 
@@ -270,7 +270,7 @@ def build_shard(
     Args:
         shared: a list with one reference to the pickled job without samples and to the rows that this machine must get
             before it may build: only the first task of a process fetches them.
-        name: of the job.
+        name: name of the job.
         plan: the shard.
         samples: pickled, as :meth:`ShardJob.samples` returns them.
         threads: decoding threads.

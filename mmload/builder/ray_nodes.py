@@ -26,13 +26,13 @@ _SECONDS = 180.0  # a worker imports torch first, on a network file system perha
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedRows:
-    """What a machine must get before it may build. Picklable.
+    """Rows that a machine must reproduce before it may build. Picklable.
 
     Attributes:
         plan: the first rows of a shard.
         samples: as :meth:`ShardJob.samples` returns them, pickled: a machine may lack their code.
-        crc: of these rows, as :meth:`ShardJob.rows_checksum` returns it.
-        versions: of the packages that the pixels depend on.
+        crc: checksum of these rows, as :meth:`ShardJob.rows_checksum` returns it.
+        versions: versions of the packages that the pixels depend on.
         folder: a new folder in the build's working folder, which all machines must see.
     """
 

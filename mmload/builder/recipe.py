@@ -68,17 +68,17 @@ LAYOUT = "variable"
 """The value of ``layout`` in a recipe's ``[store]``; without the key, all rows have one size."""
 
 ENCODES: Mapping[str, str] = {"raw": "raw", "jpeg": "jpeg", "source": "jpeg", "mixed": "mixed"}
-"""How images are stored -> the encoding of their field."""
+"""Value of ``encode`` -> the encoding of the field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariableLayout:
-    """How the variable-size images are stored; their masks are always pixels.
+    """Storage of variable-size images; their masks are always stored as pixels.
 
     Attributes:
         encode: "raw": pixels; "jpeg"; "source": the source's own JPEG where the transforms leave an image as it is,
             else a new one; "mixed": some rows are pixels, the others JPEGs.
-        quality: of JPEGs, 1 to 100.
+        quality: quality of JPEGs, 1 to 100.
         raw_share: with "mixed", the share of rows that are pixels, between 0 and 1; a hash of a sample's id decides.
 
     Raises:

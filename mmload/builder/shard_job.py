@@ -4,7 +4,7 @@ Takes a plan and returns the summary of the finished shard, whose bytes do not d
 decide where it runs (:mod:`mmload.builder.engines`). A job is independent of other shards.
 
 Several processes may write the same shard at the same time: each writes it in a folder of its own, then moves it in one
-step. It does not matter whose is kept, as its bytes depend on its plan alone; that they are equal is checked. This
+step. Either copy may stay, because its bytes depend on its plan alone; their equality is checked. This
 needs only that the file system creates folders exclusively and renames atomically, as seen from every machine; no
 locks.
 """
@@ -61,7 +61,7 @@ class ShardJob:
         skip: skip unreadable samples instead of aborting the build.
         alone: the splits contain only the samples of one plan, in the order of its rows.
         variable_layout: how variable-size images are stored; None: all rows have one size.
-        root: where the source is.
+        root: root of the source.
     """
 
     splits: Mapping[str, SourceSplit]

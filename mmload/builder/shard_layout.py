@@ -40,10 +40,10 @@ class ShardPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardLayout:
-    """How the splits are divided into shards; each attribute is by split.
+    """Division of the splits into shards; every attribute is keyed by split.
 
     Attributes:
-        fields: of a row.
+        fields: fields of a row.
         sizes: bytes of a row.
         shard_samples: planned samples per shard.
         plans: the shards, in order.

@@ -208,7 +208,7 @@ class ShardWriter:
     """Writes one shard's rows in order; it counts only after :meth:`seal`.
 
     Args:
-        paths: of a folder that has no such shard.
+        paths: paths of a folder that has no such shard.
         split: the split's name.
         index: the shard's number in it.
         fields: dtype and row shape of each field.

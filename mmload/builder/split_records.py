@@ -33,10 +33,10 @@ def split_record(
     Args:
         name: the split's name.
         split: the source's samples.
-        fields: of a row.
+        fields: fields of a row.
         shard_samples: planned samples per shard.
-        summaries: of all its shards, in order.
-        paths: of the shards and their lists.
+        summaries: summaries of all its shards, in order.
+        paths: paths of the shards and their lists.
 
     Raises:
         BuildError: if writing fails.
@@ -130,7 +130,7 @@ def join_lists(
     """Concatenates the shards' lines into one file of the split.
 
     Args:
-        paths: of the build.
+        paths: paths of the build.
         file: ``BuildPaths.samples_file`` or ``BuildPaths.skipped_file``.
         split: the split's name.
         shards: the shards' numbers, in order.

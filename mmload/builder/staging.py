@@ -3,7 +3,7 @@
     .NAME.building/
       lock               held while a build is alive; its content identifies the folder
       workers            held while one of its worker processes is alive
-      plan.json          recipe and source of the build, and how it was asked for
+      plan.json          recipe, source and command line of the build
       parts/             shards that are being written, each in a folder of its own (:mod:`mmload.builder.shard_job`)
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
       dataset/           the finished shards of the new dataset
@@ -14,7 +14,7 @@ The folder appears in one step, with its mark; finished shards are moved into it
 of these are atomic renames, so any number of processes may do them at once, on any number of machines. After a crash
 at any time there is either the old dataset or the new one, and the build can resume from the finished shards.
 
-The lock, where the file system has locks, tells two kinds of builds apart. A build without ``--part`` holds it alone:
+The lock, where the file system has locks, distinguishes two kinds of builds. A build without ``--part`` holds it alone:
 it may discard what another build has left, and replace a dataset. Parts of a build share it: none removes anything of
 the others, and the folder gets another name before it is removed, so that a part that still works finds no place to
 write to.
@@ -63,7 +63,7 @@ from mmload.store.manifest import FILE_NAME, Manifest
 from mmload.store.unfinished import COMMAND, staging_folder
 
 _WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
-_TRIES = 100  # a folder may be removed between two looks at it, but not for ever
+_TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 
 
 class Staging:
@@ -71,8 +71,8 @@ class Staging:
 
     Args:
         out: the destination, with no symbolic link in it.
-        plan: of the build; an unfinished one with this plan goes on. None: no plan is written, and the one that is
-            there stays.
+        plan: plan of the build; an unfinished build with this plan resumes. None: no plan is written, and an existing
+            one stays.
         shared: whether parts of this build may work in the folder at the same time; else the lock is held alone.
         overwrite: discard finished shards of another plan.
 
@@ -143,7 +143,7 @@ class Staging:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
 
     def discard(self) -> None:
-        """Removes the folder, as far as it is still there."""
+        """Removes what is left of the folder."""
         if self.shared:
             self._set_aside(self._lock)
         elif self.paths.folder.exists():
@@ -164,7 +164,7 @@ class Staging:
                     raise BuildError(f"workers of an earlier build are still writing {self.out}; end them first")
                 time.sleep(0.02)
 
-    # The folder appears, is locked, and goes.
+    # The folder: creation, lock and removal.
 
     def _enter(self) -> BinaryIO:
         """Acquires the lock; creates the folder if there is none."""
@@ -187,7 +187,7 @@ class Staging:
         raise BuildError(f"{folder} appears and disappears; look which builds of {self.out} run at once")
 
     def _create(self) -> None:
-        """Makes the folder complete beside its place, and renames it; if another process is faster, takes theirs."""
+        """Creates the folder under a temporary name and renames it; if another process was faster, its folder stays."""
         folder = self.paths.folder
         new = self._unused_name()
         new.mkdir(parents=True)
@@ -203,7 +203,7 @@ class Staging:
         sync_folder(folder.parent)
 
     def _is_usable(self, file: BinaryIO) -> bool:
-        """Locks the file; returns whether the folder can be used: not if it has gone, or is removed to begin anew."""
+        """Locks the file; returns whether the folder can be used; if False, it was removed and has to be created."""
         folder = self.paths.folder
         if not lock(file, shared=self.shared):
             other = "a build without --part" if self.shared else "another build"
@@ -237,7 +237,7 @@ class Staging:
         return False
 
     def _set_aside(self, file: BinaryIO) -> None:
-        """Gives the folder another name, if it is still the one whose lock this is."""
+        """Renames the folder, if the lock file still belongs to it."""
         folder = self.paths.folder
         with suppress(OSError):  # another part has done so
             if os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
@@ -247,7 +247,7 @@ class Staging:
         folder = self.paths.folder
         return folder.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
 
-    # A dataset is replaced by the new one.
+    # Replacement of the old dataset by the new one.
 
     @property
     def _replaced(self) -> Path:
@@ -338,7 +338,7 @@ def _has_same_recipe(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -
 
 
 def _have_same_plan(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Returns whether two builds make the same bytes; they may have been asked for by other words."""
+    """Returns whether two builds write the same bytes; their command lines may differ."""
     return all(begun.get(key) == value for key, value in plan.items() if key != COMMAND)
 
 
@@ -356,7 +356,7 @@ def _digest(dataset: Path) -> str:
 
 
 def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
-    """Says how an unfinished build differs from this one, and how to proceed: ``advice`` says how to drop it."""
+    """Formats how an unfinished build differs from this one, and how to proceed; ``advice`` is the way to drop it."""
     if begun.get("recipe") != plan["recipe"]:
         return f"of another recipe; {advice} to drop it"
     if begun.get("fingerprint") != plan["fingerprint"]:

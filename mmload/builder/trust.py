@@ -23,7 +23,7 @@ def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) ->
     """Returns the recipe in a dataset's manifest, to read its source again. Imports nothing that the recipe names.
 
     Args:
-        recipe: as in the manifest.
+        recipe: recipe in the form of the manifest.
         dataset: the dataset's path, for messages.
         trust: allow everything that a user's own recipe may do.
 

@@ -48,10 +48,10 @@ _OF_DATALOADER = {
     "timeout": "a read that fails is an error, so nothing waits for a worker; leave it out",
     "in_order": "batches come in order; leave it out",
 }
-"""What to write in place of each argument of torch's DataLoader that a Loader does not have."""
+"""Replacement for each argument of torch's DataLoader that a Loader does not have."""
 
 _SHUFFLES: Mapping[object, str] = {"shuffled": "give shuffle=True", "sequential": "leave it out, or give shuffle=False"}
-"""What to write in place of an order that ``shuffle`` requests."""
+"""Replacement for each order that ``shuffle`` requests."""
 
 
 def check_unknown(arguments: Mapping[str, object]) -> None:
@@ -102,7 +102,7 @@ def check_variable_size(
 
     Raises:
         UsageError: if masks are variable-size and images are not read, nothing gives the images of a batch one size,
-            or they are to be kept on a device that is none.
+            or the tier is "device" and the device is no GPU.
     """
     for name in fields:
         if not split.fields[name].variable_size:
@@ -129,7 +129,7 @@ def check_cache_pixels(cache_pixels: object, split: AnySplit, fields: Sequence[s
 
     Raises:
         TypeError: if it is no boolean.
-        ValueError: if it is True, and rows are pixels or not kept in memory.
+        ValueError: if it is True, and rows are pixels or the tier is not in memory.
     """
     if not isinstance(cache_pixels, bool):
         raise TypeError(f"cache_pixels is {cache_pixels!r}; give True or False")

@@ -57,7 +57,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSettings:
-    """What a loader's batches are made of, and how. Picklable.
+    """Settings of the batches of a loader. Picklable.
 
     Attributes:
         split: source of the rows.
@@ -90,7 +90,7 @@ class BatchWorker:
     """Work of a loader's threads, which share memory, tier and device. Thread-safe.
 
     Args:
-        settings: of the loader.
+        settings: settings of the loader.
         new_pool: makes the memory of images, once per view; None: ordinary memory.
     """
 

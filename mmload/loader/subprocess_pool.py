@@ -58,7 +58,7 @@ class SubprocessPool:
     """Subprocess that makes batches; it ends with this object, or with the training process. Thread-safe.
 
     Args:
-        settings: of the batches.
+        settings: settings of the batches.
         prefetcher: prefetches what an epoch reads from object storage.
         threads: number of batches that the subprocess makes at once.
 

@@ -69,7 +69,7 @@ def contact_sheet(
     Args:
         cells: at least one, in reading order.
         columns: how many stand side by side.
-        title: of the page.
+        title: title of the page.
         classes: names by index, for boxes and masks.
         side: pixels of the square that each picture is fitted into; None: as suits the largest.
 
@@ -247,7 +247,7 @@ def first_to_see(targets: Array | None, rows: int, count: int, seed: int) -> Arr
         targets: the class of each row, integers [N]; None: rows have no single class.
         rows: N.
         count: how many are wanted.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
         int64 [min(count, N)], sorted by class.

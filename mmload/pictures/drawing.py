@@ -258,7 +258,7 @@ def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:
 
     Args:
         image: the picture.
-        description: of it, for readers who do not see it.
+        description: description of the picture, for readers who do not see it.
         jpeg: smaller and not exact, for pages with many photographs; else PNG.
     """
     file = io.BytesIO()

@@ -19,10 +19,10 @@ def open(
 
     Args:
         path: its folder; or its URL in object storage, such as ``s3://bucket/photos-256``.
-        cache: of a URL, the folder on a local disk that caches blocks of rows. All datasets and processes of a machine
+        cache: for a URL, the folder on a local disk that caches blocks of rows. All datasets and processes of a machine
             can share one.
         cache_limit: maximum bytes of the cache, such as ``"200GB"``; None: unlimited.
-        parallel: of a URL, the number of concurrent requests.
+        parallel: for a URL, the number of concurrent requests.
 
     Raises:
         StoreError: if there is no finished dataset.

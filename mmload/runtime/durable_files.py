@@ -26,7 +26,7 @@ _SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 TOKEN_BYTES = 8
 
 LOCK_WAIT_S = 20.0
-"""How long :func:`file_lock` waits."""
+"""Time limit of :func:`file_lock`, in seconds."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

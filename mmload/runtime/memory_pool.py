@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 SIZES = 8
-"""Number of batch sizes whose buffers are kept: an epoch has two, one for its last batch; more would fill memory."""
+"""Number of batch sizes whose buffers are cached: an epoch has two, one for its last batch; more would fill memory."""
 
 PAST_CACHES, PAST_CACHES_SAMPLE = 8 * 2**20, 2**16
 """Lower bounds on the bytes of a batch, and of a sample in it, for streaming stores, which bypass the caches."""
@@ -191,7 +191,7 @@ class SharedArena:
     def discard(self, start: int, size: int) -> None:
         """Gives the memory of a range back to the system."""
         page = mmap.PAGESIZE
-        with suppress(OSError, AttributeError):  # else it is only kept for longer
+        with suppress(OSError, AttributeError):  # without it the memory is only freed later
             self._memory.madvise(mmap.MADV_REMOVE, start, -(-size // page) * page)
 
 
@@ -283,8 +283,8 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
     Args:
         values: any numbers; rounded to float32 first if they are not integers, as ``torch.tensor`` does.
-        dtype: of the tensor.
-        device: of the tensor, which stays there as long as the process runs.
+        dtype: dtype of the tensor.
+        device: device of the tensor, which stays there as long as the process runs.
     """
     with torch.inference_mode(False):  # else it could not be saved for a backward pass outside of that mode
         return torch.tensor(values).to(dtype).to(device)
@@ -295,8 +295,8 @@ def scratch(use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
     Args:
         use: name of the purpose; each has memory of its own in each thread.
-        shape: of the tensor.
-        dtype: of the tensor.
+        shape: shape of the tensor.
+        dtype: dtype of the tensor.
     """
     last: tuple[Tensor, Tensor] | None = getattr(_memory, use, None)
     if last is not None and last[1].shape == shape and last[1].dtype == dtype:

@@ -50,7 +50,7 @@ def compile_signatures(
     """Compiles a function that numba's ``njit`` returned for some signatures, and for no other one later.
 
     Args:
-        dispatcher: what ``njit`` returned.
+        dispatcher: result of ``njit``.
         signatures: in numba's notation, or its signature objects.
         files_of: takes the cache folder, a prefix of file names and the stamp of the source file.
     """

@@ -132,7 +132,7 @@ def lock(address: int, length: int) -> int:
 
 
 class FileRanges(NamedTuple):
-    """Where files lie in a map.
+    """Byte ranges of files in a map.
 
     Attributes:
         firsts: int64 [F], the byte at which each file begins.

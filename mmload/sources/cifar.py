@@ -32,7 +32,7 @@ class Edition:
 
     Attributes:
         name: torchvision's class of it.
-        folder: what its archive unpacks to.
+        folder: folder that its archive unpacks to.
         batches: split -> its files in order.
         meta: the file with the class names.
         keys: labels option -> (labels in a batch, names in the meta file).

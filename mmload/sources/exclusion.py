@@ -20,7 +20,7 @@ from mmload.runtime.regular_files import read_regular
 from mmload.sources import HasNotes, SourceSplit, Splittable
 
 MOST_BYTES = 2**28
-"""Of a list: a larger file is none."""
+"""Upper bound on the size of a list; a larger file is rejected."""
 
 _COMMENT = "#"
 _ESCAPED = "\\x23"  # a number sign at the start of a name
@@ -80,7 +80,7 @@ def entries_in(text: str, path: str | Path) -> list[Entry]:
 
     Args:
         text: all of it.
-        path: where it is from, for messages.
+        path: path of the list, for messages.
 
     Raises:
         RecipeError: if a line has more than three fields.

@@ -46,7 +46,7 @@ class LocalTree:
 
     Args:
         root: the folder.
-        links: which links may be followed.
+        links: links that may be followed.
     """
 
     def __init__(self, root: Path, links: Links) -> None:
@@ -153,7 +153,7 @@ class ImageFolderSource:
         split_folders: which subfolders are splits; empty: none, the root holds the classes; None: those called train,
             val, valid, validation or test that hold subfolders (a class may be called ``train`` too).
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
-        seed: which images are divided out.
+        seed: selects the images that are held out.
         allow_empty: let a class have no images in a split.
         allow_outside: follow links that lead out of the root.
 
@@ -257,7 +257,7 @@ class ImageFolderSplit:
     """One split; holds a path, a class and a revision for each image.
 
     Args:
-        place: what sample ids are relative to, and are read from.
+        place: folder that sample ids are relative to and files are read from.
         decoder: how files become pixels.
         classes: class names, sorted.
         files: the images in order.

@@ -28,7 +28,7 @@ Label = str | int | float | list[float]
 """A class name, a class number, a number to predict, or a vector of them."""
 
 MAX_NUMBER = 3e38
-"""What float32 holds, about; NaN is not below it either."""
+"""Approximate limit of float32; comparing with it excludes NaN, too."""
 
 MAX_CLASSES = 1_000_000
 """Larger class numbers are refused as a mistake."""
@@ -68,7 +68,7 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
         path: ``.csv``, ``.jsonl`` or ``.ndjson`` with the columns path and label, and perhaps split and id; or
             ``.json``, an ID list: ``{"partition": {split: [id, ...]}, "labels": {id: label}}``.
         columns: column -> its name in the list, where that differs.
-        content: of the file, if it is not on a disk.
+        content: content of the file, if it is not on a disk.
 
     Raises:
         SourceError: if it cannot be read; names the line.
@@ -199,13 +199,13 @@ def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRo
 
 
 class Targets:
-    """What the labels of a list stand for. Picklable.
+    """Meaning of the labels of a list. Picklable.
 
     Args:
         number: reads a label that stands for a number; None: labels are class names.
         whole: whether the numbers are integers.
         classes: class names by index; empty where labels are no classes.
-        notes: what is probably a mistake.
+        notes: notes on probable mistakes.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targe
     Class names and integers are classes; other numbers, and lists of numbers, are to be predicted as they are.
 
     Args:
-        rows: of a list.
+        rows: rows of a list.
         classes: class names by index; None: the labels' own.
 
     Raises:

@@ -60,13 +60,13 @@ class ListSource:
     Attributes:
         root: the folder that the paths are relative to; or the list itself, which then lies in that folder. Either may
             lie in object storage.
-        decoder: how image files become pixels.
+        decoder: decodes image files.
         file: the list, relative to the root: ``.csv``, ``.jsonl``, or ``.json`` (IDs); None if ``root`` is the list.
         folder: a subfolder of the root that the paths or IDs are relative to.
         columns: ``path``, ``label``, ``split`` or ``id`` -> the name in the list, where that differs.
         classes: class names by index; None: the labels' own, sorted.
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
-        seed: which samples are held out.
+        seed: selects the samples that are held out.
         allow_outside: let paths be absolute, URLs, or lead out of the root, themselves or by links.
 
     Raises:
@@ -175,12 +175,12 @@ class ListSource:
 
 @dataclass(frozen=True)
 class Files:
-    """Where the files of a list are read, and how.
+    """Location of the files of a list, and the decoder that reads them.
 
     Attributes:
-        place: what files are relative to, if they are no URLs.
-        urls: reads what lies in object storage; None: nothing does.
-        decoder: how image files become pixels.
+        place: folder or URL that files are relative to, if they are no URLs.
+        urls: reads files in object storage; None: there are none.
+        decoder: decodes image files.
     """
 
     place: Path | RemoteFiles
@@ -192,10 +192,10 @@ class ListSplit:
     """One split.
 
     Args:
-        files: where the samples are read.
-        meanings: what their labels stand for.
+        files: location of the files.
+        meanings: meaning of their labels.
         items: the samples in order.
-        noted: what is probably a mistake.
+        noted: notes on probable mistakes.
     """
 
     def __init__(self, files: Files, meanings: Targets, items: Listing[Item], noted: tuple[str, ...] = ()) -> None:
@@ -262,8 +262,8 @@ class LocalFinder:
     """Finder of files in a folder.
 
     Args:
-        folder: what paths are relative to.
-        links: which links may be followed; with ``allow_outside`` a path may also be absolute or a URL.
+        folder: folder that paths are relative to.
+        links: links that may be followed; with ``allow_outside`` a path may also be absolute or a URL.
         by_id: the rows name files without their endings.
     """
 

@@ -299,7 +299,7 @@ class Split:
             rows: chosen as for :meth:`rows`; None: as many of each class as possible, drawn at random.
             columns: number of columns.
             count: number of rows that are drawn.
-            seed: of that draw.
+            seed: seed of that draw.
 
         Raises:
             UsageError: if the split has no images, or no row is chosen.

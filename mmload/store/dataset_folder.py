@@ -293,7 +293,7 @@ class OpenedFile:
     """Open file of a dataset. Thread-safe.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         file: path inside it.
         record: the file's manifest entry.
         expected: its revision when the dataset was opened; None: its current one.

@@ -33,12 +33,12 @@ class FieldRows:
     """Rows of one field of a split. Thread-safe.
 
     Args:
-        files: of the split.
+        files: files of the split.
         name: the field; or one of the files of a variable-size field, such as ``images.sizes``.
         spec: its dtype and shape.
 
     Attributes:
-        name: of the field.
+        name: name of the field.
         file: name of the files with the rows.
     """
 
@@ -188,7 +188,7 @@ class LocalFiles:
     """Files of a split in a folder. Thread-safe, picklable, and safe to use after a fork.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         split: name of the split.
         record: its manifest entry.
 

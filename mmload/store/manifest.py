@@ -211,8 +211,8 @@ def loads(text: str, path: str) -> Manifest:
     """Reads a manifest.
 
     Args:
-        text: of ``dataset.json``.
-        path: of the file, for messages.
+        text: text of ``dataset.json``.
+        path: path of the file, for messages.
 
     Raises:
         VersionError: if the format has another version, or an addition that this mmload does not know.
@@ -261,7 +261,7 @@ def write_card(folder: str | Path, name: str, content: Mapping[str, Any], conten
 
     Args:
         folder: the dataset's folder.
-        name: of the check, its key in the card.
+        name: name of the check, its key in the card.
         content: plain data for JSON.
         contents: :attr:`Manifest.contents` of the dataset that was checked.
 
@@ -288,7 +288,7 @@ def sealed_text(body: Mapping[str, Any], version: int = VERSION) -> str:
 
     Args:
         body: plain data of a :class:`Manifest`, and perhaps ``requires``.
-        version: of the format.
+        version: version of the format.
     """
     full = {"format": FORMAT, "version": version, "requires": []} | {
         key: value for key, value in body.items() if key not in ("format", "version", "crc32")
@@ -364,8 +364,8 @@ class DatasetFile:
         name: relative to the dataset's folder.
         record: its size and checksum.
         row_bytes: bytes of a row, in a file of rows; else None.
-        offsets: of a file of variable-size rows, the file that says where each begins; else None.
-        content: of a file that follows from the manifest; else None.
+        offsets: for a file of variable-size rows, the file that says where each begins; else None.
+        content: content of a file that follows from the manifest; else None.
     """
 
     split: str

@@ -77,9 +77,9 @@ def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | 
     """Returns rows for a first look: as many of each class as possible, drawn at random, sorted by class.
 
     Args:
-        split: of the rows.
+        split: split of the rows.
         count: upper bound on their number.
-        seed: of the draw.
+        seed: seed of the draw.
         of_class: name of a class; returns only its rows.
 
     Returns:

@@ -217,7 +217,7 @@ class RowMap:
         """Brings rows into memory, so that compiled code can read them.
 
         Args:
-            places: of the rows, or of parts of them.
+            places: places of the rows, or of parts of them.
             refuse: makes the error of a row.
 
         Returns:

@@ -33,7 +33,7 @@ class Samples:
     bytes per row, and 16 more after the first lookup by id.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         split: name of the split.
         record: its manifest entry.
     """

@@ -33,7 +33,7 @@ class FieldFile:
     """File of a field in a shard: an array of elements of one dtype and shape.
 
     Attributes:
-        spec: of an element.
+        spec: spec of an element.
         more: number of elements in addition to one per row.
         counted: whether the rows determine the number of elements.
     """
@@ -152,7 +152,7 @@ class ShardTable:
         """Returns the table as plain data: base64 of ``rows`` and, per file, ``crc32`` and sizes that rows do not give.
 
         Args:
-            files: of the split's fields.
+            files: files of the split's fields.
         """
 
         def of_file(name: str) -> _FileColumns:
@@ -166,7 +166,7 @@ class ShardTable:
         """Returns the checked table, with the sizes of all files.
 
         Args:
-            files: of the split's fields.
+            files: files of the split's fields.
 
         Raises:
             ValueError: if files are missing or unknown, or a column has another length, or numbers that cannot be.

@@ -1,6 +1,6 @@
-"""Variable-size rows in memory: one array of all bytes, and where in it each row is.
+"""Variable-size rows in memory: one array of all bytes, and the offset of each row in it.
 
-A row's bytes are its pixels, line by line and in a line channel after channel, or a JPEG. docs/format.md has the form.
+A row is a JPEG, or raw pixels [H, C, W]. See docs/format.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RAW, JPEG = 0, 1
 """Encodings of a row."""
 
 MAX_PIXELS = 2**31 // 12
-"""178,956,970, twice Pillow's warning level: a larger image is refused as a decompression bomb."""
+"""178,956,970, twice Pillow's warning level: a larger image is rejected as a decompression bomb."""
 
 Bytes = npt.NDArray[np.uint8]
 Pixels = npt.NDArray[np.uint8]
@@ -48,9 +48,9 @@ class VariableRows:
     Attributes:
         bytes: uint8 [n], all rows one after another.
         offsets: int64 [rows + 1]; row r is ``bytes[offsets[r] : offsets[r + 1]]``.
-        sizes: int32 [rows, 2], the height and width of each.
+        sizes: int32 [rows, 2], height and width of each row.
         encodings: uint8 [rows], :data:`RAW` or :data:`JPEG`.
-        channels: of every row.
+        channels: number of channels of every row.
     """
 
     bytes: Bytes
@@ -67,7 +67,7 @@ class VariableRows:
         return self.bytes[self.offsets[row] : self.offsets[row + 1]]
 
     def pixels(self, row: int) -> Pixels:
-        """Returns the pixels of a row, uint8 [C, H, W]; of a row of pixels a view, whose strides are (W, C W, 1).
+        """Returns the pixels of a row, uint8 [C, H, W]; for a raw row a view with strides (W, C W, 1).
 
         Raises:
             DamagedError: if its bytes are not an image of its size.
@@ -79,16 +79,16 @@ class VariableRows:
 def fault_of(
     offsets: Offsets, sizes: Sizes, encodings: npt.NDArray[np.uint8], channels: int, size: int
 ) -> tuple[int, str] | None:
-    """Returns the first row whose offsets, size and encoding contradict each other, and how; None if none does.
+    """Returns the first row whose offsets, size and encoding are inconsistent, and the reason; None if all are fine.
 
-    JPEGs are not looked at: their headers are compared with the sizes when they are decoded.
+    It reads no JPEG: headers are compared with the sizes when rows are decoded.
 
     Args:
         offsets: int64 [rows + 1].
         sizes: int32 [rows, 2].
         encodings: uint8 [rows].
-        channels: of every row.
-        size: bytes of all rows.
+        channels: number of channels of every row.
+        size: number of bytes of all rows together.
     """
     if offsets[0] != 0:
         return 0, f"its offset is {offsets[0]}, expected 0"
@@ -108,7 +108,7 @@ def fault_of(
         return max(0, len(sizes) - 1), f"its bytes end at {offsets[-1]:,}, those of the file at {size:,}"
     if not found:
         return None
-    row, reason = min(found, key=lambda one: one[0])
+    row, reason = min(found, key=lambda fault: fault[0])
     height, width = sizes[row].tolist()
     return row, f"{reason} (bytes {offsets[row]} to {offsets[row + 1]}, height {height}, width {width})"
 
@@ -119,10 +119,10 @@ def variable_rows(
     """Joins rows, one after another.
 
     Args:
-        rows: the bytes of each, uint8 [n].
-        sizes: the height and width of each.
-        encodings: of each.
-        channels: of all.
+        rows: bytes of each row, uint8 [n].
+        sizes: height and width of each row.
+        encodings: encoding of each row.
+        channels: number of channels of every row.
     """
     return VariableRows(
         bytes=np.concatenate([np.empty(0, np.uint8), *rows]),
@@ -134,7 +134,7 @@ def variable_rows(
 
 
 def decoded(data: Bytes, encoding: int, height: int, width: int, channels: int) -> Pixels:
-    """Decodes a row to its pixels, uint8 [C, H, W], in memory of any order.
+    """Decodes a row to its pixels, uint8 [C, H, W], with any memory layout.
 
     Raises:
         DamagedError: if its bytes are not an image of this size; the message does not name the row.
@@ -157,7 +157,7 @@ def check_jpeg(data: Bytes, size: tuple[int, int]) -> None:
     """Checks that a row is a JPEG of this height and width, by its header.
 
     Raises:
-        DamagedError: if it is none; the message does not name the row.
+        DamagedError: if it is not one; the message does not name the row.
     """
     from simplejpeg import decode_jpeg_header
 

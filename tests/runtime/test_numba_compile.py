@@ -1,4 +1,4 @@
-"""Compiled functions: their code is kept, and a process that cannot keep or read it compiles for itself."""
+"""Compiled functions: their code is cached, and a process that cannot write or read the cache compiles for itself."""
 
 from __future__ import annotations
 
@@ -50,39 +50,39 @@ def run(folder: Path, **variables: str) -> str:
     return done.stdout
 
 
-def hits(told: str) -> str:
-    return "from kept code" if told.endswith(" 1\n") else "compiled"
+def hits(output: str) -> str:
+    return "from the cache" if output.endswith(" 1\n") else "compiled"
 
 
 def test_machine_code_in_the_next_process_comes_from_the_cache(folder: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "compiled"
-    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from kept code"
+    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from the cache"
 
 
 def test_machine_code_that_is_damaged_is_recompiled_and_cached(folder: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     run(folder, NUMBA_CACHE_DIR=str(cache))
-    [kept] = [path for path in cache.rglob("*") if path.is_file()]
-    whole = kept.read_bytes()
-    middle = len(whole) // 2
-    for content in (b"", whole[:middle], whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :]):
-        kept.write_bytes(content)
+    [cached] = [path for path in cache.rglob("*") if path.is_file()]
+    intact = cached.read_bytes()
+    middle = len(intact) // 2
+    for content in (b"", intact[:middle], intact[:middle] + bytes([intact[middle] ^ 4]) + intact[middle + 1 :]):
+        cached.write_bytes(content)
         assert hits(run(folder, NUMBA_CACHE_DIR=str(cache))) == "compiled"
-    assert hits(run(folder, NUMBA_CACHE_DIR=str(cache))) == "from kept code"
-    assert [path for path in cache.rglob("*") if path.is_file()] == [kept]
+    assert hits(run(folder, NUMBA_CACHE_DIR=str(cache))) == "from the cache"
+    assert [path for path in cache.rglob("*") if path.is_file()] == [cached]
 
 
 def test_no_changed_byte_is_unpickled(tmp_path: Path) -> None:
     code = CodeCache(tmp_path, "f", "revision")
     code.save("key", {"a": 1})
     [file] = tmp_path.iterdir()
-    whole = file.read_bytes()
+    content = file.read_bytes()
     assert code.load("key") == {"a": 1}
-    for at in range(len(whole)):
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    for at in range(len(content)):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         assert code.load("key") is None
-        file.write_bytes(whole[:at])
+        file.write_bytes(content[:at])
         assert code.load("key") is None
 
 
@@ -118,8 +118,8 @@ def test_machine_code_with_bounds_checks_is_cached_separately(folder: Path, tmp_
     checked = {"NUMBA_CACHE_DIR": cache, "NUMBA_BOUNDSCHECK": "1"}
     for variables in ({"NUMBA_CACHE_DIR": cache}, checked, checked | {"NUMBA_OPT": "1"}):
         assert hits(run(folder, **variables)) == "compiled"
-        assert hits(run(folder, **variables)) == "from kept code"
-    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from kept code"
+        assert hits(run(folder, **variables)) == "from the cache"
+    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from the cache"
 
 
 def test_nowhere_to_keep_code_is_no_failure(folder: Path, tmp_path: Path) -> None:
