@@ -94,7 +94,7 @@ def torchvision_reference(
         num_classes: the dataset's.
         size: pixels of a side.
         normalize: None: ImageNet's mean and standard deviation, as published.
-        options: for the collate.
+        options: options of the collate.
     """
     return Collate(
         RandomResizedCrop(size),
@@ -130,7 +130,7 @@ def rsb_a2(
         num_classes: the dataset's.
         size: pixels of a side.
         normalize: None: ImageNet's mean and standard deviation, as published.
-        options: for the collate.
+        options: options of the collate.
     """
     (normalize,) = _normalize(normalize, Normalize.imagenet())
     fill = tuple(float(round(255 * value)) for value in normalize.mean.tolist())
@@ -163,7 +163,7 @@ def deit3(
         num_classes: the dataset's.
         size: pixels of a side; the larger models train at 192 and 160 first.
         normalize: None: ImageNet's mean and standard deviation, as published.
-        options: for the collate.
+        options: options of the collate.
     """
     one_of_three = [RandomGrayscale(1.0), RandomSolarize(128, 1.0), GaussianBlur(13, (0.1, 2.0))]
     return Collate(
@@ -216,7 +216,7 @@ def evaluation(
         resize: pixels of the shorter side before that; None: as stored.
         interpolation: "bilinear" or "bicubic", antialiased.
         normalize: None: ImageNet's mean and standard deviation.
-        options: for the collate.
+        options: options of the collate.
     """
     first = [] if resize is None else [Resize(_side("resize", resize), interpolation)]
     return Collate(*first, CenterCrop(size), *_normalize(normalize, Normalize.imagenet()), **options)
@@ -239,7 +239,7 @@ def ffcv_rn50(
     Args:
         size: pixels of a side, or a callable that takes the epoch's number.
         normalize: None: ImageNet's mean and standard deviation, as published.
-        options: for the collate.
+        options: options of the collate.
     """
     return Collate(
         RandomResizedCrop(size), RandomHorizontalFlip(0.5), *_normalize(normalize, Normalize.imagenet()), **options
@@ -264,10 +264,10 @@ def airbench(
 
     Args:
         size: pixels of a side.
-        translate: how far the image is moved at most, in pixels.
+        translate: greatest translation, in pixels.
         cutout: side of the square that is overwritten by 0, the mean; 0: none.
         normalize: None: CIFAR-10's mean and standard deviation, as published.
-        options: for the collate.
+        options: options of the collate.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -305,7 +305,7 @@ def simclr(
         size: pixels of a side; the blur's kernel is a tenth of it.
         strength: strength of the color jitter; the paper uses 1.0 for ImageNet, and 0.5 without blur for CIFAR-10.
         normalize: None: as published, none.
-        options: for the collate.
+        options: options of the collate.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -344,10 +344,10 @@ def dinov2(
     Args:
         size: pixels of a side of the large crops.
         local_size: pixels of a side of the small crops.
-        local_crops: how many small crops there are.
-        blur: how likely the first large crop, the second and the small ones are blurred.
+        local_crops: number of small crops.
+        blur: probabilities that the first large crop, the second and the small ones are blurred.
         normalize: None: ImageNet's mean and standard deviation, as published.
-        options: for each collate.
+        options: options of each collate.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -377,7 +377,7 @@ def mae(*, size: int = 224, normalize: Normalize | None = None, **options: Unpac
     Args:
         size: pixels of a side.
         normalize: None: ImageNet's mean and standard deviation, as published.
-        options: for the collate.
+        options: options of the collate.
     """
     return Collate(*_bicubic(size, (0.2, 1.0)), *_normalize(normalize, Normalize.imagenet()), **options)
 

@@ -30,7 +30,7 @@ class RandomZoomOut(Step):
     Args:
         fill: fill of the canvas, in the images' values; one number or one per channel.
         side_range: least and greatest factor of the sides, from 1.
-        p: how likely a sample is changed.
+        p: probability that a sample is changed.
         mask_fill: fill of a mask's canvas, 0 to 255: 255 is void (torchvision: ``fill``).
 
     Raises:
@@ -98,7 +98,7 @@ class RandomIoUCrop(Step):
         max_aspect_ratio: greatest.
         sampler_options: minimal overlaps to choose from, of which 1 and more mean "as it is"; None: 0, 0.1, 0.3, 0.5,
             0.7, 0.9 and 1.
-        trials: how many windows are drawn for one minimal overlap before another one is drawn.
+        trials: number of windows drawn for one minimal overlap before another overlap is drawn.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) the batch has no boxes.

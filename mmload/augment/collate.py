@@ -161,7 +161,7 @@ class Collate(nn.Module):
     ``nn.Sequential(collate, model)``. Results depend on the samples' seeds alone, not on the batch they are in.
 
     Args:
-        steps: in order; a step's draws are keyed by its place.
+        steps: steps in order; the draws of a step are keyed by its position.
         device: device to which batches are moved before the first step; None: they are not moved.
         dtype: dtype of the images that come out: uint8 or floating.
         memory_format: ``torch.contiguous_format`` or ``torch.channels_last``.

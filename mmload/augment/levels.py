@@ -58,7 +58,7 @@ class RandomPosterize(_WithProbability):
 
     Args:
         bits: from 0 to 8.
-        p: how likely a sample is changed.
+        p: probability that a sample is changed.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -80,7 +80,7 @@ class RandomSolarize(_WithProbability):
 
     Args:
         threshold: in the images' values: 0 to 255 of uint8 images, 0 to 1 of floats.
-        p: how likely a sample is changed.
+        p: probability that a sample is changed.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) the threshold is above white.
@@ -110,7 +110,7 @@ class RandomAdjustSharpness(_WithProbability):
 
     Args:
         sharpness_factor: 0 blurs, 1 changes nothing, 2 doubles the sharpness.
-        p: how likely a sample is changed.
+        p: probability that a sample is changed.
 
     Raises:
         ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.

@@ -112,7 +112,7 @@ class MixUp(_Mix):
     Args:
         alpha: both parameters of the Beta distribution.
         num_classes: number of classes for one-hot encoding; may be None where targets are soft already.
-        p: how likely a sample (or batch) is mixed.
+        p: probability that a sample (or batch) is mixed.
         per: ``"sample"``: lam is drawn for each sample; ``"batch"``: once a batch, as torchvision does, from the seed
             of its first sample, so that results depend on which samples share a batch.
 
@@ -143,7 +143,7 @@ class CutMix(_Mix):
     Args:
         alpha: both parameters of the Beta distribution.
         num_classes: number of classes for one-hot encoding; may be None where targets are soft already.
-        p: how likely a sample (or batch) is mixed.
+        p: probability that a sample (or batch) is mixed.
         per: ``"sample"``: each sample has a rectangle of its own; ``"batch"``: one is drawn for a batch, as in
             torchvision, from the seed of its first sample, so that results depend on which samples share a batch.
 

@@ -103,7 +103,7 @@ class _Policy(WarpingStep):
             negative: bool [B], whether a signed magnitude is negative.
             plan: the images'.
             bins: int64 [B], which magnitude.
-            of: how many magnitudes there are.
+            of: number of magnitudes.
         """
         warp = levels.AFFINE_NEAREST if self.interpolation == "nearest" else levels.AFFINE_BILINEAR
         codes, numbers = _tables(tuple(space), warp, of, plan.height, plan.width, plan.peak, plan.device)
@@ -171,9 +171,9 @@ class RandAugment(_Policy):
     """``num_ops`` changes per sample, each drawn from 14, all of the same magnitude (Cubuk and others, 2019).
 
     Args:
-        num_ops: how many.
+        num_ops: number of operations.
         magnitude: the bin of the magnitudes.
-        num_magnitude_bins: how many bins there are.
+        num_magnitude_bins: number of bins.
         interpolation: interpolation of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
         fill: outside of warped images: a value, or one per channel; None: 0.
 
@@ -210,7 +210,7 @@ class TrivialAugmentWide(_Policy):
     """One change per sample, of 14 and of any magnitude (Mueller and Hutter, 2021).
 
     Args:
-        num_magnitude_bins: how many magnitudes there are.
+        num_magnitude_bins: number of magnitudes.
         interpolation: interpolation of warps, ``nearest`` or ``bilinear``, or torchvision's name for it.
         fill: outside of warped images: a value, or one per channel; None: 0.
 
@@ -320,7 +320,7 @@ class AugMix(_Policy):
 
     Args:
         severity: magnitudes are drawn from the first bins of ten, so many of them.
-        mixture_width: how many chains.
+        mixture_width: number of chains.
         chain_depth: changes of each chain; negative: 1 to 3, drawn.
         alpha: parameter of the Dirichlet and Beta distributions of the shares.
         all_ops: whether brightness, contrast, color and sharpness are among the changes.

@@ -67,7 +67,7 @@ class RandomApply(_OfSteps):
 
     Args:
         transforms: steps, in order.
-        p: how likely a sample is changed.
+        p: probability that a sample is changed.
 
     Raises:
         TypeError: if a step changes the size, or is none of mmload's.
@@ -90,7 +90,7 @@ class RandomChoice(_OfSteps):
 
     Args:
         transforms: steps that change levels; or MixUp, CutMix and choices of them.
-        p: how likely each is, in any unit; None: all the same.
+        p: relative probability of each; None: all are equal.
         per: ``"sample"``; or, of MixUp and CutMix, ``"batch"``: one draw for the whole batch.
 
     Raises:

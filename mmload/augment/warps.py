@@ -184,8 +184,8 @@ class RandomPerspective(_Warp):
     """Seen from the side, with probability ``p``: the corners move inwards by distances drawn per sample.
 
     Args:
-        distortion_scale: how far, 0 to 1 of half of the image's sides.
-        p: how likely a sample is changed.
+        distortion_scale: greatest displacement of a corner, as a share (0 to 1) of half of the image's sides.
+        p: probability that a sample is changed.
         interpolation: ``nearest`` or ``bilinear``, or torchvision's name for it.
         fill: outside of the distorted image, in the images' values; one number or one per channel.
         mask_fill: outside of a distorted mask, 0 to 255: 255 is void (torchvision: ``fill``).

@@ -110,7 +110,7 @@ def measure(
     """Measures all entries, each in its own process.
 
     Args:
-        task: what the entries have to deliver.
+        task: task of all entries.
         entries: contenders and ceilings, in the order of the table.
         plan: the measurement plan.
         progress: called with the name of the next step.

@@ -34,7 +34,7 @@ class Row:
     Attributes:
         name: the name in the table.
         group: "stock", "peer", "mmload", "ceiling" or "cached".
-        differs: how it deviates from the task, "" if it does not.
+        differs: deviations from the task, "" if there are none.
         failure: why it was not measured, or not completely; "" if nothing failed.
         images_per_second: the median over the epochs; for a ceiling, the highest; None if it was not measured.
         epochs: images per second of each measured epoch.
@@ -209,7 +209,7 @@ def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[s
 
     Args:
         task: the task that was measured.
-        measurements: in the order of the table.
+        measurements: measurements in the order of the table.
         ceilings: short name -> row name of the ceilings.
         cold: whether files were evicted before each epoch.
     """

@@ -43,8 +43,8 @@ class Estimate:
     """Estimated cost of building a whole source.
 
     Attributes:
-        images: in all splits.
-        sampled: how many of these the sample has.
+        images: number of images in all splits.
+        sampled: number of images in the sample.
         seconds: time to build all, at the sample's rate.
         bytes: size of all rows.
         cold: the result of evicting the sampled files before the build; None: they were not evicted.
@@ -92,7 +92,7 @@ def build_sample(
         split: name of the split to sample; None: the first.
         images: upper bound on the size of the sample.
         side: pixels of a side of the stored square; None: 256 for an ImageFolder, the original size for CIFAR.
-        threads: for decoding.
+        threads: number of decoding threads.
         cold: evict the sampled files before they are built.
 
     Raises:
@@ -202,13 +202,13 @@ class Layout:
     """A layout of rows: options of ``mmload build``, and what a dataset in it would cost.
 
     Attributes:
-        options: as words of the command.
+        options: options of the command, as a user types them.
         bytes: number of bytes of all images of the source.
-        build_seconds: with all cores.
+        build_seconds: duration of a build with all cores.
         images_per_second: that a loader gives from memory with all cores, as resized crops with flips.
         never_seen: share of the photographs' area that is cut off, 0 to 1.
-        tried: how many samples were read.
-        unreadable: how many of these could not be read, and are left out of the numbers.
+        tried: number of samples read.
+        unreadable: number of samples that could not be read; the other numbers do not include them.
     """
 
     options: str
@@ -237,7 +237,7 @@ def advise(recipe: BuildRecipe, size: int = 256, *, samples: int = SAMPLES, thre
     Args:
         recipe: its source and decoding are used; its transforms and layout are not.
         size: pixels of the short side.
-        samples: how many images each layout is tried with.
+        samples: number of images for each layout.
         threads: for decoding and loading; None: the cores available.
 
     Raises:

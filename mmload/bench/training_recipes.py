@@ -99,7 +99,7 @@ class OneByOne:
     """An image's views by torchvision. Picklable.
 
     Args:
-        before: what is done to the image once.
+        before: transform that is applied to the image once.
         views: the steps of each view after that.
     """
 

@@ -46,7 +46,7 @@ class ChunkAssembly:
     Args:
         fields: fields of every row.
         capacity: upper bound on the rows.
-        variable_layout: how variable-size images are stored; None: all rows have one size.
+        variable_layout: storage of variable-size images; None: all rows have one size.
     """
 
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
@@ -169,7 +169,7 @@ def encoded(sample: Sample, lines: Pixels, layout: VariableLayout) -> tuple[Byte
     Args:
         sample: with its id, and the source's own JPEG if its pixels are the image.
         lines: its pixels, uint8 [H, C, W].
-        layout: how they are stored.
+        layout: storage of the images.
 
     Raises:
         SampleError: if it is too large for a JPEG.

@@ -44,7 +44,7 @@ class BuildReport:
         manifest: manifest of the dataset.
         seconds: duration of the build.
         built: samples read by this run; fewer than all after a resumed build, 0 if the dataset was up to date.
-        skipped: how many of these were skipped.
+        skipped: number of these that were skipped.
         foreign_files: folder with files that appeared in the replaced dataset during the build; None: none.
     """
 
@@ -68,11 +68,11 @@ class PartReport:
     Attributes:
         out: the dataset's folder.
         manifest: manifest of the dataset; None if other parts have still to build some shards.
-        sealed: how many shards are finished, of any part.
-        shards: how many there are in all.
+        sealed: number of finished shards of all parts.
+        shards: number of all shards.
         seconds: duration.
         built: samples read by this run.
-        skipped: how many of these were skipped.
+        skipped: number of these that were skipped.
     """
 
     out: Path

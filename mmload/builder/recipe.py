@@ -164,7 +164,7 @@ class BuildRecipe:
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
         exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.exclusion` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
-        variable_layout: how variable-size images are stored; None: all rows have one size.
+        variable_layout: storage of variable-size images; None: all rows have one size.
         side: pixels of a side that the default transforms give; they are chosen when the source is open, by
             :meth:`with_default_transforms`. None: ``transforms`` are all.
     """

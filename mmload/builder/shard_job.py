@@ -60,7 +60,7 @@ class ShardJob:
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: skip unreadable samples instead of aborting the build.
         alone: the splits contain only the samples of one plan, in the order of its rows.
-        variable_layout: how variable-size images are stored; None: all rows have one size.
+        variable_layout: storage of variable-size images; None: all rows have one size.
         root: root of the source.
     """
 

@@ -64,7 +64,7 @@ class Chunk:
             that transforms added; None without uint8 images.
         pixels: number of pixels per channel that are summed.
         class_counts: class index -> rows.
-        losses: what was left out of these samples, by names such as :data:`mmload.records.CLIPPED`.
+        losses: counts of what was left out of these samples, by names such as :data:`mmload.records.CLIPPED`.
         first: for some of these counts, the first samples.
     """
 
@@ -88,7 +88,7 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         pixels: number of pixels per channel that are summed.
         class_counts: class index -> rows.
         skipped: number of samples that were left out.
-        losses: what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`.
+        losses: counts of what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`.
         first: for some of these counts, the first samples.
     """
 

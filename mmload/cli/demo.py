@@ -62,10 +62,10 @@ def run_demo(
     """Runs the demo.
 
     Args:
-        folder: where to make it; new, empty, or an earlier demo's with nothing else in it.
+        folder: destination; new, empty, or an earlier demo with nothing else in it.
         say: called with each line of the talk.
-        images: how many photographs to make.
-        epochs: how long to train.
+        images: number of photographs to make.
+        epochs: number of epochs to train.
         slow: called with what comes next, before a step that may take longer than two seconds.
 
     Returns:
@@ -138,7 +138,7 @@ def make_photos(root: Path, images: int, seed: int = 0) -> None:
 
     Args:
         root: the folder to make.
-        images: how many.
+        images: number of images.
         seed: the same seed gives the same pictures.
     """
     for name in GRAINS:

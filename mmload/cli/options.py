@@ -106,7 +106,7 @@ def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate
     Args:
         augment: the steps.
         recipe: the name of a training recipe.
-        classes: how many the dataset has, for recipes that mix samples.
+        classes: number of classes of the dataset, for recipes that mix samples.
 
     Raises:
         UsageError: naming the option and what is wrong with it.

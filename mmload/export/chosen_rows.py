@@ -26,7 +26,7 @@ class Exported:
 
     Attributes:
         out: its folder.
-        rows: how many were written.
+        rows: number of rows written.
         notes: notes on differences from the dataset, one sentence each.
         next: suggested next steps, lines of a shell or of Python.
     """

@@ -147,7 +147,7 @@ class DeviceBatches:
     Args:
         port: port of the device.
         fields: the fields to copy, with dtypes and row shapes.
-        tier: where images are read from; those of a ``DeviceTier`` are not among ``fields``.
+        tier: place of the images; those of a ``DeviceTier`` are not among ``fields``.
         collate: rendered on the device.
         batch_size: largest number of rows per batch.
         slots: batches that can be in flight at once.

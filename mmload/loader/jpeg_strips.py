@@ -138,7 +138,7 @@ def decode_lines(
         size: the height and width that it must have.
         channels: 3 or 1 of the pixels.
         needed: the first line, and the one after the last.
-        shrink: how many times smaller it is decoded: 1, 2 or 4.
+        shrink: factor by which the decoded image is smaller: 1, 2 or 4.
         spare: uint8, at least n + 2 bytes of working memory.
         out: uint8, at least as many bytes as the whole image has: pixels are written from its beginning on.
 

@@ -86,7 +86,7 @@ class Loader:
         collate: a :class:`Collate`, a list of its steps, a :class:`~mmload.augment.views.Views`, whose batches have a
             Batch per view, or any callable that takes a Batch of uint8 rows. None: the rows as they are stored.
         device: device of the batches; None: the collate's device, else the CPU.
-        tier: where images are read from: "disk", "memory", "device", or "auto", which takes the device if they fit
+        tier: place of the images: "disk", "memory", "device", or "auto", which takes the device if they fit
             there, and otherwise the disk.
         threads: number of threads that read and render; None: one per available core of this rank's share of the
             machine (``LOCAL_WORLD_SIZE``, set by torchrun).

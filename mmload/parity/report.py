@@ -107,8 +107,8 @@ class ParityReport:
     """The report of a complete check.
 
     Attributes:
-        settings: what was compared, how many rows, and the seed.
-        verdicts: in the order of the checks.
+        settings: compared splits and collate, number of rows, and the seed.
+        verdicts: verdicts in the order of the checks.
         worst: the rows with the largest differences, in descending order.
         date: the date of the check in UTC, ISO 8601.
         contents: the :attr:`~mmload.store.manifest.Manifest.contents` of the checked dataset.

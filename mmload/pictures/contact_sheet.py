@@ -68,7 +68,7 @@ def contact_sheet(
 
     Args:
         cells: at least one, in reading order.
-        columns: how many stand side by side.
+        columns: number of columns.
         title: title of the page.
         classes: names by index, for boxes and masks.
         side: pixels of the square that each picture is fitted into; None: as suits the largest.
@@ -104,7 +104,7 @@ def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image
     """Draws the picture of a cell with its boxes and its mask, as large as fits into a square.
 
     Args:
-        cell: what is drawn.
+        cell: cell to draw.
         side: pixels of the square.
         classes: names by index, for boxes.
     """
@@ -246,7 +246,7 @@ def first_to_see(targets: Array | None, rows: int, count: int, seed: int) -> Arr
     Args:
         targets: the class of each row, integers [N]; None: rows have no single class.
         rows: N.
-        count: how many are wanted.
+        count: upper bound on the rows.
         seed: seed of the draw.
 
     Returns:

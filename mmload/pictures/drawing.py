@@ -71,7 +71,7 @@ def draw_boxes(
         image: changed in place.
         boxes: float32 [N, 4], xyxy in pixels of the image before it was scaled.
         labels: the class of each.
-        factor: by which the image was scaled.
+        factor: factor by which the image was scaled.
         classes: names by index.
     """
     draw = ImageDraw.Draw(image)

@@ -69,7 +69,7 @@ class CacheFolder:
         limit: maximum bytes; None: unlimited.
 
     Attributes:
-        files: those of the fields that this process has open.
+        files: files of the fields that this process has open.
 
     Raises:
         UsageError: if the folder holds something else.

@@ -29,7 +29,7 @@ class EpochPlan:
     Args:
         grid: blocks of the field.
         takes: the order of each rank of this machine, starting with this process's own.
-        margin: by how many positions a row being read may lie behind the number of rows read.
+        margin: number of positions that a row being read may lie behind the number of rows read.
         before: plan of an earlier epoch, whose tables are reused if the order is the same.
     """
 

@@ -43,7 +43,7 @@ class _Batch(NamedTuple):
     Attributes:
         interleaved: whether lines hold all channels, as in channels_last.
         colors: shift and scale of every value of some lines.
-        levels: those of the first sample and of the last two.
+        levels: levels of the first sample and of the last two.
         out: [1, C, h, w], where the first sample goes.
     """
 

@@ -238,7 +238,7 @@ class Changes(NamedTuple):
         levels: uint8 [n, C, h, w], memory for the levels of one sample after the other.
         still: :data:`WINDOW` [1] of zeros, working memory: the window that shows levels as they are.
         plain: changes no color and overwrites nothing.
-        origin: where levels come from: :data:`IN_PLACE`, :data:`INSIDE` or :data:`ANYWHERE`.
+        origin: origin of the levels: :data:`IN_PLACE`, :data:`INSIDE` or :data:`ANYWHERE`.
         addresses: uintp, the kernels that :func:`~mmload.render.sample_kernels.render_changed` calls.
     """
 

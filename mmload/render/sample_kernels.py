@@ -183,7 +183,7 @@ def changes_of(operations: Operations, samples: slice, levels: Tensor, origin: i
         operations: operations of all samples.
         samples: which of them.
         levels: uint8 [n, C, h, w], memory for one sample, or without an output for all of them.
-        origin: where levels come from, as :class:`~mmload.render.kernel_arguments.Changes` has it.
+        origin: origin of the levels, as :class:`~mmload.render.kernel_arguments.Changes` has it.
         out: the output; None: levels are not colored.
     """
     _, channels, height, width = levels.shape

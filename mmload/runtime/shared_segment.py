@@ -185,7 +185,7 @@ class Segment:
     Args:
         digest: digest of its key.
         handle: the memfd, closed with this object.
-        size: in bytes.
+        size: number of bytes.
 
     Attributes:
         memory: the bytes, readable and writable; valid as long as anything refers to it.

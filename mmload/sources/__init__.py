@@ -141,7 +141,7 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
     Args:
         kind: a key of :data:`SOURCES`, or an entry point's name.
         root: the source's folder, or where it lies in object storage.
-        decoder: how its images become pixels.
+        decoder: decodes its images to pixels.
         options: the recipe's further ``[source]`` keys.
 
     Raises:

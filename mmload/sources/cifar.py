@@ -198,7 +198,7 @@ class CifarSplit:
     Args:
         classes: class names by index.
         batches: its files in order.
-        notes: for the build's summary.
+        notes: notes for the summary of the build.
     """
 
     def __init__(self, classes: tuple[str, ...], batches: list[BatchFile], notes: tuple[str, ...]) -> None:

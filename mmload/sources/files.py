@@ -41,7 +41,7 @@ class RemoteFiles:
     A name is relative to the URL, or a whole URL of an object anywhere.
 
     Args:
-        place: where they lie.
+        place: location of the files.
 
     Raises:
         UsageError: if obstore is not installed.

@@ -149,7 +149,7 @@ class ImageFolderSource:
 
     Attributes:
         root: the folder, or where it lies in object storage.
-        decoder: how its files become pixels.
+        decoder: decodes its files to pixels.
         split_folders: which subfolders are splits; empty: none, the root holds the classes; None: those called train,
             val, valid, validation or test that hold subfolders (a class may be called ``train`` too).
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
@@ -258,10 +258,10 @@ class ImageFolderSplit:
 
     Args:
         place: folder that sample ids are relative to and files are read from.
-        decoder: how files become pixels.
+        decoder: decodes files to pixels.
         classes: class names, sorted.
         files: the images in order.
-        notes: for the build's summary.
+        notes: notes for the summary of the build.
     """
 
     def __init__(

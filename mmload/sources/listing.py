@@ -153,10 +153,10 @@ def with_held_out(
     """Returns the splits with ``val`` taken out of ``train``, the same share of every stratum.
 
     Args:
-        splits: by name.
+        splits: splits by name.
         name: a sample's id.
         stratum: the group of a sample, usually its class.
-        fraction: in (0, 1).
+        fraction: share that is held out, in (0, 1).
         seed: another seed draws others.
 
     Raises:
@@ -196,7 +196,7 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
 
     Args:
         samples: each one's id, and what it belongs to, usually its class.
-        fraction: in (0, 1).
+        fraction: share that is held out, in (0, 1).
         seed: another seed draws others.
 
     Returns:

@@ -39,7 +39,7 @@ class PythonSource:
 
     Attributes:
         root: a folder to import from, beside the installed packages; it stays on ``sys.path``.
-        decoder: how PIL images are converted.
+        decoder: converts PIL images.
         dataset: ``package.module:callable``, which gives a dataset, or a dict of datasets by split; or a table
             split -> ``package.module:callable``.
         arguments: keyword arguments for the callable.
@@ -158,7 +158,7 @@ class PythonSplit:
     Args:
         dataset: map-style; picklable if worker processes are to read it.
         size: its length.
-        schema: what its samples become.
+        schema: schema of the stored samples.
         concurrent: whether several threads may read it at once.
     """
 

@@ -38,7 +38,7 @@ class Schema:
 
     Args:
         first: the first sample.
-        decoder: how PIL images are converted.
+        decoder: converts PIL images.
         keys: field -> position or name; None: guessed from the sample, see docs/sources.md.
 
     Raises:

@@ -58,7 +58,7 @@ class VocSource:
 
     Attributes:
         root: the folder ``VOCdevkit``, the one around it, or a single year's.
-        decoder: how images become pixels.
+        decoder: decodes images to pixels.
         task: "detection", "classification", "segmentation" or "single-label".
         year: which ``VOC<year>`` folder, or a list of them; None: the only one.
         image_set: which lists of ``ImageSets``: a name, a list of names (each a split of that name), or a table
@@ -201,8 +201,8 @@ class VocSplit:
 
     Args:
         root: the devkit.
-        decoder: how images become pixels.
-        task: which fields are stored beside an image.
+        decoder: decodes images to pixels.
+        task: selects the fields that are stored beside an image.
         items: the images in order, their annotations read.
         notes: what was left out.
     """

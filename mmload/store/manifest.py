@@ -69,7 +69,7 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         skipped_file: record of ``skipped.jsonl``; None if nothing was left out.
         samples: record of ``samples.jsonl``, which has one line per row.
         shard_samples: samples, skipped ones included, that each shard but the last was planned to hold.
-        shards: in row order.
+        shards: shards in row order.
 
     Raises:
         ValueError: if they contradict each other.
@@ -137,7 +137,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         recipe: resolved recipe of its build.
         fingerprint: digest of the source.
-        splits: by name, at least one.
+        splits: splits by name, at least one.
         card: facts for people, such as the last results of checks.
 
     Raises:

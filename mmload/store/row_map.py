@@ -138,7 +138,7 @@ class RowMap:
 
     Attributes:
         memory: uint8 [n]. What is written there stays in this process; what lies between files must not be touched.
-        most_rows: how many rows can be prepared at once.
+        most_rows: upper bound on the rows that can be prepared at once.
 
     Raises:
         StoreError: if a file cannot be mapped.

@@ -70,7 +70,7 @@ class Joined:
     """Rows of a ConcatDataset of splits, with the attributes of a Split that a loader needs.
 
     Attributes:
-        name: for messages.
+        name: name of the split, for messages.
         fields: name -> dtype and row shape, the same for all splits.
         classes: class names by index, the same for all splits.
         reader: reads rows by their number in the concatenation.

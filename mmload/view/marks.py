@@ -37,7 +37,7 @@ class Marks:
 
     Args:
         path: the file; it may not exist yet.
-        dataset: whose samples are marked, for the file's first line.
+        dataset: dataset of the marked samples, for the first line of the file.
 
     Raises:
         MmloadError: if the file cannot be read.

@@ -46,7 +46,7 @@ class Outlier:
         split: the split's name.
         row: its number.
         reason: property that stands out.
-        strength: how much; the greatest first.
+        strength: degree of the deviation; outliers are sorted by it, the greatest first.
     """
 
     split: str
@@ -61,7 +61,7 @@ class CopiedPicture:
 
     Attributes:
         rows: (split, row) of two of them, in two splits if there are such; then those of a few more.
-        count: how many show it.
+        count: number of rows that show it.
         correlation: correlation of the first two.
         equal: whether every pixel of the first two is the same.
     """
@@ -78,9 +78,9 @@ class CopiedPictures:
 
     Attributes:
         first: the most conspicuous: those in two splits, then equal rows, then the most alike ones.
-        count: how many pictures.
-        across: how many of them are in two splits.
-        rows: how many rows show them.
+        count: number of pictures.
+        across: number of pictures that are in two splits.
+        rows: number of rows that show them.
         complete: whether these are all.
     """
 
@@ -229,7 +229,7 @@ def thumbnails(
     """Makes the thumbnails of all rows, in their order; reads every image once.
 
     Args:
-        split: with uint8 images.
+        split: split with uint8 images.
         grays: float32 [N, 16, 16], where they are written to; None: memory of their own.
         progress: called with (rows done, all rows).
     """

@@ -55,10 +55,10 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
     """Writes the page.
 
     Args:
-        dataset: whose rows are shown.
-        facts: as :func:`mmload.view.facts.facts` gives them.
-        report: as :func:`mmload.view.report.report` gives it.
-        training: what augmented rows are drawn by.
+        dataset: dataset of the rows on the page.
+        facts: result of :func:`mmload.view.facts.facts`.
+        report: result of :func:`mmload.view.report.report`.
+        training: renderer of the augmented rows.
 
     Raises:
         UsageError: if rows cannot be drawn by steps or a recipe that were asked for.

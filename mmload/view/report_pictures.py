@@ -38,8 +38,8 @@ def sheets(split: Split, training: Training, splits: int) -> str:
 
     Args:
         split: the rows.
-        training: what renders them.
-        splits: how many splits share the page.
+        training: renderer of the augmented rows.
+        splits: number of splits on the page.
 
     Raises:
         UsageError: if steps that were asked for cannot render the rows.

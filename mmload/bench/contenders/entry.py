@@ -48,7 +48,7 @@ class ContenderEntry:
     Attributes:
         name: the row's name, at most 38 characters.
         group: "stock", "peer" or "mmload".
-        differs: how it deviates from the task, "" if it does not.
+        differs: deviations from the task, "" if there are none.
         missing: why it cannot run here and how to fix that, "" if it can run.
         need: start order under a short time budget, lowest first. Entries with 0 are always started, because the
             verdict needs them.

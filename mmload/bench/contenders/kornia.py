@@ -31,9 +31,9 @@ class Named:
     Attributes:
         name: below ``kornia.augmentation``; "some" applies ``inner`` to a share ``p`` of the samples, "one of" one of
             ``inner`` to each.
-        arguments: by name.
-        inner: what is applied.
-        differs: what it does differently from torchvision's step.
+        arguments: arguments by name.
+        inner: transform to apply.
+        differs: difference from torchvision's step.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Some(nn.Module):
 
     Args:
         choices: equally likely.
-        p: how likely a sample gets one.
+        p: probability that a sample gets one.
     """
 
     def __init__(self, choices: list[nn.Module], p: float) -> None:
