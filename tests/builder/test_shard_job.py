@@ -67,7 +67,7 @@ def test_a_plan_covers_every_sample_once(samples: int, sizes: list[int], shard_b
         (224, 10**12, 10**12 // (3 * 224 * 224 + 8)),  # one shard
     ],
 )
-def test_files_of_several_shards_end_with_whole_pages(side: int, shard_bytes: int, expected: int) -> None:
+def test_shard_files_of_several_shards_are_multiples_of_a_page(side: int, shard_bytes: int, expected: int) -> None:
     fields = {
         "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
         "targets": FieldSpec(dtype="int64", shape=()),
@@ -75,7 +75,7 @@ def test_files_of_several_shards_end_with_whole_pages(side: int, shard_bytes: in
     assert samples_per_shard(10**5, fields, shard_bytes) == expected
 
 
-def test_all_large_fields_have_whole_pages_where_that_fits() -> None:
+def test_shard_rows_of_all_large_fields_fill_pages_where_that_fits() -> None:
     fields = {
         "images": FieldSpec(dtype="uint8", shape=(3, 64, 64)),
         "masks": FieldSpec(dtype="uint8", shape=(1, 60, 60)),

@@ -47,7 +47,7 @@ def test_info_where_verify_and_repair(built: tuple[Path, Path]) -> None:
     assert mmload("repair", out, "--source", source).returncode == 0
 
 
-def test_what_a_check_found_is_kept(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_variable_verify_records_its_result(built: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(built[1], tmp_path / "out")
     done = mmload("verify", tmp_path / "out", "--record")
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_drawn_rows_are_what_the_loader_gives(built: tuple[Path, Path]) -> None:
             assert (cell.image == images[number].numpy()).all()
 
 
-def test_browse_shows_whole_photographs_and_their_draws(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_browse_variable_rows_shows_images_and_draws(built: tuple[Path, Path], tmp_path: Path) -> None:
     split = package.open(built[1])["train"]
     pages = Pages(
         built[1],
@@ -100,7 +100,7 @@ def test_browse_shows_whole_photographs_and_their_draws(built: tuple[Path, Path]
         assert pages.get("image/draw", {"split": "train", "row": str(row), "number": "0"}).status == 200
 
 
-def test_masks_and_boxes_of_whole_photographs_are_shown_and_drawn(tmp_path: Path) -> None:
+def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
     images = some_images(((30, 40), (50, 20), (30, 44)))
     masks = [np.full(image.shape[1:], number, np.uint8) for number, image in enumerate(images)]
     boxes = [[[1.0, 2, 10, 20], [0, 0, 0, 0]], [[0.0, 0, 9, 9], [4, 4, 19, 49]], [[2.0, 2, 8, 8]] * 2]
