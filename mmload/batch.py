@@ -146,7 +146,7 @@ _dispatch = Batch.__torch_function__
 
 
 def _getattr(batch: Batch, name: str) -> Any:
-    """Returns a field or method that tensordict finds; an error names the field that is probably meant."""
+    """Returns a field or method that tensordict finds; an error names the most similar field."""
     if name in _NAMES:
         raise AttributeError(f"a Batch has no field {name!r}; read batch.{_NAMES[name]}")
     return _field(batch, name)

@@ -1,6 +1,6 @@
 """Refuses what a collate cannot do right: dtypes, orders of steps, shapes and fields.
 
-The checks run once a collate or once a batch, on shapes and dtypes; only the values of float images are read.
+The checks run once per collate or per batch, on shapes and dtypes; only the values of float images are read.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def check_foreign(step: nn.Module) -> None:
     """Refuses a step that is none of mmload's and whose pixels would depend on batches and threads.
 
     Raises:
-        ValueError: if it, or a part of it, draws from shared generators, draws once a batch, or mixes a batch.
+        ValueError: if it, or a part of it, draws from shared generators, draws once per batch, or mixes a batch.
     """
     for part in nested(step):
         name, why = type(part).__name__, _fault(part)

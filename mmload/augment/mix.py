@@ -41,7 +41,7 @@ class MixStep(TargetStep, Step):
 
     Attributes:
         num_classes: number of classes for one-hot encoding; None: targets are soft already.
-        per: ``"sample"``, or ``"batch"`` if it is drawn once a batch, from the first sample's seed.
+        per: ``"sample"``, or ``"batch"`` if it is drawn once per batch, from the first sample's seed.
     """
 
     num_classes: int | None
@@ -113,7 +113,7 @@ class MixUp(_Mix):
         alpha: both parameters of the Beta distribution.
         num_classes: number of classes for one-hot encoding; may be None where targets are soft already.
         p: probability that a sample (or batch) is mixed.
-        per: ``"sample"``: lam is drawn for each sample; ``"batch"``: once a batch, as torchvision does, from the seed
+        per: ``"sample"``: lam is drawn for each sample; ``"batch"``: once per batch, as torchvision does, from the seed
             of its first sample, so that results depend on which samples share a batch.
 
     Raises:
@@ -177,7 +177,7 @@ class MixChoice(MixStep):
     Args:
         transforms: MixUp, CutMix and such choices.
         p: relative probability of each; None: all are equal.
-        per: ``"sample"``: drawn for each sample; ``"batch"``: once a batch, from the seed of its first sample. What
+        per: ``"sample"``: drawn for each sample; ``"batch"``: once per batch, from the seed of its first sample. What
             the steps themselves draw is drawn as they say.
 
     Raises:

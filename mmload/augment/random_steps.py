@@ -20,7 +20,7 @@ from mmload.render.plan import Plan
 
 
 class _OfSteps(LevelStep):
-    """Holds steps; each draws from numbers of its own, whatever the others draw."""
+    """Base of the steps that contain steps; the draws of each do not depend on those of the others."""
 
     channels = None
 
@@ -70,7 +70,7 @@ class RandomApply(_OfSteps):
         p: probability that a sample is changed.
 
     Raises:
-        TypeError: if a step changes the size, or is none of mmload's.
+        TypeError: if a step changes the size, or is not a step of mmload.
         ValueError: if ``p`` is no probability, or there is no step.
     """
 
@@ -79,22 +79,22 @@ class RandomApply(_OfSteps):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Draws once per sample, and what the steps draw."""
+        """Draws for the step itself once per sample, and for the inner steps."""
         return chain(self.programs(plan, draws)).masked(draws.chance(self.p))
 
 
 class RandomChoice(_OfSteps):
     """One of the steps, drawn per sample.
 
-    Of MixUp and CutMix it makes a :class:`~mmload.augment.mix.MixChoice`.
+    A choice of MixUp and CutMix is a :class:`~mmload.augment.mix.MixChoice`.
 
     Args:
         transforms: steps that change levels; or MixUp, CutMix and choices of them.
         p: relative probability of each; None: all are equal.
-        per: ``"sample"``; or, of MixUp and CutMix, ``"batch"``: one draw for the whole batch.
+        per: ``"sample"``; for MixUp and CutMix also ``"batch"``: one draw per batch.
 
     Raises:
-        TypeError: if a step changes the size, or is none of mmload's, or only some mix samples.
+        TypeError: if a step changes the size, or is not a step of mmload, or only some mix samples.
         ValueError: if there is no step, ``per`` is something else, or ``p`` is not one number from 0 for each of
             which some are above 0.
     """
@@ -113,7 +113,7 @@ class RandomChoice(_OfSteps):
         self.p, self.per = weights(p, len(self.transforms)), per
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Draws once per sample, and what the steps draw."""
+        """Draws for the step itself once per sample, and for the inner steps."""
         return one_of(self.programs(plan, draws), draws.weighted(self.p))
 
 
@@ -124,7 +124,7 @@ class RandomOrder(_OfSteps):
         transforms: steps.
 
     Raises:
-        TypeError: if a step changes the size, or is none of mmload's.
+        TypeError: if a step changes the size, or is not a step of mmload.
         ValueError: if there is no step.
     """
 

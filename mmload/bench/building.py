@@ -123,7 +123,7 @@ def measure_builds(
         progress: called with the name of the next step.
 
     Raises:
-        UsageError: if a number is too small, or Ray is asked for and not installed.
+        UsageError: if a number is too small, or Ray is requested and not installed.
         SourceError: if there are no photographs.
     """
     count = available_cores() if threads is None else threads

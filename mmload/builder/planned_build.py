@@ -305,7 +305,7 @@ def _text_bytes(text: str) -> bytes:
 
 @contextmanager
 def _advised() -> Iterator[None]:
-    """Adds to the error of a sample how the build can go on."""
+    """Adds to the error of a sample how the build can be resumed."""
     try:
         yield
     except SampleError as error:

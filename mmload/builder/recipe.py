@@ -248,7 +248,7 @@ ORIGINAL = "original"
 
 
 def default_side(kind: str, size: int | str | None, *, variable_size: bool = False) -> int | None:
-    """Returns the side that a build's default transforms give, from the size that is asked for.
+    """Returns the side that a build's default transforms give, from the requested size.
 
     Args:
         kind: the source's kind.

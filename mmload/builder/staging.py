@@ -225,7 +225,7 @@ class Staging:
         return False
 
     def _has_plan(self, plan: Mapping[str, Any]) -> bool:
-        """Returns whether the build in the folder has this plan; False if there is nothing to go on from."""
+        """Returns whether the build in the folder has this plan; False if there is no build to resume."""
         folder, begun = self.paths.folder, self.plan()
         self.committed = _has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if begun is None or self.committed or _have_same_plan(begun, plan):

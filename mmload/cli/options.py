@@ -109,7 +109,7 @@ def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate
         classes: number of classes of the dataset, for recipes that mix samples.
 
     Raises:
-        UsageError: naming the option and what is wrong with it.
+        UsageError: if an option is invalid; the message names it.
     """
     if augment is not None:
         from mmload.augment.collate import Collate
@@ -134,9 +134,9 @@ def training_of(augment: str | None, recipe: str | None, classes: int) -> Traini
     """Returns the steps that the options describe, with their Python text; by default those of a split's fields.
 
     Args:
-        augment: as :func:`collate_of`.
-        recipe: the same.
-        classes: the same.
+        augment: steps, as in :func:`collate_of`.
+        recipe: name of a training recipe.
+        classes: number of classes of the dataset.
 
     Raises:
         UsageError: as :func:`collate_of`.

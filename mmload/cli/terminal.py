@@ -190,7 +190,7 @@ def warn(warnings: list[str]) -> None:
 
 
 def note(text: str) -> None:
-    """Shows a line on stderr that says what a command does without being asked."""
+    """Shows a line on stderr about what a command does in addition to the request."""
     shown()
     if sys.stderr is not None:
         sys.stderr.write(f"mmload: {one_line(text)}\n")

@@ -259,7 +259,7 @@ def check_scaled(split: Split) -> list[Verdict]:
 
     Windows shrink by just as much as ``decode="scaled"`` asks for, where the difference is largest.
 
-    Above the limit it is a note, as the Loader decodes them exactly unless it is told otherwise.
+    Above the limit it is a note, because the Loader decodes them exactly by default.
 
     Args:
         split: a split of variable-size images; without JPEGs nothing is compared.

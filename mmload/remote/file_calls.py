@@ -47,7 +47,7 @@ _OVER, _NOTHING = 0x11, 0x4032  # MAP_SHARED and MAP_FIXED of Linux; the same pr
 
 
 def read_files(paths: Sequence[str], sizes: Numbers, offsets: Numbers, outs: Sequence[memoryview]) -> Numbers:
-    """Reads a part of each file. The system is asked for 64 files at a time, so that a disk is not idle.
+    """Reads a part of each file. Up to 64 files are requested at a time, so that a disk is not idle.
 
     Args:
         paths: B files.

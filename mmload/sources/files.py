@@ -32,7 +32,7 @@ from mmload.runtime.regular_files import open_regular
 from mmload.sources.decode import Decoder
 
 MAX_AHEAD = 2 * PARALLEL
-"""Files that are on their way, or have come and were not asked for yet."""
+"""Upper bound on files that are being fetched, or were fetched and not read yet."""
 
 
 class RemoteFiles:
@@ -135,7 +135,7 @@ MAX_DEPTH = 100
 
 
 class Links:
-    """Rules on which symbolic links below one root may be followed. It accesses no file until it is asked about one.
+    """Rules on which symbolic links below one root may be followed. It accesses a file only when that file is checked.
 
     Args:
         root: the source's root, which may itself be a link.

@@ -243,7 +243,7 @@ def _lowest(ranks: IO[bytes], strata: range, fraction: float) -> npt.NDArray[np.
 
 
 def similar_names(names: Iterable[str]) -> Iterator[str]:
-    """Yields notes on class names that are hardly meant as different classes."""
+    """Yields notes on class names that are probably the same class."""
     same: dict[str, list[str]] = {}
     for name in names:
         plain = unicodedata.normalize("NFKC", name).casefold().strip().strip("\"'").strip()

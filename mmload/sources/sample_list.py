@@ -36,7 +36,7 @@ from mmload.sources.listing import Listing, check_fraction, notes_on_doubles, un
 from mmload.store.manifest import is_name
 
 OBJECT = "object"
-"""The revision of what lies in object storage: nothing is asked about it before it is read."""
+"""Revision of a file in object storage, whose own revision is unknown before it is read."""
 
 
 class Item(NamedTuple):

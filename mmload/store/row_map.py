@@ -34,7 +34,7 @@ from mmload.store.dataset_folder import OpenedFile, check_files
 from mmload.store.row_reader import Numbers, Places, Rows
 
 Refusal = Callable[[int, Exception], Exception]
-"""Makes the error of a row, by its index among those that were asked for, from that of its file."""
+"""Makes the error of a row, by its index among the requested rows, from the error of its file."""
 
 MOST_FILES = 16_000
 """Upper bound on mapped files: a process may have 65,530 maps on Linux, and a file and its gap are two."""
@@ -175,7 +175,7 @@ class RowMap:
             for first, size in zip(firsts, sizes, strict=True):
                 pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)
             for file, reads in zip(files, self._needs_reads, strict=True):
-                if reads:  # else it reads up to 1.8 times what is asked for
+                if reads:  # else it reads up to 1.8 times the requested bytes
                     os.posix_fadvise(file.handle, 0, 0, os.POSIX_FADV_RANDOM)
 
     def populate(self, lock_limit: int) -> str:

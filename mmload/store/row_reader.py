@@ -2,7 +2,7 @@
 
 Rows of fixed and of variable size have one description, :data:`ROW`; reading, mapping and rendering need no other. Here
 they are read (``preadv``); :mod:`mmload.store.row_map` maps them for those who read many. torch is imported only where
-tensors are asked for: :meth:`RowReader.array` needs none.
+tensors are requested: :meth:`RowReader.array` needs none.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class Pages:
         return _json(body)
 
     def _stored(self, query: Mapping[str, str], side: int) -> PageReply:
-        """Draws the stored picture, with its boxes and mask unless ``plain`` is asked for."""
+        """Draws the stored picture, with its boxes and mask unless ``plain`` is set."""
         split = self._split(query)
         cell = split.cell(_number(query, "row"))
         if "plain" in query:
@@ -210,7 +210,7 @@ class Pages:
         return PageReply(200, "image/png", drawn[number][1])
 
     def _draws_of(self, query: Mapping[str, str]) -> list[tuple[str, bytes]]:
-        """Returns the draws of a row, all made when the first is asked for."""
+        """Returns the draws of a row, all of them made for the first request."""
         split, row = self._split(query), _number(query, "row")
         with self._drawing:
             key = (split.name, row)

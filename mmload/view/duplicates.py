@@ -45,7 +45,7 @@ class Copies:
         pairs: int64 [P, 2], the smaller index first, in ascending order.
         correlation: float32 [P], of their thumbnails; 1 for equal ones.
         equal: bool [P], whether the rows are equal.
-        complete: whether these are all; False if there were more pairs than can be told, as of thousands of frames of
+        complete: whether these are all; False if there were more pairs than can be listed, as of thousands of frames of
             one film. Pairs across splits are sought first.
     """
 

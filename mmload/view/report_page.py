@@ -61,7 +61,7 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
         training: renderer of the augmented rows.
 
     Raises:
-        UsageError: if rows cannot be drawn by steps or a recipe that were asked for.
+        UsageError: if rows cannot be drawn by the requested steps or recipe.
     """
     sections = [
         ("Findings", _findings(facts, report)),

@@ -42,7 +42,7 @@ def sheets(split: Split, training: Training, splits: int) -> str:
         splits: number of splits on the page.
 
     Raises:
-        UsageError: if steps that were asked for cannot render the rows.
+        UsageError: if the requested steps cannot render the rows.
     """
     shown, drawn = (max(1, most // max(3, splits)) for most in (_MOST_SHOWN, _MOST_DRAWN))
     try:
