@@ -96,9 +96,7 @@ app.command("bench build")(bench_build)
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Argument(help="Where to make it; must be new or an earlier demo's.")] = Path(
-        "mmload-demo"
-    ),
+    folder: Annotated[Path, typer.Argument(help="Destination; must be new or an earlier demo.")] = Path("mmload-demo"),
 ) -> None:
     """Make a few hundred photographs, build them, read them, bench them, train on them. No network needed."""
     from mmload.cli.demo import run_demo

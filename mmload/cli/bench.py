@@ -200,7 +200,7 @@ _ROOM = 1.25  # times the pixels of all rows: labels, links and file systems nee
 def bench_build(
     source: Annotated[Path, typer.Option(help="A folder of class folders of images.", callback=on_a_disk)],
     size: Annotated[int, typer.Option(help="Pixels of the square rows.")] = 256,
-    images: Annotated[int, typer.Option(help="Images of a round at least; fewer are repeated.")] = 1200,
+    images: Annotated[int, typer.Option(help="Least number of images per round; fewer are repeated.")] = 1200,
     rounds: Annotated[int, typer.Option(help="Measured rounds, after one to warm up.")] = 5,
     threads: DecodingThreads = None,
     ray: Annotated[

@@ -1,4 +1,4 @@
-"""The options of ``mmload bench``, by what they are about."""
+"""The options of ``mmload bench``, grouped by topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Dataset = Annotated[
 Source = Annotated[
     Path | None,
     typer.Option(
-        help="The folder it was built from. Without DATASET: what a build of it would gain.", callback=on_a_disk
+        help="The folder it was built from. Without DATASET: estimate the gain of a build of it.", callback=on_a_disk
     ),
 ]
 Compare = Annotated[
@@ -27,7 +27,7 @@ Compare = Annotated[
 
 # The task.
 
-Split = Annotated[str | None, typer.Option(help="Which split; the first by default.")]
+Split = Annotated[str | None, typer.Option(help="Split to measure; the first by default.")]
 Augment = Annotated[str, typer.Option(help="crop, resized-crop, or none (the stored rows).")]
 Recipe = Annotated[
     str | None,
@@ -39,20 +39,20 @@ Recipe = Annotated[
 Crop = Annotated[int | None, typer.Option(help="Pixels of the square crop; 7/8 of the stored side.")]
 Padding = Annotated[int, typer.Option(help="Pixels around the image before a random crop, as for CIFAR.")]
 Size = Annotated[int | None, typer.Option(help="Without DATASET: pixels of the stored square; 256 for image folders.")]
-BatchSize = Annotated[int, typer.Option(help="Images a batch.")]
+BatchSize = Annotated[int, typer.Option(help="Images per batch.")]
 Epochs = Annotated[
-    int | None, typer.Option(help="Measured epochs of each, after one to warm up; 3, or 1 with --quick.")
+    int | None, typer.Option(help="Measured epochs of each loader, after a warm-up epoch; 3, or 1 with --quick.")
 ]
 Images = Annotated[
     int | None,
-    typer.Option(help="Images an epoch at least, a smaller split is repeated; 2000, or 500 with --quick."),
+    typer.Option(help="Least number of images per epoch; a smaller split is repeated. 2000, or 500 with --quick."),
 ]
 
 # The loaders.
 
 Workers = Annotated[str, typer.Option(help="Worker processes of the stock DataLoader, as a list.")]
 Threads = Annotated[int | None, typer.Option(help="Loader threads; the cores available by default.")]
-Device = Annotated[str | None, typer.Option(help="Where batches go: cpu or cuda; cuda if there is one.")]
+Device = Annotated[str | None, typer.Option(help="Device of the batches: cpu or cuda; cuda if available.")]
 
 # What else is measured, and for how long.
 
@@ -63,24 +63,24 @@ Beside = Annotated[
     bool | None,
     typer.Option(
         "--beside/--no-beside",
-        help="Beside a thread of Python and one of small torch operations, too; unless --quick or --cold.",
+        help="Measure also beside a thread of Python and one of small torch operations; not with --quick or --cold.",
     ),
 ]
 Train = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
-        help="Train this torchvision model, or small, from each: how long is a step, how long does it wait for data?",
+        help="Train this torchvision model, or small, with each loader; measure its steps and their wait for data.",
     ),
 ]
 TimeBudget = Annotated[
     float | None,
-    typer.Option(help="Seconds for all of it, starting included; 600, 300 if not beside threads, 60 with --quick."),
+    typer.Option(help="Seconds for all measurements and starts; 600, 300 with --no-beside, 60 with --quick."),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer images, one epoch: a first look.")]
 
 # Where results go.
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")]
-KeepRecord = Annotated[bool, typer.Option("--record", help="Keep the results in the dataset's own card.")]
+KeepRecord = Annotated[bool, typer.Option("--record", help="Record the results in the dataset's card.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a chart; needs matplotlib.")]

@@ -15,13 +15,13 @@ from mmload.errors import UsageError, counted
 if TYPE_CHECKING:
     from mmload.remote.copies import Copied
 
-Parallel = Annotated[int, typer.Option(help="Requests at once.")]
+Parallel = Annotated[int, typer.Option(help="Concurrent requests.")]
 _ADVICE = "run the same again to go on"
 
 
 def push(
     dataset: options.Dataset,
-    url: Annotated[str, typer.Argument(help="Where to, such as s3://BUCKET/NAME; also gs://, az://, file://.")],
+    url: Annotated[str, typer.Argument(help="Destination, such as s3://BUCKET/NAME; also gs://, az://, file://.")],
     parallel: Parallel = 16,
 ) -> None:
     """Copy a dataset to object storage: what is missing there, its manifest last."""
@@ -33,8 +33,8 @@ def push(
 
 
 def pull(
-    url: Annotated[str, typer.Argument(help="Of a dataset that was pushed.")],
-    out: Annotated[Path, typer.Argument(help="The folder to make.")],
+    url: Annotated[str, typer.Argument(help="URL of a dataset that was pushed.")],
+    out: Annotated[Path, typer.Argument(help="Destination folder.")],
     parallel: Parallel = 16,
 ) -> None:
     """Copy a dataset from object storage: what is missing here, checked against the manifest."""
@@ -60,16 +60,16 @@ FORMATS = ("imagefolder", "voc", "huggingface", "fiftyone")
 
 def export(
     dataset: options.Dataset,
-    out: Annotated[Path, typer.Argument(help="The folder to make.")],
+    out: Annotated[Path, typer.Argument(help="Destination folder.")],
     to: Annotated[
         str | None,
         typer.Option(
-            help="imagefolder (one class a row), voc (boxes, masks), huggingface or fiftyone; by default as fits."
+            help="imagefolder (one class per row), voc (boxes, masks), huggingface or fiftyone; by default as fits."
         ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
     of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Of each split at most so many rows.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Largest number of rows per split.")] = None,
     name: Annotated[str | None, typer.Option(help="fiftyone: the dataset's name there; OUT's by default.")] = None,
     threads: Annotated[int | None, typer.Option(help="Encoding threads; the cores available by default.")] = None,
 ) -> None:

@@ -47,8 +47,10 @@ _DIGITS = 18
 def where(
     dataset: options.DatasetOrUrl,
     rows: Annotated[list[str] | None, typer.Argument(metavar="[ROW]...", help="Numbers of rows, from 0.")] = None,
-    split: Annotated[str | None, typer.Option(help="Of this split.")] = None,
-    file: Annotated[str | None, typer.Option(metavar="PATH", help="Instead of rows: which rows became of it?")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the rows.")] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Instead of ROW: a file of the source; show its rows.")
+    ] = None,
 ) -> None:
     """Say which file a row came from, or which row a file became."""
     if bool(rows) == (file is not None):

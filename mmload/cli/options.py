@@ -87,10 +87,10 @@ if TYPE_CHECKING:
     from mmload.view.training import Training
 
 Augment = Annotated[
-    str | None, typer.Option(metavar="STEPS", help='What training sees: "RandomCrop(24), ColorJitter(0.4)".')
+    str | None, typer.Option(metavar="STEPS", help='Augmentation to show: "RandomCrop(24), ColorJitter(0.4)".')
 ]
 Recipe = Annotated[
-    str | None, typer.Option(metavar="NAME", help="What training sees by a training recipe, such as simclr.")
+    str | None, typer.Option(metavar="NAME", help="Augmentation of a training recipe to show, such as simclr.")
 ]
 
 

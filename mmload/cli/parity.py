@@ -22,14 +22,14 @@ def parity(
     source: options.Source,
     split: Annotated[str | None, typer.Option(help="Only this split; all by default.")] = None,
     rows: Annotated[str, typer.Option(help="Rows of each split to decode again, or all.")] = "256",
-    seed: Annotated[int, typer.Option(help="Which rows, and what random draws are made of.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed that selects the rows and the random draws.")] = 0,
     threads: options.DecodingThreads = None,
     trust: options.Trust = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here, too.")] = None,
     html_file: Annotated[
         Path | None, typer.Option("--html", help="Write a page with the worst rows' pictures here.")
     ] = None,
-    record: Annotated[bool, typer.Option("--record", help="Keep the report in the dataset's own card.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Record the report in the dataset's card.")] = False,
 ) -> None:
     """Prove that nothing changed but the speed: compare a dataset and its loader with Pillow and torchvision.
 

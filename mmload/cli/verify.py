@@ -21,11 +21,11 @@ def verify(
     dataset: options.Dataset,
     source: Annotated[
         str | None,
-        typer.Option(metavar="PATH_OR_URL", help="Decode this, what it was built from, again and compare every pixel."),
+        typer.Option(metavar="PATH_OR_URL", help="Decode the source, at this path, again and compare every pixel."),
     ] = None,
     trust: options.Trust = False,
     threads: options.DecodingThreads = None,
-    record: Annotated[bool, typer.Option("--record", help="Keep the result in the dataset's own card.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Record the result in the dataset's card.")] = False,
 ) -> None:
     """Check every file of a dataset against its checksum, and with --source every pixel against its image."""
     from mmload.builder import verify as checks

@@ -33,11 +33,11 @@ _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 def preview(
     dataset: options.DatasetOrUrl,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.png", help="The picture.")] = Path("preview.png"),
-    split: Annotated[str | None, typer.Option(help="Which split; the first by default.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to show; the first by default.")] = None,
     of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None,
     rows: Annotated[str | None, typer.Option(metavar="0,7,12", help="These rows; drawn from all by default.")] = None,
-    grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="How many pictures.")] = "6x8",
-    seed: Annotated[int, typer.Option(help="Which rows are drawn, and what random draws are made of.")] = 0,
+    grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="Rows and columns of pictures.")] = "6x8",
+    seed: Annotated[int, typer.Option(help="Seed that selects the rows and the random draws.")] = 0,
     augment: options.Augment = None,
     recipe: options.Recipe = None,
 ) -> None:
@@ -148,11 +148,11 @@ def browse(
     ] = None,
     augment: options.Augment = None,
     recipe: options.Recipe = None,
-    seed: Annotated[int, typer.Option(help="What random draws are made of.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
     marks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where marks are written; DATASET.excluded.txt by default.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Of the page; any free one by default.")] = 0,
+    port: Annotated[int, typer.Option(help="Port of the page; any free one by default.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Show the address, and open no browser.")] = False,
 ) -> None:
     """Look at rows one by one in a page on this machine, and mark what is wrong, for build --exclude."""
