@@ -23,14 +23,14 @@ from mmload.errors import RecipeError, SourceError, counted
 from mmload.runtime.regular_files import read_at, write_at
 
 _IN_MEMORY = 4 * 2**20
-"""Bytes of a listing that stay in memory. A million samples take some 70 MB."""
+"""Bytes of a listing that stay in memory. A million samples take about 70 MB."""
 
 _BLOCK = 16
-"""Rows that are packed together. Reading one unpacks all, 5 us; a place in the file is known only of each block."""
+"""Number of rows per block. Reading a row unpacks its block in 5 us; only the offsets of blocks are stored."""
 
 _RANK = np.dtype([("stratum", "<i8"), ("high", ">u8"), ("low", ">u8")])
 _RANKED = 2**20
-"""Samples of which it is decided at a time whether they are held out; of one stratum all, if they are more."""
+"""Number of samples that are ranked at a time; a larger stratum is ranked as one."""
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -39,7 +39,7 @@ class Listing(Generic[T]):
     """Named tuples by number. Append-only, picklable; one thread at a time may append, any may read.
 
     Args:
-        kind: their class; its fields are texts, numbers, None, or lists of these.
+        kind: class of the tuples; its fields are texts, numbers, None, or lists of these.
         rows: the first rows.
 
     Raises:
@@ -50,9 +50,9 @@ class Listing(Generic[T]):
         self._kind = kind
         self._file: FileIO | None = None
         self._in_file = 0  # bytes
-        self._in_memory = bytearray()  # the blocks behind those in the file
-        self._ends = array("q")  # the place behind each block
-        self._last: list[tuple[Any, ...]] = []  # rows behind all blocks
+        self._in_memory = bytearray()  # the blocks after those in the file
+        self._ends = array("q")  # the offset after each block
+        self._last: list[tuple[Any, ...]] = []  # rows after all blocks
         self._unpacked: tuple[int, Sequence[tuple[Any, ...]]] = 0, ()  # the block that was read last, and its first row
         self.extend(rows)
 
@@ -150,14 +150,14 @@ def with_held_out(
     fraction: float,
     seed: int,
 ) -> dict[str, Listing[T]]:
-    """Returns the splits with ``val`` taken out of ``train``, the same share of every stratum.
+    """Returns the splits with a new split ``val``, the same share of every stratum of ``train``.
 
     Args:
         splits: splits by name.
-        name: a sample's id.
-        stratum: the group of a sample, usually its class.
+        name: returns the id of a sample.
+        stratum: returns the group of a sample, usually its class.
         fraction: share that is held out, in (0, 1).
-        seed: another seed draws others.
+        seed: selects the samples.
 
     Raises:
         RecipeError: if there is no ``train``, or a ``val`` already.
@@ -192,12 +192,12 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
     """Selects the samples of a validation split, the same share of every stratum.
 
     In each stratum the samples are ranked by a hash of seed and id, and the first round(fraction x size) are taken, but
-    at least one and never all (of a single one: none). So it does not depend on the files' order.
+    at least one and never all (none of a single sample). The selection does not depend on the order of the files.
 
     Args:
-        samples: each one's id, and what it belongs to, usually its class.
+        samples: id and stratum of each sample; the stratum is usually its class.
         fraction: share that is held out, in (0, 1).
-        seed: another seed draws others.
+        seed: selects the samples.
 
     Returns:
         bool [N].
@@ -238,8 +238,8 @@ def _lowest(ranks: IO[bytes], strata: range, fraction: float) -> npt.NDArray[np.
     sizes = np.bincount(number, minlength=len(strata))
     shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
     first = np.cumsum(sizes) - sizes
-    held: npt.NDArray[np.int64] = place[order[np.arange(len(order)) < (first + shares)[number]]]
-    return held
+    selected: npt.NDArray[np.int64] = place[order[np.arange(len(order)) < (first + shares)[number]]]
+    return selected
 
 
 def similar_names(names: Iterable[str]) -> Iterator[str]:

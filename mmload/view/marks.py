@@ -1,4 +1,4 @@
-"""Keeps marks of samples that are wrong: a list for ``mmload build --exclude``, written to its file at every change."""
+"""Marks samples that are wrong, in a list for ``mmload build --exclude``, written to its file at every change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REASONS = ("wrong label", "broken", "duplicate", "other")
 
 @dataclass(frozen=True)
 class _Change:
-    """A mark that waits to be saved; a reason of None takes it away."""
+    """A mark that waits to be saved; a reason of None removes the mark."""
 
     sample: str
     split: str
@@ -33,7 +33,7 @@ class Marks:
 
     The file is replaced as a whole and made durable before a change returns, so a crash loses nothing that was shown as
     saved. It is read, changed and written under the lock file ``.NAME.lock`` beside it, and changes that wait for each
-    other are written together. Comments and lines of other hands stay. If the path is a link, its target is replaced.
+    other are written together. Comments and lines that others wrote stay. If the path is a link, its target is replaced.
 
     Args:
         path: the file; it may not exist yet.
@@ -41,7 +41,7 @@ class Marks:
 
     Raises:
         MmloadError: if the file cannot be read.
-        RecipeError: if it is no such list.
+        RecipeError: if the file is not a list of marks.
     """
 
     def __init__(self, path: Path, dataset: Path) -> None:
@@ -65,12 +65,12 @@ class Marks:
         return len(self._current().entries)
 
     def set(self, sample: str, split: str, reason: str | None, *, alone: bool) -> None:
-        """Marks a sample, or takes its mark away, and writes the file.
+        """Marks a sample, or removes its mark, and writes the file.
 
         Args:
-            sample: its id.
+            sample: id of the sample.
             split: split of the sample.
-            reason: None: it is not marked any longer.
+            reason: reason of the mark; None: remove the mark.
             alone: whether the name is in no other split, so that the list need not name the split.
 
         Raises:
@@ -85,7 +85,7 @@ class Marks:
         change.saved.result()
 
     def _save_waiting(self) -> None:
-        """Saves all changes that wait now by one write, which takes milliseconds however many they are."""
+        """Saves all changes that wait now by one write, which takes milliseconds for any number of changes."""
         with self._queueing:
             changes, self._waiting = self._waiting, []
         try:
@@ -116,7 +116,7 @@ class Marks:
         return f"# Marked in {dataset}; mmload build ... --exclude {path} leaves these out\n"
 
     def _current(self) -> _List:
-        """Returns the list as it is now; it is read if the file is another than the one that was read last."""
+        """Returns the current list; reads the file again if it has changed."""
         with self._reading:
             try:
                 status = os.stat(self.path)
@@ -131,7 +131,7 @@ class Marks:
             return self._list
 
     def _read(self) -> str:
-        """Reads the file; "" if there is none. Any other failure is an error: there may be marks all the same."""
+        """Reads the file; "" if there is none. Any other failure is an error, because the file may contain marks."""
         try:
             return read_regular(self.path, most=MOST_BYTES).decode("utf-8-sig", "surrogateescape")
         except FileNotFoundError:
@@ -146,7 +146,7 @@ class Marks:
 
 
 class _List:
-    """The lines of a list and what they say; not changed any longer once other threads see it."""
+    """Lines of a list and their entries; immutable after other threads can read it."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._lines: list[str | None] = []
