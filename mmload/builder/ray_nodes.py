@@ -1,7 +1,7 @@
 """Checks the machines of a Ray cluster before they build: each must see the same folders and make the same pixels.
 
-Takes the job of a build; raises if a machine lacks something. What runs on a machine whose mmload may be another one,
-or missing, is sent as code; the rest is called by name.
+Takes the job of a build; raises if a machine lacks something. Functions for machines whose mmload may be missing or of
+another version are sent as code; all others are called by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mmload.builder.shard_layout import ShardPlan
 from mmload.errors import BuildError, MmloadError, counted
 from mmload.sources import SourceSplit
 
-_ROWS = 2  # that each machine decodes for comparison
+_ROWS = 2  # rows that each machine decodes for comparison
 _SHOWN = 3
 _SECONDS = 180.0  # a worker imports torch first, on a network file system perhaps
 
@@ -30,7 +30,7 @@ class ExpectedRows:
 
     Attributes:
         plan: the first rows of a shard.
-        samples: as :meth:`ShardJob.samples` returns them, pickled: a machine may lack their code.
+        samples: pickled result of :meth:`ShardJob.samples`; a machine may lack its code.
         crc: checksum of these rows, as :meth:`ShardJob.rows_checksum` returns it.
         versions: versions of the packages that the pixels depend on.
         folder: a new folder in the build's working folder, which all machines must see.
@@ -61,7 +61,7 @@ class ExpectedRows:
 
 
 def expected_rows(job: ShardJob, plan: ShardPlan, folder: Path) -> ExpectedRows:
-    """Returns what this machine gets from the first rows of a shard.
+    """Returns the first rows of a shard as this machine decodes them.
 
     Raises:
         MmloadError: as when the shard is built.
@@ -108,10 +108,10 @@ def _check_machine(job_bytes: bytes, expected: ExpectedRows) -> str:
 
 
 def check_nodes(ray: Any, job: ShardJob, job_bytes: bytes, expected: ExpectedRows, threads: int) -> None:
-    """Asks every machine of the cluster that has CPUs for a task.
+    """Checks every machine of the cluster that has enough CPUs for a task.
 
     Raises:
-        BuildError: if there is none, or one lacks something; names it.
+        BuildError: if there is none, or one lacks something; the message names it.
     """
     nodes = list(usable(ray, threads))
     if not nodes:
@@ -121,8 +121,8 @@ def check_nodes(ray: Any, job: ShardJob, job_bytes: bytes, expected: ExpectedRow
         )
     folders = [str(folder) for folder in (*job.folders(), expected.folder)]
     answers = _everywhere(ray, nodes, _looker(), [list(expected.versions), folders])
-    _refuse({name: _faults(expected.versions, found) for name, found in answers.items()})
-    _refuse(_everywhere(ray, nodes, _check_machine, [job_bytes, expected]))
+    _raise_faults({name: _faults(expected.versions, found) for name, found in answers.items()})
+    _raise_faults(_everywhere(ray, nodes, _check_machine, [job_bytes, expected]))
 
 
 def usable(ray: Any, threads: int) -> Iterator[Mapping[str, Any]]:
@@ -135,7 +135,7 @@ def usable(ray: Any, threads: int) -> Iterator[Mapping[str, Any]]:
 def _everywhere(
     ray: Any, nodes: Sequence[Mapping[str, Any]], call: Callable[..., Any], words: list[Any]
 ) -> dict[str, Any]:
-    """Name of a machine -> what the function returns there; without those that die meanwhile."""
+    """Returns the result of the function by machine, without machines that die meanwhile."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     remote = ray.remote(num_cpus=0, max_retries=0)(call)
@@ -159,7 +159,7 @@ def _everywhere(
 
 
 def _faults(expected: Mapping[str, str], found: tuple[Mapping[str, str], Sequence[str]]) -> str:
-    """Says how a machine differs from this one; "" if it does not."""
+    """Formats the difference of a machine from this one; "" if there is none."""
     versions, missing = found
     unlike = [name for name in expected if versions.get(name) != expected[name]]
     if unlike:
@@ -171,7 +171,7 @@ def _faults(expected: Mapping[str, str], found: tuple[Mapping[str, str], Sequenc
     return ""
 
 
-def _refuse(faults: Mapping[str, str]) -> None:
+def _raise_faults(faults: Mapping[str, str]) -> None:
     """Raises for the machines that lack something."""
     bad = [(name, fault) for name, fault in sorted(faults.items()) if fault]
     if bad:
@@ -180,7 +180,7 @@ def _refuse(faults: Mapping[str, str]) -> None:
 
 
 def _name(node: Mapping[str, Any]) -> str:
-    """Names a machine in messages; the number tells apart several nodes of one machine."""
+    """Formats the name of a machine; the node id distinguishes several nodes of one machine."""
     return f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']}, {node['NodeID'][:8]})"
 
 

@@ -20,11 +20,11 @@ from mmload.sources import SourceSplit
 from mmload.store.variable_rows import VariableRows
 
 PROBES = 32
-"""Samples that an estimate is of, evenly spread over a split."""
+"""Number of samples for an estimate, evenly spread over a split."""
 
 _PAGES = (65536, 16384, 4096)
 _SMALL_SHARE = 0.01  # of a row's bytes
-_LOSS = 8  # padding to whole pages may take an eighth of a shard's rows
+_LOSS = 8  # padding to page boundaries may take an eighth of a shard's rows
 _MARGIN = 1.1  # shards are planned for rows that are larger than those of the estimate
 
 
@@ -71,7 +71,7 @@ def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
 def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
     """Returns the samples per shard of a split.
 
-    If there are several shards, files are whole pages where that costs at most an eighth of the rows: then they can be
+    If there are several shards, files are multiples of a page where that costs at most an eighth of the rows: then they can be
     mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
     KiB on others. Small fields, which are read into memory there, are ignored; if not all large fields can have whole
     pages, the images have priority.

@@ -33,7 +33,7 @@ class Marks:
 
     The file is replaced as a whole and made durable before a change returns, so a crash loses nothing that was shown as
     saved. It is read, changed and written under the lock file ``.NAME.lock`` beside it, and changes that wait for each
-    other are written together. Comments and lines that others wrote stay. If the path is a link, its target is replaced.
+    other are written together. Lines that others wrote stay. If the path is a link, its target is replaced.
 
     Args:
         path: the file; it may not exist yet.

@@ -29,7 +29,7 @@ class Named:
     """A step of kornia, before it is imported.
 
     Attributes:
-        name: below ``kornia.augmentation``; "some" applies ``inner`` to a share ``p`` of the samples, "one of" one of
+        name: name in ``kornia.augmentation``; "some" applies ``inner`` to a share ``p`` of the samples, "one of" one of
             ``inner`` to each.
         arguments: arguments by name.
         inner: transform to apply.
@@ -105,7 +105,7 @@ def named(step: nn.Module) -> Named:
     """Returns the step of kornia that is nearest to one of torchvision's.
 
     Raises:
-        KeyError: with the name of a step that none is near to.
+        KeyError: if kornia has no similar step; its argument is the name of the step.
     """
     if isinstance(step, v2.RandomApply):
         return Named(name="some", arguments={"p": step.p}, inner=tuple(map(named, step.transforms)))
@@ -115,7 +115,7 @@ def named(step: nn.Module) -> Named:
 
 
 def made(step: Named) -> nn.Module:
-    """Imports kornia and returns the step itself."""
+    """Imports kornia and returns the module of a step."""
     if step.name == "some":
         return Some([nn.Sequential(*map(made, step.inner))], **step.arguments)
     if step.name == "one of":
@@ -134,7 +134,7 @@ class Some(nn.Module):
     """One of several modules for each sample, or none: kornia's policies have no probability of their own.
 
     Args:
-        choices: equally likely.
+        choices: modules with equal probability.
         p: probability that a sample gets one.
     """
 
@@ -154,7 +154,7 @@ class Some(nn.Module):
 
 
 def _alternatives(mix: Any) -> list[nn.Module]:
-    """Returns the steps of which one mixes a batch."""
+    """Returns the alternatives of a mixing step."""
     (only,) = mix.transforms
     return list(only.transforms) if isinstance(only, v2.RandomChoice) else [only]
 
@@ -221,4 +221,4 @@ _NEAREST: dict[str, Callable[[Any], Named]] = {
         name="RandomCutMixV2", arguments={**_BOTH, "beta": step.alpha, "use_correct_lambda": True}
     ),
 }
-"""Each of torchvision's steps that kornia has."""
+"""Name of a torchvision step -> function that returns the most similar step of kornia."""
