@@ -71,8 +71,8 @@ def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
 def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
     """Returns the samples per shard of a split.
 
-    If there are several shards, files are multiples of a page where that costs at most an eighth of the rows: then they can be
-    mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
+    If there are several shards, files are multiples of a page where that costs at most an eighth of the rows: then they
+    can be mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
     KiB on others. Small fields, which are read into memory there, are ignored; if not all large fields can have whole
     pages, the images have priority.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mmload.builder.pipeline import BuildReport, PartReport
 
 MOST_LEFT_OUT = 0.1
-"""The share of a split's samples that may be left out without a warning."""
+"""Share of the samples of a split that may be left out without a warning."""
 
 _WIDTH = 80
 _REASONS = 3
@@ -25,7 +25,7 @@ _NAME = 40
 
 
 def of_build(report: BuildReport) -> str:
-    """Says how much a build stored, and how fast."""
+    """Formats the number of images that a build stored, and its rate."""
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.splits.values()) - report.stored
@@ -37,7 +37,7 @@ def of_build(report: BuildReport) -> str:
 
 
 def of_part(report: PartReport) -> str:
-    """Says how much a part of a build stored, and whether the dataset is complete."""
+    """Formats the number of images that a part of a build stored, and whether the dataset is complete."""
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
     built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{left_out}"
     if report.manifest is not None:
@@ -67,14 +67,14 @@ def of_splits(facts: Mapping[str, Any]) -> list[str]:
 
 
 def of_whole(path: Path, manifest: Manifest, source: str | None) -> str:
-    """Says that a dataset is as it was written, and equals its source if that was compared; lists omissions."""
+    """Formats the result of a passed check, with the source if it was compared; lists omitted samples."""
     line = f"{path} is whole" + (f" and equals {source}" if source is not None else "")
     left_out = "; ".join(text for name in manifest.splits if (text := _left_out(path, manifest, name)))
     return f"{line}, except for samples that were left out: {left_out}" if left_out else line
 
 
 def warnings(manifest: Manifest) -> list[str]:
-    """Returns warnings about splits of which much was left out, or of which transforms dropped boxes."""
+    """Returns warnings about splits with many omitted samples or dropped boxes."""
     lines = []
     for name, split in manifest.splits.items():
         lines += [f"split {name}: {text}" for text in card_lines(manifest.card, "warnings", name)]
