@@ -8,7 +8,7 @@ import torch
 
 from mmload.augment.arguments import borders, chance, choice, flag, integer, mask_level, pair, per_channel
 from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.resize import Side, exactly, greatest, least, missing, pick, size_with_least, whole
+from mmload.augment.resize import Side, exactly, greatest, least, missing, pick, size_with_least, to_pixels
 from mmload.augment.step import Step
 from mmload.render.level_program import FLIP_X, FLIP_Y
 from mmload.render.plan import Plan
@@ -187,5 +187,5 @@ class AlternatingHorizontalFlip(Step):
 
 def _center(length: Side, size: int) -> Side:
     """Returns the start of the middle ``size`` of ``length``: odd padding is larger at the end, crops round to even."""
-    start: Side = pick(length < size, -((size - length) // 2), whole(exactly(length - size) / 2.0))
+    start: Side = pick(length < size, -((size - length) // 2), to_pixels(exactly(length - size) / 2.0))
     return start

@@ -146,8 +146,8 @@ class RandomResizedCrop(ResizingStep):
         narrowest, widest = self.ratio
         high, wide = exactly(height), exactly(width)
         aspect = wide / high
-        rows = pick(aspect < narrowest, whole(wide / narrowest), height)
-        cols = pick(aspect > widest, whole(high * widest), width)
+        rows = pick(aspect < narrowest, to_pixels(wide / narrowest), height)
+        cols = pick(aspect > widest, to_pixels(high * widest), width)
         check_leaves_pixels("ratio", self.ratio, smaller(rows, cols), (height, width), "allow squarer crops")
         return rows, cols
 
@@ -348,7 +348,7 @@ def _cut(product: Side, divisor: Side) -> Side:
     return quotient.to(torch.int64) if isinstance(quotient, Tensor) else int(quotient)
 
 
-def whole(side: Tensor | float) -> Side:
+def to_pixels(side: Tensor | float) -> Side:
     """Rounds to pixels, halves to even."""
     return side.round().to(torch.int64) if isinstance(side, Tensor) else round(side)
 

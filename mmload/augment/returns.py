@@ -85,7 +85,7 @@ class Returns:
 
         Raises:
             TypeError: if it is no Batch, and no tuple of one per view.
-            ValueError: if it has not the fields.
+            ValueError: if it lacks a field.
         """
         if callable(self.form):
             return self.form(made)

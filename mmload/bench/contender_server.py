@@ -69,7 +69,7 @@ class LoadSample:
         first: seconds to the first batch.
         cpu: processor seconds of its process tree during that time.
         epochs: number of complete epochs.
-        whole: whether the last epoch was complete, not cut short by the time budget.
+        complete: whether the last epoch was complete, not cut short by the time budget.
     """
 
     images: int
@@ -77,7 +77,7 @@ class LoadSample:
     first: float
     cpu: float
     epochs: int
-    whole: bool
+    complete: bool
 
     @property
     def rate(self) -> float:
@@ -91,7 +91,7 @@ class _Epoch(NamedTuple):
     images: int
     first: float
     seconds: float
-    whole: bool
+    complete: bool
 
 
 class ContenderServer:
@@ -131,17 +131,19 @@ class ContenderServer:
         self._wait_for_device()
         began = time.perf_counter()
         turn = self._one_epoch(contender, wanted, began, most)
-        images, first, epochs = turn.images, turn.first, int(turn.whole)
-        while turn.whole and turn.seconds < least:
+        images, first, epochs = turn.images, turn.first, int(turn.complete)
+        while turn.complete and turn.seconds < least:
             turn = self._one_epoch(contender, wanted, began, most)
-            images, epochs = images + turn.images, epochs + turn.whole
+            images, epochs = images + turn.images, epochs + turn.complete
         if not images:
             raise MmloadError("an epoch gave no batch")
         used = processor_seconds() - cpu
-        return LoadSample(images=images, seconds=turn.seconds, first=first, cpu=used, epochs=epochs, whole=turn.whole)
+        return LoadSample(
+            images=images, seconds=turn.seconds, first=first, cpu=used, epochs=epochs, complete=turn.complete
+        )
 
     def _one_epoch(self, contender: Contender, wanted: Output | None, began: float, most: float) -> _Epoch:
-        images, first, whole = 0, 0.0, True
+        images, first, complete = 0, 0.0, True
         with closing(_closable(contender.epoch())) as batches:
             for pixels, labels in batches:
                 if not images:
@@ -151,12 +153,12 @@ class ContenderServer:
                     check_batch(wanted, pixels, labels)
                 images += len(labels)
                 del pixels, labels
-                whole = time.perf_counter() - began < most
-                if not whole:
+                complete = time.perf_counter() - began < most
+                if not complete:
                     break
             self._wait_for_device()
             seconds = time.perf_counter() - began  # closing an epoch that was cut short is not measured
-        return _Epoch(images, first, seconds, whole)
+        return _Epoch(images, first, seconds, complete)
 
     def beside(self, *, neighbor: str, most: float) -> BesideSample:
         """Measures the contender beside a thread that does something else in the same process.

@@ -294,7 +294,7 @@ class _Rounds:
     def _warm_up(self, worker: Worker, result: Measurement, most: float) -> None:
         patience = 2 * self._plan.patience  # some compile their loops in the first epoch
         limit = most + self._budget.patience(patience, result.entry)
-        result.warmed = worker.ask("epoch", limit, result.note_memory, least=0.0, most=most, check=True).whole
+        result.warmed = worker.ask("epoch", limit, result.note_memory, least=0.0, most=most, check=True).complete
         if worker.pid is not None:
             result.note_memory(worker.pid)
         if self._plan.cold:

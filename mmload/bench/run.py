@@ -199,7 +199,7 @@ def _note_of_cold(measurements: Sequence[Measurement]) -> str:
 
 
 def _note_of_cut(measurements: Sequence[Measurement], budget: float) -> str:
-    cut = sum(any(not sample.whole for sample in result.samples) for result in measurements)
+    cut = sum(any(not sample.complete for sample in result.samples) for result in measurements)
     are = "1 row is" if cut == 1 else f"{cut} rows are"
     return f"{are} of epochs that were cut short to keep the time budget of {budget:g} s" if cut else ""
 

@@ -170,7 +170,7 @@ def remove_dataset(folder: Path) -> bool:
 
 
 def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
-    """Says how a dataset differs from the planned build, and an alternative to building it again."""
+    """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
     if canonical(manifest.recipe) != plan["recipe"]:
         return "was built by another recipe", ""
     if manifest.fingerprint != plan["fingerprint"]:

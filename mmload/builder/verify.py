@@ -179,7 +179,7 @@ class _StoredShard:
         self.row = 0
 
     def differs(self, chunk: Chunk) -> str | None:
-        """Says how the rows of the chunk differ from the stored ones; None if they do not."""
+        """Formats the difference of the rows of the chunk from the stored ones; None if they are equal."""
         first, self.row = self.row, self.row + len(chunk.samples)
         for row, line in enumerate(samples_lines(chunk).splitlines(keepends=True), first):
             if row >= self.rows or line != self.lines[row]:

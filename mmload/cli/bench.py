@@ -104,7 +104,7 @@ def bench(
 
 
 def _length_of(options: BenchOptions) -> str:
-    """Says how long a bench takes, before it begins."""
+    """Formats the expected duration of a bench."""
     plan = options.plan()
     beside = ", alone and beside other threads" if plan.beside else ""
     shorter = "" if options.quick else "; --quick takes 60 s, --time-budget SECONDS as long as you say"

@@ -66,7 +66,7 @@ def of_splits(facts: Mapping[str, Any]) -> list[str]:
     return [line for name, split in facts["splits"].items() for line in _of_split(name, split)]
 
 
-def of_whole(path: Path, manifest: Manifest, source: str | None) -> str:
+def of_passed_check(path: Path, manifest: Manifest, source: str | None) -> str:
     """Formats the result of a passed check, with the source if it was compared; lists omitted samples."""
     line = f"{path} is whole" + (f" and equals {source}" if source is not None else "")
     left_out = "; ".join(text for name in manifest.splits if (text := _left_out(path, manifest, name)))

@@ -47,7 +47,7 @@ def verify(
     if faults:
         again = "repair what can be repaired" if source is None else "see which side changed, or repair"
         fail(f"{dataset}: {counted(len(faults), 'fault')}; to {again}: mmload repair {dataset} --source ROOT", 1)
-    show(summary.of_whole(dataset, manifest, source))
+    show(summary.of_passed_check(dataset, manifest, source))
     warn(summary.warnings(manifest))
 
 

@@ -1,4 +1,4 @@
-"""Says on stderr what the program is doing when it has shown nothing for two seconds.
+"""Shows on stderr what the program is doing if it has shown nothing for two seconds.
 
 The environment variable ``MMLOAD_QUIET`` switches these lines off, as for a job whose log should hold results only.
 """

@@ -94,7 +94,7 @@ class BatchPool(Protocol):
 
 
 class BatchJob:
-    """Batch that a thread makes, and what became of it.
+    """Batch that a thread makes, and its result.
 
     Attributes:
         selection: rows of the batch.

@@ -166,7 +166,7 @@ def _reading(root: Path) -> Iterator[None]:
 
 _LOCK, _CONTENTS, _DATASET = "lock", "contents", "dataset"
 _TRIES = 2  # for a file with a checksum mismatch: parts of an earlier pull may be the cause
-_THERE = 1 << 32
+_ARRIVED = 1 << 32
 
 
 def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progress | None = None) -> Copied:
@@ -255,7 +255,7 @@ class _Arriving:
         self._table = self._path.with_name(f"{self._path.name}.parts")
         self.count = max(1, -(-file.record.bytes // PART_BYTES))
         self._lock = threading.Lock()
-        self._left = self.count
+        self._remaining = self.count
         self._handles: tuple[int, int] | None = None
         self._parts = np.zeros(self.count, np.uint64)
         self._resumed = False
@@ -269,8 +269,8 @@ class _Arriving:
         if not self._parts[index]:
             self._read(index, file, table)
         with self._lock:
-            self._left -= 1
-            last = self._left == 0
+            self._remaining -= 1
+            last = self._remaining == 0
         if last:
             self._finish(file, table)
         return self._length(index)
@@ -293,7 +293,7 @@ class _Arriving:
         data = self._objects.get_range(self._file.name, start, self._length(index))
         write_at(file, data, start)
         begin_sync(file, start, len(data))
-        self._parts[index] = _THERE | crc32(data)
+        self._parts[index] = _ARRIVED | crc32(data)
         write_at(table, self._parts[index : index + 1].view(np.uint8).data, index * 8)
 
     def _finish(self, file: int, table: int) -> None:
@@ -321,7 +321,7 @@ class _Arriving:
         """Returns the checksum of the file; bytes of an earlier pull are read again for it."""
         lengths = map(self._length, range(self.count))
         if not self._resumed:
-            known = (int(part) & (_THERE - 1) for part in self._parts)
+            known = (int(part) & (_ARRIVED - 1) for part in self._parts)
         else:
             known = (crc32(self._stored(file, index)) for index in range(self.count))
         return f"{joined_crc32(zip(known, lengths, strict=True)):08x}"

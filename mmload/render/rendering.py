@@ -91,9 +91,9 @@ class Rendering:
 
     def _fits_gpu_kernel(self, source: torch.dtype, dtype: torch.dtype) -> bool:
         """Returns whether the GPU's kernel renders a batch: images are uint8 and not resized."""
-        whole = dtype == torch.uint8 and self._scale is None
+        gives_levels = dtype == torch.uint8 and self._scale is None
         crops = source == torch.uint8 and self.plan.resampling is None
-        return crops and self.plan.source[0] <= _MOST_CHANNELS and (whole or dtype in _FLOATS)
+        return crops and self.plan.source[0] <= _MOST_CHANNELS and (gives_levels or dtype in _FLOATS)
 
     def _by_gpu_kernel(self, crop: Callable[..., None], images: Tensor, indices: Tensor | None, out: Tensor) -> None:
         """Renders all samples in one pass; by way of the levels where a program changes them."""

@@ -23,10 +23,10 @@ from mmload.runtime.memory_pool import constant
 def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
     """Resizes the window of any image [C, H, W]: [C, height, width] in its dtype."""
     pixels = cut(image, window, padding)
-    smooth, whole = resampling.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
+    smooth, is_uint8 = resampling.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
     # torch 2.15 fails at one uint8 pixel of three channels, antialiased or not.
     lone = resampling.height == resampling.width == 1 and (not resampling.antialias or len(pixels) == 3)
-    native = not smooth or ((image.device.type == "cpu" and not lone) if whole else pixels.itemsize >= 4)
+    native = not smooth or ((image.device.type == "cpu" and not lone) if is_uint8 else pixels.itemsize >= 4)
     wanted = pixels if native else pixels.float()
     # torch 2.15 gives all lines of a column of floats the same value.
     if resampling.width == 1 and resampling.antialias and wanted.is_floating_point():
@@ -38,7 +38,7 @@ def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padd
         full = F.interpolate(wanted[None], size=size, mode=resampling.mode, antialias=resampling.antialias)[0]
     if native:
         return full
-    return (full.clamp_(0, 255).round_() if whole else full).to(pixels.dtype)
+    return (full.clamp_(0, 255).round_() if is_uint8 else full).to(pixels.dtype)
 
 
 class Placed(NamedTuple):

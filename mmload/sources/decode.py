@@ -46,12 +46,12 @@ class Shared:
         self._make = make
         self._lock = threading.Lock()
         self._inside = 0
-        self._held = ExitStack()
+        self._contexts = ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._held.enter_context(self._make())
+                self._contexts.enter_context(self._make())
             self._inside += 1
 
     def __exit__(
@@ -60,7 +60,7 @@ class Shared:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
-                self._held.close()
+                self._contexts.close()
 
 
 @contextmanager

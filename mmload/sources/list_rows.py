@@ -203,7 +203,7 @@ class Targets:
 
     Args:
         number: reads a label that stands for a number; None: labels are class names.
-        whole: whether the numbers are integers.
+        integers: whether the numbers are integers.
         classes: class names by index; empty where labels are no classes.
         notes: notes on probable mistakes.
     """
@@ -211,22 +211,22 @@ class Targets:
     def __init__(
         self,
         number: Callable[[Any], Label] | None,
-        whole: bool,
+        integers: bool,
         classes: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> None:
-        self._number, self._whole, self.classes, self.notes = number, whole, classes, notes
+        self._number, self._integers, self.classes, self.notes = number, integers, classes, notes
 
     def value(self, label: Label) -> Any:
         """Returns the class index of a label, or its numbers as float32 holds them."""
         if self._number is None:
             return self._indices[label]
         number = self._number(label)
-        return number if self._whole else np.asarray(number, np.float32).tolist()
+        return number if self._integers else np.asarray(number, np.float32).tolist()
 
     def tensor(self, label: Label) -> Tensor:
         """Returns the target of a label: int64 [] of a class, float32 [] of a number, float32 [K] of a list."""
-        return torch.tensor(self.value(label), dtype=torch.int64 if self._whole else torch.float32)
+        return torch.tensor(self.value(label), dtype=torch.int64 if self._integers else torch.float32)
 
     @lazy_property
     def _indices(self) -> dict[Label, int]:

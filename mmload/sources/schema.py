@@ -170,12 +170,12 @@ def _guess(first: Any) -> dict[str, Key]:
 def _named(key: str, taken: Mapping[str, Key]) -> str:
     """Returns the field of a named value: its own name, prefixed by the names around it where that is taken."""
     outer, _, leaf = key.rpartition(".")
-    whole = key.replace(".", "_")
+    joined = key.replace(".", "_")
     if leaf.isdigit():
-        return f"field{whole}" if whole[0].isdigit() else whole
+        return f"field{joined}" if joined[0].isdigit() else joined
     name = ALIASES.get(leaf, leaf)
     if name in taken and outer:
-        return f"field{whole}" if whole[0].isdigit() else whole
+        return f"field{joined}" if joined[0].isdigit() else joined
     return name
 
 

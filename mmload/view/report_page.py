@@ -97,7 +97,7 @@ def _plain(body: object) -> str:
 
 
 def _findings(facts: Mapping[str, Any], report: DatasetReport) -> str:
-    """Says in a few lines what is worth a look: copies across splits, outliers, samples left out."""
+    """Writes a few lines of the most important findings: copies across splits, outliers, omitted samples."""
     left_out = sum(split["skipped"]["count"] + split["excluded"] for split in facts["splits"].values())
     copied = report.copied
     rows: list[tuple[str, object]] = [

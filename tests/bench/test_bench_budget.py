@@ -108,7 +108,7 @@ class Slow:
             return None
         seconds = more["most"] + self.extra
         self.clock.now += seconds
-        return LoadSample(images=10, seconds=seconds, first=0.1, cpu=1.0, epochs=0, whole=False)
+        return LoadSample(images=10, seconds=seconds, first=0.1, cpu=1.0, epochs=0, complete=False)
 
     def leave(self) -> None:
         """Nothing."""

@@ -72,7 +72,7 @@ def test_the_others_go_on(results: dict[str, Measurement]) -> None:
     good = results["good"]
     assert good.failure == ""
     assert len(good.samples) == 2
-    assert all(sample.whole and sample.images == 12 * sample.epochs for sample in good.samples)
+    assert all(sample.complete and sample.images == 12 * sample.epochs for sample in good.samples)
     assert min(good.rates) <= good.rate <= max(good.rates)
     assert 0 < good.samples[0].first < good.samples[0].seconds
     assert good.cpu is not None
@@ -81,7 +81,7 @@ def test_the_others_go_on(results: dict[str, Measurement]) -> None:
 def test_a_slow_contender_is_cut_short_but_measured(results: dict[str, Measurement]) -> None:
     slow = results["slow"]
     assert len(slow.samples) >= 1
-    assert not all(sample.whole for sample in slow.samples)
+    assert not all(sample.complete for sample in slow.samples)
     assert 1 < slow.rate < 20
 
 
@@ -192,7 +192,7 @@ def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
 
 def made(entry: ContenderEntry, rate: float) -> Measurement:
     """A measurement of one sample at that rate."""
-    sample = LoadSample(images=int(rate), seconds=1.0, first=0.1, cpu=0.5, epochs=1, whole=True)
+    sample = LoadSample(images=int(rate), seconds=1.0, first=0.1, cpu=0.5, epochs=1, complete=True)
     return Measurement(entry=entry, samples=[sample])
 
 
