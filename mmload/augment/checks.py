@@ -1,4 +1,4 @@
-"""Refuses what a collate cannot do right: dtypes, orders of steps, shapes and fields.
+"""Checks of a collate and its batches: dtypes, orders of steps, shapes and fields.
 
 The checks run once per collate or per batch, on shapes and dtypes; only the values of float images are read.
 """
@@ -30,7 +30,7 @@ _MASKS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
 def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
-    """Refuses steps that give garbage in this dtype or order.
+    """Rejects steps that give garbage in this dtype or order.
 
     Raises:
         TypeError: if a step is not a module.
@@ -54,7 +54,7 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
 
 
 def _check_one_size(steps: Sequence[nn.Module]) -> None:
-    """Refuses variable-size images, which no batch can be made of.
+    """Rejects variable-size images, which no batch can be made of.
 
     Raises:
         ValueError: if something else than flips stands between RandomZoomOut or RandomIoUCrop and a Resize((h, w)).
@@ -82,7 +82,7 @@ _RESIZE = "put a Resize((height, width))"
 
 
 def _check_uint8(step: nn.Module) -> None:
-    """Refuses a step whose result is no uint8, in a collate that gives that."""
+    """Rejects a step whose result is no uint8, in a collate that gives that."""
     if isinstance(step, Step | AfterStep) and step.makes_floats:
         raise ValueError(
             f"{type(step).__name__} makes floats, and dtype is torch.uint8: give the collate a floating dtype"
@@ -92,7 +92,7 @@ def _check_uint8(step: nn.Module) -> None:
 
 
 def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
-    """Refuses steps that would leave boxes or masks behind.
+    """Rejects steps that would leave boxes or masks behind.
 
     Args:
         steps: a collate's.
@@ -114,7 +114,7 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
 
 
 def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
-    """Refuses targets that the first step that mixes samples cannot blend; a later one gets what that gives.
+    """Rejects targets that the first step that mixes samples cannot blend; a later one gets what that gives.
 
     Raises:
         ValueError: as :func:`mmload.augment.mix.check_targets`.
@@ -127,7 +127,7 @@ def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
 
 
 def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Tensor | None = None) -> None:
-    """Refuses a batch whose fields do not fit each other.
+    """Rejects a batch whose fields do not fit each other.
 
     Args:
         batch: everything but the images.
@@ -166,7 +166,7 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
 
 
 def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Module]) -> None:
-    """Refuses float images on a CPU whose white is not 1, before steps whose result depends on it.
+    """Rejects float images on a CPU whose white is not 1, before steps whose result depends on it.
 
     On other devices nobody looks: the device would be waited for at every batch.
 

@@ -345,7 +345,7 @@ class Collate(nn.Module):
         return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes, masks, framed)
 
     def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
-        """Refuses steps after the first pass that cannot be done to what it gives, before it is rendered.
+        """Rejects steps after the first pass that cannot be done to what it gives, before it is rendered.
 
         Args:
             batch: the batch before the first pass.

@@ -44,7 +44,7 @@ def _subclasses(kind: type[Step]) -> Iterator[type[Step]]:
 
 
 def check_foreign(step: nn.Module) -> None:
-    """Refuses a step that is none of mmload's and whose pixels would depend on batches and threads.
+    """Rejects a foreign step whose pixels would depend on batches and threads.
 
     Raises:
         ValueError: if it, or a part of it, draws from shared generators, draws once per batch, or mixes a batch.

@@ -234,7 +234,7 @@ class MixChoice(MixStep):
 
 
 def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Returns the probabilities of ``count`` steps from weights in any unit; None: all the same.
+    """Returns the probabilities of ``count`` steps from weights in any unit; None: all are equal.
 
     Raises:
         ValueError: if there is not one number from 0 for each, or none is above 0.
@@ -246,7 +246,7 @@ def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:
 
 
 def check_targets(targets: Tensor | None, classes: int | None) -> None:
-    """Refuses targets that cannot be blended; their values only on a CPU, as others would be waited for.
+    """Rejects targets that cannot be blended; their values only on a CPU, as others would be waited for.
 
     Raises:
         ValueError: if targets are class indices and ``classes`` is None or too small, or are floats [B].

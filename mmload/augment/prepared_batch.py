@@ -150,7 +150,7 @@ class Steps(Protocol):
         """Epoch of the next batches; None: not known."""
 
     def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
-        """Refuses steps from place ``following`` on that cannot be done to what the first pass gives."""
+        """Rejects steps from place ``following`` on that cannot be done to what the first pass gives."""
 
 
 class PreparedBatch:

@@ -359,7 +359,7 @@ def _column(side: Side) -> Side:
 
 
 def check_leaves_pixels(name: str, value: Any, short: Tensor | float, size: tuple[Side, Side], advice: str) -> None:
-    """Refuses a setting that leaves no pixel of an image, of which ``short`` is the shorter side afterwards."""
+    """Rejects a setting that leaves no pixel of an image, of which ``short`` is the shorter side afterwards."""
     if (float(short.min()) if len(short) else 1.0) < 1 if isinstance(short, Tensor) else short < 1:
         images = "images" if isinstance(size[0], int) else "an image"
         raise ValueError(f"{name} {value} leaves no pixel of {images} of {size_with_least(short, *size)}: {advice}")

@@ -36,7 +36,7 @@ _EXPECTED = (
 
 
 class Returns:
-    """Gives batches in the form that a script expects. Picklable, if a function that it is given is.
+    """Converts batches to the form that a script expects. Picklable, if its functions are.
 
     A :class:`~mmload.loader.Loader` takes ``form`` as its ``returns``; for ``torch.utils.data.DataLoader`` this is a
     ``collate_fn``. With a :class:`~mmload.augment.views.Views`, a field that differs between views, such as
@@ -103,7 +103,7 @@ class Returns:
         return self._filled({name: _of_views(name, [view[name] for view in fields]) for name in fields[0]})
 
     def check_fields(self, stored: Collection[str], read: Collection[str], source: str) -> None:
-        """Refuses a form of fields that batches do not have.
+        """Rejects a form of fields that batches do not have.
 
         Args:
             stored: the fields of the dataset.

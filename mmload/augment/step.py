@@ -219,7 +219,7 @@ def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator |
 
 
 def check_dtype(dtype: torch.dtype) -> None:
-    """Refuses images that are neither uint8 nor floats.
+    """Rejects images that are neither uint8 nor floats.
 
     Raises:
         TypeError: if they have another dtype, which does not say what white is.
@@ -229,7 +229,7 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 
 def check_shape(shape: Sequence[int]) -> None:
-    """Refuses images [C, H, W] without pixels.
+    """Rejects images [C, H, W] without pixels.
 
     Raises:
         ValueError: if a side or the number of channels is 0.

@@ -175,7 +175,7 @@ class Worker:
         return value
 
     def leave(self) -> None:
-        """Asks the process to close its contender and to exit; :meth:`wait` waits for that."""
+        """Requests the process to close its contender and to exit; :meth:`wait` waits for that."""
         if self._pipe is not None:
             with suppress(OSError):
                 self._pipe.send(("close", {}))
@@ -212,7 +212,7 @@ class Worker:
 
 @contextmanager
 def _quiet_tracker() -> Iterator[None]:
-    """Lets the tracker of semaphores start without warnings: it warns of each that a killed process leaves to it."""
+    """Starts the semaphore tracker without its warnings, one for each semaphore that a killed process leaves behind."""
     name = "PYTHONWARNINGS"
     before = os.environ.get(name)
     os.environ[name] = ",".join(filter(None, [before, "ignore:resource_tracker"]))

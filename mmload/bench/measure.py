@@ -214,7 +214,7 @@ class _Rounds:
                 self._round(numbers, f"training, {turn} of {self._plan.epochs}", self._train, turns_left)
 
     def _close(self) -> None:
-        """Lets all processes exit concurrently, and kills those that take too long."""
+        """Stops all processes concurrently, and kills those that take too long."""
         self._progress("closing")
         for worker in self._workers.values():
             worker.leave()

@@ -136,7 +136,7 @@ class Task:
 
     @property
     def variable_size(self) -> bool:
-        """True if each row has a size of its own."""
+        """Whether rows are variable-size."""
         return self.rows.fields["images"].variable_size
 
     @property

@@ -22,7 +22,7 @@ EPOCH = 0
 
 
 def check_name(name: str) -> None:
-    """Refuses a name that no training recipe has.
+    """Rejects a name that no training recipe has.
 
     Raises:
         UsageError: listing the names, or saying why a module cannot be imported.

@@ -29,7 +29,7 @@ _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often
 
 
 def check_apart(kind: str, root: Path | Location, out: Path) -> None:
-    """Refuses a destination that is equal to the source, contains it, or is inside it.
+    """Rejects a destination that is equal to the source, contains it, or is inside it.
 
     Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved.
 
@@ -274,7 +274,7 @@ _OWN = re.compile(
 
 
 def check_made_by_build(folder: Path, has_plan: bool) -> None:
-    """Refuses a folder that was not created by a build: work in it begins with removing its content.
+    """Rejects a folder that was not created by a build: work in it begins with removing its content.
 
     A folder was created by a build if it contains the mark, or a plan as older builds wrote it without a mark, or
     nothing but folders and files with the names of a build's: that is what a build leaves that is killed before it
@@ -304,7 +304,7 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
 
 
 def check_only_own(folder: Path) -> None:
-    """Refuses files in the folders of a build that no build wrote. The caller holds the folder's lock.
+    """Rejects files in the folders of a build that no build wrote. The caller holds the folder's lock.
 
     Raises:
         BuildError: naming them.

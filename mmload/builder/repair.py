@@ -144,7 +144,7 @@ def _put(new: Path, root: Path, name: str, moved: Moved) -> None:
 
 
 def _check_own_folders(root: Path, names: Iterable[str]) -> None:
-    """Refuses to repair files behind a link: they may belong to another dataset. A dangling link is moved aside."""
+    """Rejects to repair files behind a link: they may belong to another dataset. A dangling link is moved aside."""
     for name in names:
         folder = root / name
         if folder.is_symlink() and folder.exists():

@@ -152,7 +152,7 @@ class Staging:
         remove_set_aside(self.paths.folder)
 
     def await_workers(self) -> None:
-        """Waits until no worker of a killed build, or one that was given up, can still be writing.
+        """Waits until no worker of a killed or abandoned build can still be writing.
 
         Raises:
             BuildError: if that takes long.

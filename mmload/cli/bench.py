@@ -162,7 +162,7 @@ def _write(record: Record, json_file: Path | None, plot: Path | None) -> list[st
 
 
 def _keep(dataset: Path, record: Record, contents: str) -> None:
-    """Keeps the record in the dataset's card, without the raw data of each turn."""
+    """Writes the record to the dataset's card, without the raw data of each turn."""
     from mmload.store.manifest import write_card
 
     body = record.as_json()

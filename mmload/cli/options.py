@@ -16,7 +16,7 @@ from mmload.remote.urls import check_no_url, is_url
 
 
 def dataset_on_a_disk(dataset: Path | None) -> Path | None:
-    """Refuses the URL of a dataset for commands that read all of it, or write to it; raises UsageError."""
+    """Rejects the URL of a dataset for commands that read all of it, or write to it; raises UsageError."""
     if dataset is not None:
         check_no_url(dataset, "copy it there first, with mmload pull URL FOLDER")
     return dataset
@@ -57,7 +57,7 @@ def dataset_at(place: str) -> Iterator[OpenDataset]:
 
 
 def on_a_disk(source: Path | None) -> Path | None:
-    """Refuses a URL; raises UsageError."""
+    """Rejects a URL; raises UsageError."""
     if source is not None:
         check_no_url(source, "copy what it was built from to a disk")
     return source

@@ -79,7 +79,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def _check_own(work: Path) -> None:
-    """Refuses a folder that no export made: its content would be removed."""
+    """Rejects a folder that no export made: its content would be removed."""
     names = {entry.name for entry in work.iterdir()}
     marked = (
         _LOCK in names and not (work / _LOCK).is_symlink() and (work / _LOCK).read_bytes()[: len(_MARK)] in (b"", _MARK)

@@ -217,7 +217,7 @@ def send_batch(port: Port, made: BatchOrViews) -> Callable[[], BatchOrViews]:
 
 
 def _received(port: Port, made: BatchOrViews, event: Event) -> BatchOrViews:
-    """Makes the caller's stream wait for a batch on the device, of which ``event`` is the end, and returns it."""
+    """Makes the caller's stream wait for the ``event`` that ends a batch on the device, and returns the batch."""
     for batch in made if isinstance(made, tuple) else (made,):
         for tensor in batch.values(include_nested=True, leaves_only=True):
             port.hand_over(tensor, event)

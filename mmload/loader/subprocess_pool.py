@@ -228,7 +228,7 @@ def _pickled(value: object) -> bytes:
 
 @contextmanager
 def _hidden_main(payload: bytes) -> Iterator[None]:
-    """Keeps a process that is started inside from running the user's script again, unless the payload needs it.
+    """Prevents processes started inside from running the user's script again, unless the payload needs it.
 
     A spawned process imports the main module first: a script without ``if __name__ == "__main__"`` would start itself
     over and over.

@@ -160,7 +160,7 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
 
 
 def _check_texts(where: str, *values: object) -> None:
-    """Refuses lone surrogates, which JSON can express but no file name has; bytes of non-UTF-8 file names may pass."""
+    """Rejects lone surrogates, which JSON can express but no file name has; bytes of non-UTF-8 file names may pass."""
     for text in values:
         if isinstance(text, str) and not text.isascii():
             try:
@@ -234,7 +234,7 @@ class Targets:
 
 
 def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
-    """Finds out what the labels of a list stand for.
+    """Returns the meaning of the labels of a list.
 
     Class names and integers are classes; other numbers, and lists of numbers, are to be predicted as they are.
 

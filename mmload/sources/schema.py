@@ -258,7 +258,7 @@ def _of_sequence(name: str, value: Any) -> Tensor:
 
 
 def _of_8_bits(name: str, image: Image.Image) -> Image.Image:
-    """Refuses images over 8 bits, which Pillow would cut at 255 (fractions at 0): nearly all white, or black."""
+    """Rejects images over 8 bits, which Pillow would cut at 255 (fractions at 0): nearly all white, or black."""
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"{name} is a PIL image of mode {image.mode}, over 8 bits; scale it to 8 bits in the dataset")
     return image

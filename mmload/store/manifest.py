@@ -350,7 +350,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> object:
-    """Refuses NaN and Infinity, which Python reads and JSON does not have."""
+    """Rejects NaN and Infinity, which Python reads and JSON does not have."""
     raise ValueError(f"{name} is no JSON")
 
 

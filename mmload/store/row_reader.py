@@ -115,7 +115,7 @@ class RowReader:
         return self._fields.setdefault(name, self._find(name)) if found is None else found
 
     def rows(self, name: str, rows: Numbers) -> Sequence[npt.NDArray[Any]]:
-        """Reads rows of a field, without torch: for each an array of its own shape, of images the decoded pixels.
+        """Reads rows of a field as one array each, without torch; images are decoded to pixels.
 
         Raises:
             DamagedError: as :meth:`gather`, or if a JPEG is broken or has another size than its row.

@@ -43,7 +43,7 @@ class SplitRows:
 
     @property
     def filter_field(self) -> str | None:
-        """The field that says of which classes a row is; None where only its pixels do."""
+        """Field with the classes of a row; None if only pixels have classes."""
         fields = self.record.fields
         if not self.record.classes:
             return None

@@ -63,7 +63,7 @@ def check_source(task: Task) -> None:
 
 
 def check_image(path: str | Path) -> None:
-    """Refuses an image that is not a regular file, before other loaders open it.
+    """Rejects an image that is not a regular file, before other loaders open it.
 
     Raises:
         SourceError: naming the file.
