@@ -131,6 +131,14 @@ def choices(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Returns ``". Did you mean X?"`` for the name that is closest to a misspelled one; empty if none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(names), 1)
+    return f". Did you mean {close[0]}?" if close else ""
+
+
 _MOST_DIGITS = 40
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 

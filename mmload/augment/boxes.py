@@ -123,7 +123,7 @@ def sizes_on_canvas(plan: Plan) -> Tensor | None:
 def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Tensor]:
     """Returns a batch's boxes as ``plan`` moves them, and which of them are real and were not dropped."""
     if batch.boxes is None:
-        raise ValueError("the batch has no boxes")
+        raise ValueError("the batch has no boxes; build the dataset for detection")
     boxes, trail = batch.boxes, trail or Trail.before(batch.boxes, plan)
     if plan.moves:
         boxes, trail = moved_boxes(boxes, plan, trail)

@@ -147,7 +147,7 @@ class RandomShortestSize(PlacedStep):
             canvas = self.canvas(height, width)
         elif self.max_size is None:
             raise ValueError(
-                "max_size is None and the images are variable-size: give it, as it is the size of the canvas"
+                "max_size is None, but the images are variable-size; give max_size, which sets the size of the canvas"
             )
         else:
             canvas = self.max_size, self.max_size
@@ -215,7 +215,9 @@ class Letterbox(PlacedStep):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Computes one size and place for each size of images; nothing is drawn."""
         if plan.peak == 1 and self.fill == _GRAY:
-            raise ValueError("fill is 114, a level of uint8 images, and these are floats: give a value of their range")
+            raise ValueError(
+                "fill is 114, a level of uint8 images, but these images are floats; give a fill from 0 to 1"
+            )
         high, wide = (exactly(plan.per_sample(side)) for side in plan.frame)
         share = torch.minimum(over(self.size[0], high), over(self.size[1], wide))
         if not self.scaleup:

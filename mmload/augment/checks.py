@@ -49,7 +49,9 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
             _check_uint8(step)
         if normalized and isinstance(step, LevelStep):
             name = type(step).__name__
-            raise ValueError(f"{name} stands after Normalize and would clamp its values to [0, 1]: put it before")
+            raise ValueError(
+                f"{name} comes after Normalize and would clamp its values to [0, 1]; put it before Normalize"
+            )
         normalized = normalized or isinstance(step, Normalize)
 
 
@@ -63,19 +65,23 @@ def _check_one_size(steps: Sequence[nn.Module]) -> None:
     for step in steps:
         if isinstance(step, RandomZoomOut | RandomIoUCrop):
             if isinstance(step, RandomZoomOut) and variable:
-                raise ValueError(f"RandomZoomOut stands after {variable[0]}: put it first")
+                raise ValueError(f"RandomZoomOut comes after {variable[0]}; put RandomZoomOut first")
             variable.append(type(step).__name__)
         elif variable and isinstance(step, Resize) and not isinstance(step.size, int | None):
             if step.interpolation.startswith("nearest") and variable[-1] == "a flip":
-                raise ValueError("a Resize by the nearest pixel stands after a flip: put the flip behind it")
+                raise ValueError(
+                    "a Resize with nearest interpolation comes after a flip; put the flip after the Resize"
+                )
             variable = []
         elif variable and isinstance(step, RandomHorizontalFlip | RandomVerticalFlip | AlternatingHorizontalFlip):
             variable.append("a flip")
         elif variable:
             name = type(step).__name__
-            raise ValueError(f"{name} stands after {variable[0]}, where images are variable-size: {_RESIZE} before it")
+            raise ValueError(
+                f"{name} comes after {variable[0]}, where images are variable-size; {_RESIZE} before {name}"
+            )
     if variable:
-        raise ValueError(f"{variable[0]} leaves variable-size images: {_RESIZE} behind it")
+        raise ValueError(f"{variable[0]} leaves variable-size images; {_RESIZE} after it")
 
 
 _RESIZE = "put a Resize((height, width))"
@@ -85,7 +91,7 @@ def _check_uint8(step: nn.Module) -> None:
     """Rejects a step whose result is no uint8, in a collate that gives that."""
     if isinstance(step, Step | AfterStep) and step.makes_floats:
         raise ValueError(
-            f"{type(step).__name__} makes floats, and dtype is torch.uint8: give the collate a floating dtype"
+            f"{type(step).__name__} makes floats, but dtype is torch.uint8; give the collate a floating dtype"
         )
     if isinstance(step, RandomErasing):
         check_levels("value", step.value)
@@ -108,8 +114,8 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
         elif (boxes or masks) and moves(step):
             name = type(step).__name__
             raise ValueError(
-                f"{name} may move pixels and leave boxes and masks behind: set keeps_geometry = True on it if it does "
-                "not, or use PerSample with a transform of torchvision's v2"
+                f"{name} may move pixels but not boxes and masks; set keeps_geometry = True on it if it moves "
+                "none, or use PerSample with a torchvision v2 transform"
             )
 
 
@@ -147,7 +153,7 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
     if sizes is not None:
         _check_tensor("sizes", sizes, (count, 2), (torch.int64,))
         if batch.masks is not None:
-            raise ValueError("the images are variable-size, and their masks are not")
+            raise ValueError("the images are variable-size, but their masks are not; give masks of the same sizes")
     if batch.masks is not None:
         _check_tensor("masks", batch.masks, (count, *shape[1:]), _MASKS)
     if batch.seeds is not None:
@@ -200,14 +206,15 @@ def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.d
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise TypeError(f"{name} gave {images.dtype}, expected torch.uint8 or a floating dtype")
     if dtype == torch.uint8 and images.dtype != torch.uint8:
-        raise TypeError(f"{name} gave {images.dtype}, and dtype is torch.uint8: give the collate a floating dtype")
+        raise TypeError(f"{name} gave {images.dtype}, but dtype is torch.uint8; give the collate a floating dtype")
     if (
         images.shape[2:] != before.shape[2:]
         and not sees_fields(step)
         and not (batch.boxes is None and batch.masks is None)
     ):
         raise ValueError(
-            f"{name} made {tuple(images.shape)} of images {tuple(before.shape)} and left boxes or masks behind"
+            f"{name} resized images {tuple(before.shape)} to {tuple(images.shape)} but not their boxes or masks; use "
+            "PerSample with a torchvision v2 transform"
         )
     return images
 

@@ -133,7 +133,10 @@ def _masks_of(rows: Sequence[Batch]) -> OwnMasks | None:
         if row.masks.dtype != torch.uint8:
             raise TypeError(f"variable-size masks are {row.masks.dtype}, expected torch.uint8")
         if row.masks.shape != row.images.shape[1:]:
-            raise ValueError(f"masks have the shape {tuple(row.masks.shape)} beside images {tuple(row.images.shape)}")
+            raise ValueError(
+                f"masks have the shape {tuple(row.masks.shape)}, but images {tuple(row.images.shape)}; "
+                "give both the same size"
+            )
         masks.append(row.masks.reshape(-1))
     if not masks:
         return None
@@ -298,7 +301,10 @@ class Collate(nn.Module):
             got = "missing" if images is None else f"of the shape {tuple(images.shape)}"
             raise ValueError(f"images are {got}, expected [B, C, H, W]")
         if indices is None and len(images) != batch.batch_size[0]:
-            raise ValueError(f"{counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}")
+            raise ValueError(
+                f"got {counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}; "
+                "give one per sample"
+            )
         shape = images.shape[1], images.shape[2], images.shape[3]
         prepared = self.prepare(batch, shape, device=images.device, source=images.dtype, generator=generator)
         shape_out, dtype, memory_format = prepared.shape, prepared.dtype, prepared.memory_format

@@ -54,7 +54,9 @@ class Normalize(Step):
         means = numbers("mean", mean, expected="finite numbers, one per channel")
         stds = numbers("std", std, least=1 / LARGEST, expected="positive numbers, one per channel")
         if len(means) != len(stds):
-            raise ValueError(f"mean has {counted(len(means), 'channel')} and std {len(stds)}, expected as many")
+            raise ValueError(
+                f"mean has {counted(len(means), 'channel')} and std {len(stds)}; give both the same number"
+            )
         self.register_buffer("mean", torch.tensor(means))
         self.register_buffer("std", torch.tensor(stds))
         self._levels = (means, stds) if max(means) > 1 else None  # which integer images cannot have
@@ -77,7 +79,10 @@ class Normalize(Step):
         """Adds the color map of the values as they are stored; nothing is drawn."""
         channels = plan.source[0]
         if channels != len(self.mean):
-            raise ValueError(f"Normalize has {counted(len(self.mean), 'channel')} and the images {channels}")
+            raise ValueError(
+                f"Normalize has {counted(len(self.mean), 'channel')} and the images {channels}; "
+                "give mean and std one number per channel"
+            )
         if self._levels is not None and plan.peak > 1:
             values = ("(" + ", ".join(f"{value / plan.peak:.3f}" for value in each) + ")" for each in self._levels)
             raise ValueError(
@@ -107,7 +112,9 @@ class Normalize(Step):
         mean: Any = getattr(split, "mean", None)
         std: Any = getattr(split, "std", None)
         if not elements(mean) or not elements(std):
-            raise ValueError(f"mean is {shown(mean)} and std {shown(std)}: this split has no statistics")
+            raise ValueError(
+                f"mean is {shown(mean)} and std {shown(std)}, but this split has no statistics; give numbers"
+            )
         return cls(mean, std)
 
 

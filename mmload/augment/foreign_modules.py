@@ -100,7 +100,9 @@ def _fault(part: nn.Module) -> str | None:
     """Returns why a module cannot be a step, or part of one; None: nothing is known against it."""
     name = type(part).__name__
     if is_from(part, "mmload.augment"):
-        return "draws by the samples' seeds only as a step of its own: give it to the collate, not to another module"
+        return (
+            "draws by the samples' seeds only as a step of the collate; give it to the collate, not to another module"
+        )
     if is_from(part, "torchvision.transforms") and name not in _STILL:
         if name in drop_ins():
             return f"would draw once for a whole batch: import {name} from mmload.augment"
@@ -157,9 +159,7 @@ class PerSample(AfterStep):
         """Raises unless boxes and masks follow: they follow torchvision's v2 alone, with a given fill of masks."""
         name = type(self.module).__name__
         if (boxes or masks) and not takes_boxes(self.module):
-            raise ValueError(
-                f"PerSample({name}) would leave boxes and masks behind: use a transform of torchvision's v2"
-            )
+            raise ValueError(f"PerSample({name}) would not move boxes and masks; use a torchvision v2 transform")
         if not masks:
             return
         from torchvision.tv_tensors import Mask
@@ -216,7 +216,9 @@ class PerSample(AfterStep):
         if batch.masks is not None:
             fields["masks"] = self._stacked("a mask", [sample.mask for sample in samples])
             if fields["masks"].shape[-2:] != fields["images"].shape[-2:]:
-                raise ValueError(f"{self._name} made masks {tuple(fields['masks'].shape)} beside other images")
+                raise ValueError(
+                    f"{self._name} made masks {tuple(fields['masks'].shape)} unlike the images; resize both alike"
+                )
         if batch.boxes is None:
             collected: Batch = batch.replace(**fields)
             return collected
@@ -224,7 +226,7 @@ class PerSample(AfterStep):
         sources = torch.full(batch.boxes.shape[:2], -1, device=boxes.device)
         for k, sample in enumerate(samples):
             if sample.boxes is None or sample.remaining is None or len(sample.boxes) != len(sample.remaining):
-                raise ValueError(f"{self._name} gave other boxes than labels: it must drop them together")
+                raise ValueError(f"{self._name} gave different numbers of boxes and labels; make it drop them together")
             stays = self._stays(sample.boxes, batch.boxes[k, sample.remaining], box_rule)
             counts[k] = int(stays.sum())
             boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.remaining[stays]

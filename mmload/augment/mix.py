@@ -126,7 +126,9 @@ class MixUp(_Mix):
         # A blend of them would be meaningless.
         if boxes or masks:
             what = "boxes" if boxes else "masks"
-            raise ValueError(f"MixUp would blend images and leave their {what}: leave it out, or load other fields")
+            raise ValueError(
+                f"MixUp blends images but not their {what}; leave MixUp out, or leave {what} out of fields"
+            )
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws the shares."""
@@ -154,7 +156,9 @@ class CutMix(_Mix):
     def check_fields(self, *, boxes: bool, masks: bool) -> None:
         # It is unknown how much of a box a pasted image hides. Masks are pasted.
         if boxes:
-            raise ValueError("CutMix would paste over boxes and leave them: leave it out, or load other fields")
+            raise ValueError(
+                "CutMix pastes over boxes without changing them; leave CutMix out, or leave boxes out of fields"
+            )
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws the rectangles."""
@@ -195,8 +199,8 @@ class MixChoice(MixStep):
         for step in steps:
             if not isinstance(step, MixStep):
                 raise TypeError(
-                    f"transforms has {shown(step)}, which mixes no samples, beside steps that do: choose among either "
-                    "kind"
+                    f"transforms has {shown(step)}, which does not mix samples, and steps that do; "
+                    "give steps of one kind"
                 )
         classes = {step.num_classes for step in mixing}
         if len(classes) > 1:
@@ -256,7 +260,7 @@ def check_targets(targets: Tensor | None, classes: int | None) -> None:
     if targets.dtype.is_floating_point:
         raise ValueError(f"targets are {targets.dtype} [B], expected class indices [B] or soft targets [B, K]")
     if classes is None:
-        raise ValueError("targets are class indices: set num_classes, to blend them as one-hot vectors")
+        raise ValueError("targets are class indices; set num_classes, to blend them as one-hot vectors")
     if targets.device.type == "cpu" and len(targets):
         least, greatest = (int(end) for end in targets.aminmax())
         if not 0 <= least <= greatest < classes:

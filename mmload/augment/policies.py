@@ -83,8 +83,8 @@ class _Policy(WarpingStep):
     def check_fields(self, *, boxes: bool, masks: bool) -> None:
         if boxes or masks:
             raise ValueError(
-                f"{type(self).__name__} warps images and leaves boxes and masks behind, as torchvision's: use "
-                "RandomAffine and ColorJitter, or read the images alone"
+                f"{type(self).__name__} warps images but not boxes and masks, as in torchvision; use "
+                "RandomAffine and ColorJitter, or leave boxes and masks out of fields"
             )
 
     def operations(self, space: Sequence[Change], draws: Draws, plan: Plan, bins: Tensor, of: int) -> Program:

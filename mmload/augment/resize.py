@@ -190,7 +190,7 @@ class Resize(ResizingStep):
         """Checks the upper bound of the longer side, which must leave room for the size, and returns it."""
         longest = integer("max_size", max_size, least=1, greatest=LONGEST_SIDE, expected="a positive integer")
         if isinstance(self.size, tuple):
-            raise ValueError(f"max_size is {longest} beside size {self.size}, which already decides both sides")
+            raise ValueError(f"max_size is {longest}, but size {self.size} already sets both sides; leave max_size out")
         if isinstance(self.size, int) and longest <= self.size:
             raise ValueError(f"max_size is {longest}, expected more than size, {self.size}")
         return longest

@@ -70,7 +70,9 @@ class Step(nn.Module):
     def check_fields(self, *, boxes: bool, masks: bool) -> None:
         """Raises a ValueError if the batches' boxes or masks would be left behind, or boxes are missing."""
         if self.needs_boxes and not boxes:
-            raise ValueError(f"{type(self).__name__} needs boxes, and the batches have none")
+            raise ValueError(
+                f"{type(self).__name__} needs boxes, and the batches have none; build the dataset for detection"
+            )
 
     def extra_repr(self) -> str:
         shown = ((name, value) for name, value in arguments_of(self).items() if not isinstance(value, nn.Module))

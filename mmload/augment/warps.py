@@ -53,7 +53,7 @@ class WarpingStep(LevelStep):
         channels, fill = plan.source[0], self.fill
         if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
             raise ValueError(
-                f"images of {plan.height} x {plan.width} are too large for {type(self).__name__}: crop before"
+                f"images of {plan.height} x {plan.width} are too large for {type(self).__name__}; crop them first"
             )
         if fill is not None and len(fill) not in (1, channels):
             raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")

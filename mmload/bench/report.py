@@ -219,7 +219,7 @@ def check_plot(path: Path) -> None:
         UsageError: if matplotlib is not installed, or the name does not end in .png.
     """
     if find_spec("matplotlib") is None:
-        raise UsageError('--plot needs matplotlib; install it: pip install "mmload[plot]"')
+        raise UsageError("--plot needs matplotlib; in a clone of mmload run: pip install '.[plot]'")
     if path.suffix.lower() != ".png":
         raise UsageError(f"--plot is {path}; give a name that ends in .png")
 

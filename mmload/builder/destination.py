@@ -47,7 +47,7 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
         place = out.resolve()
         source = None if isinstance(root, Location) else root.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
-        raise UsageError(f"cannot tell where {root} and {out} are ({error}); check their links") from error
+        raise UsageError(f"cannot find {root} or {out} ({error}); check their links") from error
     advice = "choose a place apart from the source"
     for folder in (place, staging_folder(place)):
         if source is not None and is_within(source, folder):
@@ -293,7 +293,7 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
         found = sorted(entries, key=lambda entry: entry.name)
     others = [entry.name for entry in found if not _is_known(entry)]
     if others:
-        raise BuildError(f"{folder} holds {listed(others)}, which is no build's; {_ADVICE}")
+        raise BuildError(f"{folder} holds {listed(others)}, which no build made; {_ADVICE}")
     sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in found if entry.name not in _BUILT}
     marked = 0 < sizes.get("lock", 0) <= len(MARK) and MARK.startswith((folder / "lock").read_bytes())
     if marked or has_plan:
@@ -311,7 +311,7 @@ def check_only_own(folder: Path) -> None:
     """
     others = list(islice((name for name, own in _files(folder) if not own), _SHOWN_OTHERS))
     if others:
-        raise BuildError(f"{folder} holds {listed(others)}, which is no build's; {_ADVICE}")
+        raise BuildError(f"{folder} holds {listed(others)}, which no build made; {_ADVICE}")
 
 
 def remove_own(folder: Path) -> None:

@@ -159,7 +159,9 @@ class _WorkerPool:
 
     def _death(self, pipe: Connection) -> BuildError:
         cause = cause_of_death(self.workers[pipe])
-        return BuildError(f"a build worker died ({cause}); run the same again to go on from the finished shards")
+        return BuildError(
+            f"a build worker died ({cause}); run the same command again to continue from the finished shards"
+        )
 
     def _stop_workers(self) -> None:
         """Kills every worker: unfinished shards are rebuilt anyway."""

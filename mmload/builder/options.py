@@ -91,7 +91,7 @@ class BuildOptions:
     shuffle_seed: int | None = _option("Shuffle samples over rows, for reading in block order later.", table="store")
     mode: str | None = _option("RGB, or L for gray levels.", flag="", table="decode")
     background: Any = _option(
-        "The color behind transparent pixels: a gray level or [red, green, blue].", flag="", table="decode"
+        "Background color of transparent pixels: a gray level or [red, green, blue].", flag="", table="decode"
     )
     exif_orient: bool = _option("Rotate images as their EXIF orientation says.", False, table="decode")
     decode: str | None = _option(
@@ -142,13 +142,13 @@ class BuildOptions:
                 continue
             flag = declarations()[name].flag
             if self.config is not None:
-                raise UsageError(f"{flag} and --config are both given; {self.config} says what happens to the images")
+                raise UsageError(f"{flag} and --config are both given; leave {flag} out and set it in {self.config}")
             if self.advise and name != "size":
                 raise UsageError(f"--advise compares all layouts, and {flag} is given; give one of them")
 
     def _check_parts(self) -> None:
         if self.part is not None and self.commit:
-            raise UsageError("--part builds and --commit does not; give one of them")
+            raise UsageError("--part and --commit are both given; give one of them")
         if self.overwrite and self.in_parts:
             raise UsageError(
                 "--overwrite with --part or --commit would remove what other parts have built; remove OUT first, once"
@@ -158,7 +158,7 @@ class BuildOptions:
         if self.engine not in ("local", "ray"):
             raise UsageError(f"--engine is {self.engine!r}; use local or ray")
         if self.engine == "local" and self.address is not None:
-            raise UsageError("--address is of a Ray cluster; add --engine ray, or leave it out")
+            raise UsageError("--address names a Ray cluster; add --engine ray, or leave it out")
         if self.engine == "ray" and (self.in_parts or self.processes is not None):
             other = "--part and --commit build" if self.in_parts else "--processes builds"
             raise UsageError(

@@ -134,7 +134,8 @@ def build(
     done = _run(work, engine, slice(None), overwrite=overwrite)
     if done.manifest is None:
         raise BuildError(
-            f"{counted(len(done.missing), 'shard')} of {work.out} vanished while it was built; run it again"
+            f"{counted(len(done.missing), 'shard')} of {work.out} disappeared during the build; "
+            "run the same command again"
         )
     return BuildReport(
         out=work.out,
@@ -220,9 +221,9 @@ def _local_engine(recipe: BuildRecipe, threads: int | None, processes: int | Non
 def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) -> BuildRecipe:
     """Checks the recipe of a build by a given engine; makes its root absolute, as workers have other folders."""
     if threads is not None or processes is not None:
-        raise UsageError("threads and processes are of this machine, and an engine is given; give them to the engine")
+        raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
     if Decoder(**recipe.decode).device == "cuda":
-        raise UsageError("decode on cuda is for one machine; leave out the engine, or decode on the cpu")
+        raise UsageError("decode on cuda cannot be combined with an engine; leave out the engine, or decode on the cpu")
     return replace(recipe, root=Path(os.path.abspath(recipe.root))) if isinstance(recipe.root, Path) else recipe
 
 

@@ -312,7 +312,7 @@ def _advised() -> Iterator[None]:
         raise SampleError(
             error.sample,
             f"{error.reason}; repair or remove it and build again with --overwrite, or add --on-error skip "
-            "(which goes on from the finished shards)",
+            "(which continues from the finished shards)",
         ) from error
 
 

@@ -29,9 +29,9 @@ from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
 
-EXTRA = "--engine ray needs ray; install it with: pip install 'mmload[ray]'"
+EXTRA = "--engine ray needs ray; in a clone of mmload run: pip install '.[ray]'"
 _LOCAL = "local"
-_GO_ON = "run the same again to go on from the finished shards"
+_GO_ON = "run the same command again to continue from the finished shards"
 _TRIES = 5  # of one shard: whatever kills its worker so often is in the shard, not in the cluster
 _AHEAD = 16  # tasks that wait for a CPU, so that none is idle and an autoscaler sees that more are wanted
 _REPORTS = 100  # a second, of all tasks together

@@ -228,7 +228,7 @@ class BuildRecipe:
         try:
             plain: dict[str, Any] = json.loads(json.dumps(body, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
-            raise RecipeError(f"the recipe holds something that JSON cannot ({error})") from error
+            raise RecipeError(f"the recipe has a value that JSON cannot represent ({error})") from error
         return canonical(plain)
 
 

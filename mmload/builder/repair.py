@@ -69,7 +69,8 @@ def repair(
             failed = _rebuild(path, manifest, faults, recipe, staging, LocalEngine(threads=threads), progress, moved)
         except OSError as error:
             raise BuildError(
-                f"cannot repair {error.filename2 or error.filename or path} ({error.strerror}); what was repaired stays"
+                f"cannot repair {error.filename2 or error.filename or path} ({error.strerror}); what was repaired "
+                "stays repaired: run the repair again"
             ) from error
         finally:
             staging.discard()

@@ -243,7 +243,7 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         sync_folder(summary_file.parent)
     except OSError as error:
         raise BuildError(
-            f"cannot move a shard to {place} ({error.strerror}); finished shards are kept: run the same again"
+            f"cannot move a shard to {place} ({error.strerror}); run the same command again to continue"
         ) from error
 
 

@@ -114,7 +114,7 @@ def fields_of(
         for name, tensor in sample.fields.items():
             dtype = dtype_name(tensor.dtype)
             if dtype is None:
-                raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a store cannot hold")
+                raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a dataset cannot store")
             fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
         return fields if variable_layout is None else variable_layout.fields(fields)
     raise BuildError("not one sample can be read; run without --on-error skip to see why")

@@ -126,7 +126,7 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             DamagedError: if it is not a summary.
         """
         try:
-            return convert_json(json.loads(text), ShardSummary, path, advice="run the same again")
+            return convert_json(json.loads(text), ShardSummary, path, advice="run the same command again")
         except (ValueError, RecursionError) as error:
             raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
 
@@ -365,7 +365,7 @@ def _memory(array: npt.NDArray[Any]) -> memoryview:
 
 def _write_failed(path: Path, error: OSError) -> BuildError:
     return BuildError(
-        f"cannot write to {path} ({error.strerror}); finished shards are kept: make room, then run the same again"
+        f"cannot write to {path} ({error.strerror}); free space there, then run the same command again to continue"
     )
 
 

@@ -152,7 +152,7 @@ def join_lists(
                         size += len(block)
     except OSError as error:
         raise BuildError(
-            f"cannot write {joined} ({error.strerror}); finished shards are kept: make room, then run the same again"
+            f"cannot write {joined} ({error.strerror}); free space there, then run the same command again to continue"
         ) from error
     return FileRecord(bytes=size, crc32=f"{crc:08x}")
 

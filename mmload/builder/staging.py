@@ -134,8 +134,8 @@ class Staging:
                 self._swap()
             else:
                 raise BuildError(
-                    f"the dataset at {self.out} has appeared while it was built; move it elsewhere, then run the same "
-                    "again"
+                    f"the dataset at {self.out} appeared during the build; move it elsewhere, "
+                    "then run the same command again"
                 )
             sync_folder(self.out.parent)
             self.discard()
@@ -216,7 +216,9 @@ class Staging:
             self._recover()
             remove(folder / PARTS)  # of processes that were killed: the lock says that none is running
         elif (folder / SWAP).exists() or (folder / "replaced").exists():
-            raise BuildError(f"{folder} is of a build that was killed at its end; run it again without --part first")
+            raise BuildError(
+                f"{folder} belongs to a build that was killed at its end; run it again without --part first"
+            )
         if self._wanted is None or self._has_plan(self._wanted):
             return True
         check_only_own(folder)
@@ -367,11 +369,11 @@ def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) 
     if not changed:
         return (
             "of a source with other pixels in files of equal names, sizes and times; "
-            f"go on with that source, or {advice} to drop it"
+            f"continue with that source, or {advice} to drop it"
         )
     before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
     after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
     return (
-        f"by {before}, and here is {after}, which may make other pixels; "
-        f"go on with those versions, or {advice} to drop it and start again"
+        f"by {before}, and this machine has {after}, which may make other pixels; "
+        f"continue with those versions, or {advice} to drop it and start again"
     )

@@ -64,7 +64,7 @@ def bench(
     if dataset is not None and size is not None:
         raise UsageError(f"--size is {size}, and {dataset} has its size already; leave one of them out")
     if keep and dataset is None:
-        raise UsageError("--record keeps the results in a dataset, and none is given; name one, or write --json FILE")
+        raise UsageError("--record saves the results in a dataset, and none is given; name one, or write --json FILE")
     _check_outputs(json_file, plot, dataset, source)
     began = time.monotonic()  # of the time budget: the imports are part of it
     from mmload.bench import BenchOptions, table
@@ -124,7 +124,7 @@ def _measure(
     if dataset is not None:
         return run_on_dataset(dataset, source, options, progress=progress, began=began)
     if source is None:
-        raise UsageError("bench needs --source ROOT where there is no DATASET")
+        raise UsageError("bench needs --source ROOT if no DATASET is given")
     return run_on_sample(source, options, side=size, progress=progress, began=began)
 
 

@@ -44,7 +44,7 @@ def build(**values: Any) -> None:
         "command": sys.argv[1:],
         **_engine_arguments(options),
     }
-    with interruptible("run the same command again to go on"), progress_bar("build", "img") as progress:
+    with interruptible("run the same command again to continue"), progress_bar("build", "img") as progress:
         if options.in_parts:
             from mmload.builder.pipeline import build_part
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mmload.remote.copies import Copied
 
 Parallel = Annotated[int, typer.Option(help="Concurrent requests.")]
-_ADVICE = "run the same again to go on"
+_ADVICE = "run the same command again to continue"
 
 
 def push(
@@ -64,7 +64,7 @@ def export(
     to: Annotated[
         str | None,
         typer.Option(
-            help="imagefolder (one class per row), voc (boxes, masks), huggingface or fiftyone; by default as fits."
+            help="imagefolder (one class per row), voc (boxes, masks), huggingface or fiftyone; default: what fits."
         ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Only this split.")] = None,

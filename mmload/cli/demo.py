@@ -113,7 +113,7 @@ def run_demo(
         draw(record, folder / _CHART)
         say(f"   {folder / _CHART}: step 4 as a chart")
     except UsageError:  # no matplotlib
-        say('   the chart of step 4 needs matplotlib: pip install "mmload[plot]"')
+        say("   the chart of step 4 needs matplotlib; in a clone of mmload run: pip install '.[plot]'")
     say(f"next: mmload info {dataset}, or mmload build imagefolder YOUR_PHOTOS OUT")
     return losses
 

@@ -91,7 +91,7 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     size = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
-        mean = f", {spec['row_bytes'] / 1024:,.1f} KiB a row" if "encoding" in spec else ""
+        mean = f", {spec['row_bytes'] / 1024:,.1f} KiB per row" if "encoding" in spec else ""
         yield f"    {field:<10} {field_text(spec)}{mean}"
     yield f"    stored     {split['layout']}, {split['encoding']}"
     if split["mean"]:
@@ -104,7 +104,7 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
         if skipped["count"] > _REASONS:
             yield f"               and {skipped['count'] - _REASONS:,} more"
     if split["excluded"]:
-        yield f"    excluded   {counted(split['excluded'], 'sample')}, as the build was told to (--exclude)"
+        yield f"    excluded   {counted(split['excluded'], 'sample')}, by --exclude"
     for note in split["notes"]:
         yield f"  note on {name}: {note}"
 

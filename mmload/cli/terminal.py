@@ -153,7 +153,7 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
         if folder is not None and is_within(path.resolve(), folder.resolve()):
             raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
     if not path.parent.is_dir():
-        raise UsageError(f"{name} is {path}, and there is no folder {path.parent}; make it first")
+        raise UsageError(f"{name} is {path}, but the folder {path.parent} does not exist; make it first")
     if path.is_dir():
         raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

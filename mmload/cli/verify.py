@@ -76,7 +76,7 @@ def repair(
     from mmload.builder.verify import check_trust
 
     check_trust(dataset, trust)
-    with interruptible("run the same command again to go on"), progress_bar("repair", "img") as progress:
+    with interruptible("run the same command again to continue"), progress_bar("repair", "img") as progress:
         repaired = repairs.repair(dataset, source, trust=trust, threads=threads, progress=progress)
     for fault in repaired:
         show(f"repaired: {fault}")

@@ -162,7 +162,9 @@ def browse(
     if not 0 <= seed < 2**63:
         raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
     if source is not None and not source.exists():
-        raise UsageError(f"--source is {source}, and there is no such folder; give what the dataset was built from")
+        raise UsageError(
+            f"--source is {source}, which is not a folder; give the folder that the dataset was built from"
+        )
     from mmload.view.browse_pages import Pages
     from mmload.view.browse_server import Server
 

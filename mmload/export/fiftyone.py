@@ -1,6 +1,6 @@
 """Makes a FiftyOne dataset: images and masks as PNGs in a folder, labels in FiftyOne's database.
 
-``fiftyone`` is imported on first use: ``pip install "mmload[fiftyone]"``.
+``fiftyone`` is imported on first use: ``pip install '.[fiftyone]'`` in a clone.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _new_dataset(name: str) -> Any:
 def check_installed() -> None:
     """Raises UsageError if FiftyOne is not installed."""
     if find_spec("fiftyone") is None:
-        raise UsageError('FiftyOne is not installed; install it: pip install "mmload[fiftyone]"')
+        raise UsageError("FiftyOne is not installed; in a clone of mmload run: pip install '.[fiftyone]'")
 
 
 def _samples(

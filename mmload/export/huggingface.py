@@ -1,6 +1,6 @@
 """Makes a ``datasets.DatasetDict`` of Hugging Face: images and masks as PNGs, classes with their names.
 
-``datasets`` is imported on first use: ``pip install "mmload[huggingface]"``. Nothing is fetched or sent.
+``datasets`` is imported on first use: ``pip install '.[huggingface]'`` in a clone. Nothing is fetched or sent.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ def save_huggingface(
 def check_installed() -> None:
     """Raises UsageError if ``datasets`` is not installed."""
     if find_spec("datasets") is None:
-        raise UsageError('Hugging Face datasets is not installed; install it: pip install "mmload[huggingface]"')
+        raise UsageError(
+            "Hugging Face datasets is not installed; in a clone of mmload run: pip install '.[huggingface]'"
+        )
 
 
 class _Rows:

@@ -99,7 +99,10 @@ def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
             raise UsageError(f"{where} have no single class, as an ImageFolder needs; export them to {other}")
         targets = split.reader.gather("targets", rows)
         if int(targets.min()) < 0 or int(targets.max()) >= _MOST_CLASSES:
-            raise UsageError(f"{where} have targets from {targets.min()} to {targets.max()}, which are no classes")
+            raise UsageError(
+                f"{where} have targets from {targets.min()} to {targets.max()}, which are not classes; "
+                "export them to huggingface"
+            )
     names = {class_names(split, "targets") for split, _ in chosen}
     if len({split.classes for split, _ in chosen}) > 1:
         raise UsageError(
@@ -133,7 +136,7 @@ def _notes(
     renamed = [f"{name!r} is {folder}" for name, folder in zip(classes, folders, strict=True) if name != folder]
     if renamed:
         more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
-        yield f"classes whose names are no folder's: {', '.join(renamed[:_SHOWN])}{more}"
+        yield f"classes whose names cannot be folder names: {', '.join(renamed[:_SHOWN])}{more}"
     if has_recipe and (blank := [repr(name) for name in classes if not name.strip()]):
         yield f"a recipe cannot hold blank names: in {RECIPE} {', '.join(blank[:_SHOWN])} has its folder's name, too"
     if list(folders) != sorted(folders):

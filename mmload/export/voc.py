@@ -156,7 +156,7 @@ def _objects(row: ExportRow, names: Sequence[str]) -> Iterator[tuple[str, bool, 
     if "boxes" not in fields:
         targets, ignored = fields["targets"], fields.get("ignored", np.zeros(len(names), np.bool_))
         if not np.isin(targets, (0, 1)).all():
-            raise UsageError(f"row {row.number} of split {row.split!r} has shares of classes; export to huggingface")
+            raise UsageError(f"row {row.number} of split {row.split!r} has soft targets; export to huggingface")
         for name, is_present, only_difficult in zip(names, targets, ignored, strict=True):
             if is_present or only_difficult:
                 yield name, not is_present, None

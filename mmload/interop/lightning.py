@@ -1,6 +1,6 @@
 """mmload under PyTorch Lightning: a DataModule over a built dataset, with one loader for each stage.
 
-Needs the ``lightning`` package: ``pip install mmload[lightning]``.
+Needs the ``lightning`` package: ``pip install '.[lightning]'`` in a clone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import make_batch
-from mmload.errors import UsageError, bytes_text, choices
+from mmload.errors import UsageError, bytes_text, choices, counted, did_you_mean
 from mmload.loader.order import EpochOrder, Sampling, ShuffledOrder, StoredOrder
 from mmload.loader.tiers import MEMORY_SHARE
 from mmload.loader.window_orders import BlockOrder
@@ -29,7 +31,6 @@ DECODERS = ("cpu", "scaled", "cuda")
 """Ways to decode the JPEGs of variable-size images."""
 
 TIERS = ("auto", "disk", "memory", "device")
-
 
 _OF_DATALOADER = {
     "num_workers": "it reads in threads; give threads=N, or subprocess=True for a loop that keeps Python busy",
@@ -54,14 +55,15 @@ _SHUFFLES: Mapping[object, str] = {"shuffled": "give shuffle=True", "sequential"
 """Replacement for each order that ``shuffle`` requests."""
 
 
-def check_unknown(arguments: Mapping[str, object]) -> None:
+def check_unknown(arguments: Mapping[str, object], loader: type) -> None:
     """Raises TypeError for arguments that the Loader does not have; one of a DataLoader's says what to write."""
     for name in arguments:
         if name == "decoded":
             raise TypeError("Loader has no argument 'decoded': give cache_pixels=True")
         if name in _OF_DATALOADER:
             raise TypeError(f"Loader has no argument {name!r}: {_OF_DATALOADER[name]}")
-        raise TypeError(f"Loader has no argument {name!r}; see help(mmload.Loader)")
+        close = did_you_mean(name, signature(loader).parameters)
+        raise TypeError(f"Loader has no argument {name!r}; see help(mmload.Loader){close}")
 
 
 def check_number(name: str, value: object, least: int) -> None:
@@ -261,6 +263,13 @@ def device_for(device: torch.device | str | None, collate: object) -> torch.devi
         return torch.device(device)
     collate_device = collate.device if isinstance(collate, Collate | Views) else None
     return collate_device or torch.device("cpu")
+
+
+def warn_of_no_batch(rows: int, batch_size: int) -> None:
+    """Warns if ``drop_last`` leaves no batch of the rows of an epoch."""
+    if 0 < rows < batch_size:
+        message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
+        warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=3)
 
 
 def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:

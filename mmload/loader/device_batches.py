@@ -60,6 +60,8 @@ class CudaPort:
     """Side stream on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
+        if not torch.cuda.is_available():
+            raise ValueError(f"device is {str(device)!r}, but torch finds no CUDA GPU or driver; use device='cpu'")
         self.device = device
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none
 

@@ -38,6 +38,7 @@ from mmload.loader.arguments import (
     resolve_order,
     resolve_view,
     returns_for,
+    warn_of_no_batch,
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
@@ -154,7 +155,7 @@ class Loader:
         subprocess: bool = False,
         **others: Never,
     ) -> None:
-        check_unknown(others)
+        check_unknown(others, Loader)
         check_number("batch_size", batch_size, 1)
         check_number("prefetch", prefetch, 0)
         check_integer("seed", seed, 0, 2**64 - 1)
@@ -184,11 +185,12 @@ class Loader:
             epoch_order, (rank_, world_size_) = order_of(named, dataset, self._view, seed), ranks_for(rank, world_size)
             epoch_order = epoch_order if bucket is None else bucketed(bucket, epoch_order, self._view, batch_size, seed)
             self._order = Order(epoch_order=epoch_order, rank=rank_, world_size=world_size_, tail=tail)
-            if batch_size % epoch_order.group_size:
-                raise ValueError(
-                    f"batch_size is {batch_size}, and order={named} makes batches of {epoch_order.group_size}: "
-                    f"give batch_size={epoch_order.group_size}"
-                )
+            group = epoch_order.group_size
+            if batch_size % group:
+                message = f"batch_size is {batch_size}, and order={named} makes batches of {group}"
+                raise ValueError(f"{message}: give batch_size={group}")
+            if drop_last:
+                warn_of_no_batch(self._order.remaining(), batch_size)
         chosen = self._view.chosen
         again = None if chosen is None else occurrences_in(chosen.numpy(), len(self.split))
         self._listed_again = None if again is None else torch.from_numpy(again)

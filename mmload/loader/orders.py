@@ -203,7 +203,9 @@ def _mixed(
     if keys is not None:
         places = [next((n for n, key in enumerate(keys) if key is part), None) for part in parts]
         if None in places:
-            raise ValueError(f"part {places.index(None)} of the ConcatDataset is no key of shares; give one each")
+            raise ValueError(
+                f"shares has no key for part {places.index(None)} of the ConcatDataset; give each part a share"
+            )
         shares = shares[[place for place in places if place is not None]]
     sizes = tuple(len(part) for part in parts)
     if 0 in sizes:
@@ -258,7 +260,7 @@ def _members(labels: object, view: View) -> ClassMembers:
 
     values = _labels_of(labels, view)
     if not len(values):
-        raise ValueError("there are no rows to draw classes from")
+        raise ValueError("the dataset has no rows to draw classes from; give one with rows")
     if values.min() < 0 or values.max() >= max(1 << 16, len(values)):
         values = np.unique(values, return_inverse=True)[1].astype(np.int64)
     counts = np.zeros(int(values.max()) + 1, np.int64)
@@ -276,8 +278,8 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
             raise UsageError(f"split {view.rows.name!r} has no field {labels!r}; it has {choices(view.rows.fields)}")
         if spec.shape or spec.torch_dtype.is_floating_point:
             raise ValueError(
-                f"field {labels!r} is {spec.torch_dtype} of the shape {list(spec.shape)} a row; give one with an "
-                "integer a row, or a list of one integer per row"
+                f"field {labels!r} is {spec.torch_dtype} of the shape {list(spec.shape)} per row; give one with one "
+                "integer per row, or a list of one integer per row"
             )
         read = torch.empty(len(view), dtype=spec.torch_dtype)
         for start in range(0, len(view), _LABELS_AT_ONCE):

@@ -83,7 +83,7 @@ class SharedPixels:
                     self._segment.write(memory[at : at + end - start], start)
         except OSError as error:
             raise MemoryError(
-                f"there is no memory left for decoded pixels ({error.strerror}); use cache_pixels=False"
+                f"no memory left for decoded pixels ({error.strerror}); use cache_pixels=False"
             ) from error
         _mark_rows(rows, self._states)
 

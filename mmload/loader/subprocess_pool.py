@@ -68,7 +68,9 @@ class SubprocessPool:
 
     def __init__(self, settings: BatchSettings, prefetcher: Prefetcher, threads: int) -> None:
         if current_process().daemon:
-            raise UsageError("subprocess=True in a worker process, which may not start another one; leave it out")
+            raise UsageError(
+                "subprocess=True cannot be used in a worker process, which may not start another one; leave it out"
+            )
         payload = _pickled((settings, prefetcher))
         self._arena = SharedArena()
         self._records = protocol.records_in(self._arena, settings.batch_size)

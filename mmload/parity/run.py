@@ -115,7 +115,7 @@ def _store_side(
     worst: list[WorstRow] = []
     for split in splits:
         if not len(split):
-            verdicts.append(Verdict.note(split.name, "rows", "there are none"))
+            verdicts.append(Verdict.note(split.name, "rows", "the split has no rows"))
             continue
         source = _source_of(split, sources, root)
         found, differing = check_store(
@@ -185,7 +185,7 @@ def _check_collate(collate: Collate | Views, splits: list[Split]) -> None:
     try:
         check_collate(collate, view_of(split), tuple(split.fields))
     except (ValueError, TypeError) as error:
-        raise UsageError(f"the collate cannot be done to split {split.name!r}: {error}") from error
+        raise UsageError(f"the collate cannot be applied to split {split.name!r}: {error}") from error
 
 
 def _collates_by_name(collate: Collate | Views) -> dict[str, Collate]:

@@ -53,7 +53,7 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     found = [index_of.get(name, -1) for name in names]
     if found == expected:
         expected_order = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
-        return verdict(True, f"{counted(len(names), 'row')} made of the source's samples, in {expected_order}"), found
+        return verdict(True, f"{counted(len(names), 'row')} made from the source's samples, in {expected_order}"), found
     lost = sum(index < 0 for index in found)
     odd = sum(mine != theirs for mine, theirs in zip(found, expected, strict=False)) + abs(len(found) - len(expected))
     text = (
@@ -147,7 +147,7 @@ def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | No
     (high, wide), (height, width) = stored[first].tolist(), photographs[first].tolist()
     text = (
         f"{len(wrong):,} of {counted(rows, 'row')} are cut or distorted; the first: row {first} has "
-        f"{high} x {wide} pixels, its photograph {height} x {width}"
+        f"{high} x {wide} pixels, its original {height} x {width}"
     )
     return verdict(False, text, rows=rows, wrong=len(wrong))
 

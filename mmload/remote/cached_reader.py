@@ -130,7 +130,7 @@ class DatasetCache:
 def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int) -> DatasetCache:
     """Returns the cached dataset at a URL: one object per process for all that open it."""
     if sys.platform == "win32":
-        raise UsageError("datasets are read from object storage on Linux and macOS; here, use: mmload pull")
+        raise UsageError("reading from object storage needs Linux or macOS; use: mmload pull URL DIR")
     with _OPENING:
         objects = Objects(url)
         manifest = manifest_at(objects)

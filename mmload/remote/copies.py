@@ -115,7 +115,9 @@ def _listed(objects: Objects, manifest: Manifest, files: list[DatasetFile]) -> d
     listed: dict[str, int] = {}
     for found in objects.listed():
         if found.name not in own:
-            raise UsageError(f"{objects.url} holds {found.name}, which is no file of this dataset; push to another URL")
+            raise UsageError(
+                f"{objects.url} holds {found.name}, which is not a file of this dataset; push to another URL"
+            )
         listed[found.name] = found.size
     if not listed:
         return listed
@@ -207,7 +209,7 @@ def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progr
     except OSError as error:
         name = error.filename2 or error.filename or place
         raise MmloadError(
-            f"cannot write {name} ({error.strerror or error}); what has arrived is kept: run the same again"
+            f"cannot write {name} ({error.strerror or error}); run the same command again to continue"
         ) from error
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-EXTRA = "object storage needs obstore; install it with: pip install 'mmload[cloud]'"
+EXTRA = "object storage needs obstore; in a clone of mmload run: pip install '.[cloud]'"
 
 MOST_PARALLEL = 512
 """Upper bound that catches typing errors."""
@@ -194,7 +194,9 @@ class Objects:
 
     def _missing(self, name: str, reason: str) -> RemoteMissingError:
         if "NoSuchBucket" in reason:
-            return RemoteMissingError(f"there is no bucket {self.location.bucket!r}: {self.url_of(name)}")
+            return RemoteMissingError(
+                f"bucket {self.location.bucket!r} does not exist; correct the URL {self.url_of(name)}"
+            )
         return RemoteMissingError(f"{self.url_of(name)} does not exist")
 
     def _failed(self, name: str, verb: str, error: Exception) -> RemoteError:
@@ -284,7 +286,7 @@ def _advice(reason: str, error: Exception) -> str:
     if kind in ("PermissionDeniedError", "UnauthenticatedError"):
         return "; check the credentials in the store's environment variables, and their rights"
     if "does not answer" in reason or "SlowDown" in reason:
-        return "; check the connection and the store's address, then run the same again"
+        return "; check the connection and the store's address, then run the same command again"
     return ""
 
 

@@ -87,7 +87,7 @@ def location(url: str) -> Location:
     """
     shown = re.sub(r"\?.*", "?...", without_secrets(url))
     if not is_url(url):
-        raise UsageError(f"{shown} is no URL; give one as s3://BUCKET/PREFIX")
+        raise UsageError(f"{shown} is not a URL; give one as s3://BUCKET/PREFIX")
     parts = urlsplit(url if url.lower().startswith("file:") else url.replace("#", "%23"))
     if parts.scheme not in SCHEMES:
         raise UsageError(f"{shown} begins with {parts.scheme}://; the URLs of object storage are {choices(SCHEMES)}")

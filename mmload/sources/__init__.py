@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
-from mmload.errors import RecipeError, choices
+from mmload.errors import RecipeError, choices, did_you_mean
 from mmload.records import Sample
 from mmload.remote.urls import Location
 
@@ -162,7 +162,7 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
         return factory(root, decoder, **options)
     except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
         shown = ", ".join(f"{key} = {value!r:.60}" for key, value in options.items())
-        raise RecipeError(f"source {kind} cannot take one of its options ({error}); they are {shown}") from error
+        raise RecipeError(f"source {kind} cannot take one of its options ({error}); its options are {shown}") from error
 
 
 def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +189,8 @@ def _factory_of(kind: str) -> SourceFactory:
         return cast(SourceFactory, getattr(import_module(module), name))
     others = entry_points(group=ENTRY_POINTS)
     if kind not in others.names:
-        raise RecipeError(f"unknown source kind {kind!r}; use one of {choices({*SOURCES, *others.names})}")
+        known = {*SOURCES, *others.names}
+        raise RecipeError(f"unknown source kind {kind!r}; use one of {choices(known)}{did_you_mean(kind, known)}")
     try:
         return cast(SourceFactory, others[kind].load())
     except Exception as error:  # whatever another package's import raises

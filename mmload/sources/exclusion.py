@@ -162,10 +162,11 @@ def exclude_samples(
             missing = names - set(compress(map(split.id, range(len(split))), ~keep_mask))
             if missing:
                 raise RecipeError(
-                    f"exclude names {min(missing)!r}, which is no sample of split {name}; mmload where lists the names"
+                    f"exclude names {min(missing)!r}, which is not a sample of split {name}; "
+                    "run mmload where for the names"
                 )
         if not keep_mask.any():
-            raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave one at least")
+            raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave at least one")
         remaining[name] = _only(split, np.flatnonzero(keep_mask))
     return remaining
 

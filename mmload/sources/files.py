@@ -291,7 +291,7 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str) -> bytes:
         with io.FileIO(os.path.join(root, name), opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_BYTES:
-                raise SampleError(sample, f"{name} has {size:,} bytes; over {MAX_BYTES:,} are refused")
+                raise SampleError(sample, f"{name} has {size:,} bytes, more than the limit of {MAX_BYTES:,}")
             data: bytes = file.read(size)
             while len(data) < size and (more := file.read(size - len(data))):  # Linux reads 2 GiB at most
                 data += more
@@ -351,13 +351,13 @@ def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
         tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise SampleError(sample, f"{name} is no tensor file ({reason})") from error
+        raise SampleError(sample, f"{name} is not a tensor file ({reason})") from error
     if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         raise SampleError(sample, f"{name} holds a {type(tensor).__name__}, expected one dense tensor")
     if tensor.device.type != "cpu":
         raise SampleError(sample, f"{name} holds a tensor of the device {tensor.device}, without its numbers")
     if dtype_name(tensor.dtype) is None:
-        raise SampleError(sample, f"{name} is of dtype {tensor.dtype}; a store holds {', '.join(DTYPES)}")
+        raise SampleError(sample, f"{name} is of dtype {tensor.dtype}; a dataset stores {', '.join(DTYPES)}")
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
         raise SampleError(sample, f"{name} claims {tensor.numel():,} elements and has far fewer")
     return tensor.detach()

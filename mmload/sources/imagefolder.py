@@ -123,7 +123,9 @@ class RemoteTree:
         found = self.place.listed()
         for name, _, _ in found:
             if inner_name(name) != name:
-                raise SourceError(f"{self.place} has an object whose name is no plain path: {name!r:.200}; rename it")
+                raise SourceError(
+                    f"{self.place} has an object whose name is not a plain path: {name!r:.200}; rename it"
+                )
         return sorted(found)
 
 
@@ -218,7 +220,7 @@ class ImageFolderSource:
         if not names or not beside:
             return names, ()
         shown = ", ".join(beside[:5]) + (", ..." if len(beside) > 5 else "")
-        return names, (f"not read beside the splits: {counted(len(beside), 'folder')} ({shown})",)
+        return names, (f"not read, as they are not splits: {counted(len(beside), 'folder')} ({shown})",)
 
     def _scan(self, split: str, notes: tuple[str, ...]) -> ImageFolderSplit:
         folder = self._tree.display_name(split)
@@ -329,7 +331,7 @@ def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
     """Yields notes on folders that are probably no classes, or one class twice; torchvision accepts all of them."""
     hidden = [name for name in classes if name.startswith((".", "__"))]
     if hidden:
-        yield f"{', '.join(hidden[:5])} may be no class: programs name folders of their own like that"
+        yield f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that"
     yield from similar_names(classes)
 
 

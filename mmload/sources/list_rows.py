@@ -119,7 +119,7 @@ def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator
             where = f"{path}, line {number}"
             record = _json(line, where)
             if not isinstance(record, dict):
-                raise SourceError(f'{where} is no JSON object, such as {{"path": "a.jpg", "label": "cat"}}')
+                raise SourceError(f'{where} is not a JSON object, such as {{"path": "a.jpg", "label": "cat"}}')
             yield _row(record, columns, path, number)
 
 
@@ -149,7 +149,7 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
     if not isinstance(path, str) or not path:
         name = columns.get("path", "path")
         has = ", ".join(map(repr, record))
-        raise SourceError(f'{where} has no {name!r}; it has {has}: give the right one as columns={{path="..."}}')
+        raise SourceError(f'{where} has no {name!r}; it has {has}: name the right column, as in columns={{path="..."}}')
     if split is not None and not isinstance(split, str):
         raise SourceError(f"{where}: split is {split!r:.60}, expected a name")
     if sample is not None and not isinstance(sample, str | int):
@@ -166,7 +166,7 @@ def _check_texts(where: str, *values: object) -> None:
             try:
                 text.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError as error:
-                raise SourceError(f"{where}: {text!r:.60} is no Unicode text; fix the list") from error
+                raise SourceError(f"{where}: {text!r:.60} is not Unicode text; fix the list") from error
 
 
 def _label(label: object, where: str) -> Label:
@@ -186,10 +186,10 @@ def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRo
     body = _json(file.read(), path)
     partition, labels = (body.get(key) if isinstance(body, dict) else None for key in ("partition", "labels"))
     if not isinstance(partition, dict) or not isinstance(labels, dict):
-        raise SourceError(f'{path} is no ID list: {{"partition": {{"train": [id, ...]}}, "labels": {{id: label}}}}')
+        raise SourceError(f'{path} is not an ID list: {{"partition": {{"train": [id, ...]}}, "labels": {{id: label}}}}')
     for split, ids in partition.items():
         if not isinstance(ids, list):
-            raise SourceError(f"{path}: partition {split!r} is no list of ids")
+            raise SourceError(f"{path}: partition {split!r} is not a list of ids")
         for sample in ids:
             where = f"{path}, id {sample!r:.60} of {split!r}"
             if not isinstance(sample, str | int) or str(sample) not in labels:
@@ -334,4 +334,4 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
             yield f"{name!a} is a class of its own; if it stands for a missing label, remove its rows from the list"
     odd = [name for name in names if not _NUMBER.fullmatch(name)]
     if len(odd) == 1 and len(names) > 2:
-        yield f"labels are class names and not numbers, because {odd[0]!a:.60} is no number; all others are"
+        yield f"labels are class names and not numbers, because {odd[0]!a:.60} is not a number; all others are"

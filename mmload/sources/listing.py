@@ -138,8 +138,8 @@ def _room() -> Iterator[None]:
         yield
     except OSError as error:
         raise SourceError(
-            f"the list of samples is long and goes to {tempfile.gettempdir()}, where it cannot be kept "
-            f"({error.strerror or error}); make room, or set TMPDIR to another folder"
+            f"cannot write the list of samples to {tempfile.gettempdir()} "
+            f"({error.strerror or error}); free space there, or set TMPDIR to another folder"
         ) from error
 
 
@@ -172,8 +172,8 @@ def with_held_out(
     taken = held_out(((name(row), stratum(row)) for row in train), fraction, seed)
     if not taken.any():
         raise SourceError(
-            "no class has two samples, so val_fraction can hold none out; leave it out, or put samples into a "
-            "val folder or split of their own"
+            "no class has two samples, so val_fraction has none to move to val; leave it out, or put samples "
+            "into a val folder"
         )
     rest = train.only(row for row in range(len(train)) if not taken[row])
     others = {name: rows for name, rows in splits.items() if name != "train"}

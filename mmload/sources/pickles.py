@@ -141,7 +141,7 @@ class _Array:
 def _encode(text: object, encoding: object = "") -> bytes:
     """Returns the bytes that Python 3 writes into protocols below 3 as text, a character each."""
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise ValueError("it encodes what is no latin1 text")
+        raise ValueError("it encodes something that is not latin1 text")
     return text.encode("latin1")
 
 

@@ -65,7 +65,7 @@ class PythonSource:
                 f"dataset is {self.dataset!r}; write package.module:callable, or a table of them by split"
             )
         if not isinstance(self.arguments, Mapping | None) or not isinstance(self.fields, Mapping | None):
-            raise RecipeError("arguments and fields have to be tables")
+            raise RecipeError("arguments or fields is not a table; write each as a table")
         self._root, self._names = Path(self.root), names
 
     def splits(self) -> Mapping[str, PythonSplit]:
@@ -85,7 +85,7 @@ class PythonSource:
             datasets = dict(only) if _is_splits(only) else datasets
         for name in datasets:
             if not isinstance(name, str) or not is_name(name):
-                raise SourceError(f"split {name!r} is no plain name of letters, digits, _ and -")
+                raise SourceError(f"split {name!r} is not a plain name of letters, digits, _ and -")
         splits = {name: self._split(name, dataset) for name, dataset in datasets.items()}
         _same_classes({f"split {name}": split.classes for name, split in splits.items()})
         return splits
@@ -97,7 +97,7 @@ class PythonSource:
             for part in name.split("."):
                 found = getattr(found, part)
         except (ImportError, AttributeError) as error:
-            raise RecipeError(f"there is no {spec} to import ({error})") from error
+            raise RecipeError(f"cannot import {spec} ({error})") from error
         except Exception as error:  # whatever the user's module raises
             raise SourceError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
         try:
@@ -211,7 +211,7 @@ class PythonSplit:
         if values.ndim and "counts" in fields:
             values = values[: int(fields["counts"])]
         if len(odd := values[(values < 0) | (values >= len(self.classes))].reshape(-1)):
-            raise ValueError(f"{names} {int(odd[0])} is no class, they are 0 to {len(self.classes) - 1}")
+            raise ValueError(f"{names} {int(odd[0])} is not a class; classes are 0 to {len(self.classes) - 1}")
 
     def checksum(self, index: int) -> int:
         """Returns the CRC-32 of a sample's fields; raises SampleError if it cannot be read."""
@@ -285,7 +285,7 @@ def _own_classes(dataset: Any) -> tuple[str, ...]:
     if not isinstance(numbers, Mapping) or not numbers:
         return names
     if names and any(numbers.get(name, index) != index for index, name in enumerate(names)):
-        raise SourceError("the dataset's classes and class_to_idx have other orders; fix one of them")
+        raise SourceError("the dataset's classes and class_to_idx are in different orders; fix one of them")
     if names or sorted(numbers.values()) != list(range(len(numbers))):
         return names
     return tuple(str(name) for name in sorted(numbers, key=lambda name: int(numbers[name])))

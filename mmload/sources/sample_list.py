@@ -348,7 +348,7 @@ def _location_below(root: Location, name: str, what: str) -> Location:
 def _split_name(row: ListRow) -> str:
     name = "train" if row.split is None else row.split
     if not is_name(name):
-        raise SourceError(f"{row.where}: split {name!r:.60} is no plain name of letters, digits, _ and -")
+        raise SourceError(f"{row.where}: split {name!r:.60} is not a plain name of letters, digits, _ and -")
     return name
 
 

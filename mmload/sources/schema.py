@@ -53,7 +53,7 @@ class Schema:
             raise ValueError("exif_orient rotates images, not their boxes or masks; rotate all of them in the dataset")
         for name in self.keys:
             if not is_name(name):
-                raise ValueError(f"{name!r} is no plain field name; say which values to store in fields")
+                raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
         self.padded = {name: self._padded_field(name) for name in self._of_any_length(first)}
         self.like: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {}
         self.fit([self.raw(first)])
@@ -145,7 +145,7 @@ class Schema:
         for name, padded in self.padded.items():
             if "boxes" in self.padded and name not in ("boxes", "labels") and padded.beside:
                 raise ValueError(
-                    f"{name} has a value for each box, and a transform that drops boxes would part them; name those to "
+                    f"{name} has one value per box, which no transform drops with its box; name those to "
                     f"store in fields, without {name}"
                 )
 
@@ -246,7 +246,7 @@ def _plain(name: str, value: Any) -> Tensor:
     if dtype_name(tensor.dtype) is None or tensor.layout != torch.strided:
         layout = "" if tensor.layout is torch.strided else f", {str(tensor.layout).removeprefix('torch.')}"
         got = str(tensor.dtype).removeprefix("torch.") + layout
-        raise ValueError(f"{name} is a tensor of {got}; a store holds dense {', '.join(DTYPES)}")
+        raise ValueError(f"{name} is a tensor of {got}; a dataset stores dense {', '.join(DTYPES)}")
     return tensor.as_subclass(Tensor)
 
 
@@ -254,7 +254,7 @@ def _of_sequence(name: str, value: Any) -> Tensor:
     try:
         return torch.tensor(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} is no regular list of numbers ({error})") from error
+        raise ValueError(f"{name} is not a regular list of numbers ({error})") from error
 
 
 def _of_8_bits(name: str, image: Image.Image) -> Image.Image:

@@ -136,7 +136,7 @@ class VocSource:
             devkit, years = find_years(self._root)
         if not years:
             raise SourceError(
-                f"{self._root} is no VOCdevkit: there is no folder with JPEGImages and ImageSets in it; "
+                f"{self._root} is not a VOCdevkit: no folder in it has JPEGImages and ImageSets; "
                 "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
             )
         if not self._years and len(years) > 1:
@@ -323,7 +323,7 @@ def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
     if task == "segmentation" and any(map(_is_background, names[1:])):
         raise RecipeError(f"classes is {classes!r}; {BACKGROUND} is class 0 of masks: put it first, or leave it out")
     if task == "segmentation" and len(names) == 1 and _is_background(names[0]):
-        raise RecipeError(f"classes is {classes!r}; name the classes beside the {BACKGROUND}")
+        raise RecipeError(f"classes is {classes!r}; add other classes than {BACKGROUND}")
     if all(isinstance(name, str) and name for name in names) and 0 < len(set(names)) == len(names) < 255:
         return tuple(names)
     raise RecipeError(f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset')

@@ -36,9 +36,9 @@ def _listed_name(line: str, where: str) -> str:
     """Returns the image name in a line, "" if there is none or the image does not have the list's class."""
     name, *flag = line.split() or [""]
     if len(flag) > 1 or (flag and flag[0] not in ("-1", "0", "1")):
-        raise SourceError(f"{where}: {line[:60]!r} is no image name")
+        raise SourceError(f"{where}: {line[:60]!r} is not an image name")
     if name and not is_stem(name):
-        raise SourceError(f"{where}: {name[:60]!r} is no plain file name")
+        raise SourceError(f"{where}: {name[:60]!r} is not a plain file name")
     return name if flag in ([], ["1"]) else ""
 
 
@@ -87,7 +87,7 @@ def locate_lists(entries: Sequence[str], chosen: list[str], years: Mapping[str, 
     for entry in entries:
         only, _, name = entry.rpartition("/")
         if only and only not in years:
-            raise SourceError(f"image_set {entry!r}: there is no year {only!r}; choose from {', '.join(years)}")
+            raise SourceError(f"image_set {entry!r}: year {only!r} does not exist; choose from {', '.join(years)}")
         found += [(years[year], name) for year in ([only] if only else chosen)]
     return found
 
@@ -133,7 +133,7 @@ def parse_annotation(data: bytes) -> VocAnnotation:
             annotation, or an object in it has no name or a side that is no number; the message says which.
     """
     if len(data) > MAX_BYTES:
-        raise ValueError(f"the annotation has {len(data):,} bytes; over {MAX_BYTES:,} are refused")
+        raise ValueError(f"the annotation has {len(data):,} bytes, more than the limit of {MAX_BYTES:,}")
     reader = _Reader()
     try:
         reader.parser.Parse(data, True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Never, overload
 
 import numpy.typing as npt
 
@@ -173,6 +173,16 @@ class Split:
         numbers = row_numbers(slice(None), len(self), self._name_in_messages)
         targets: list[Any] = self.reader.gather("targets", numbers).tolist()
         return targets
+
+    if not TYPE_CHECKING:  # as mypy would accept every name
+
+        def __getattr__(self, name: str) -> Never:
+            """Raises AttributeError, which says how to read a field."""
+            if name.startswith("_") or "record" not in vars(self):  # copy and pickle look for their methods
+                raise AttributeError(name)
+            field = "targets" if name == "labels" and name not in self.fields else name
+            hint = f"; read that field as split[:].{field}" if field in self.fields else ""
+            raise AttributeError(f"{self!r} has no {name}{hint}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("targets", "_revisions")}

@@ -275,12 +275,12 @@ def write_card(folder: str | Path, name: str, content: Mapping[str, Any], conten
         with folder_lock(folder):
             manifest = read(folder)
             if manifest.contents != contents:
-                raise StoreError(f"{folder} was replaced while it was checked; the report was not kept: check it again")
+                raise StoreError(f"{folder} changed during the check and the report was not saved; check it again")
             remove_partials(file)
             recorded = msgspec.structs.replace(manifest, card={**manifest.card, name: dict(content)})
             write_atomically(file, recorded.dumps())
     except OSError as error:
-        raise StoreError(f"cannot write {file} ({error.strerror}); the report was not kept") from error
+        raise StoreError(f"cannot write {file} ({error.strerror}), so the report was not saved") from error
 
 
 def sealed_text(body: Mapping[str, Any], version: int = VERSION) -> str:
@@ -345,13 +345,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     body = dict(pairs)
     if len(body) != len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"key {shown(next(key for key in keys if keys.count(key) > 1))} is there twice")
+        raise ValueError(f"key {shown(next(key for key in keys if keys.count(key) > 1))} occurs twice")
     return body
 
 
 def _refuse_constant(name: str) -> object:
     """Rejects NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -255,7 +255,9 @@ class RowMap:
         try:
             check_files(self._files[number] for number in used.tolist())
         except OSError as error:
-            raise StoreError(f"cannot look at {self._files[0].path} and its neighbors ({error.strerror})") from error
+            raise StoreError(
+                f"cannot read the state of {self._files[0].path} and the other files of the split ({error.strerror})"
+            ) from error
         if self._guard.faults:
             paths = {os.path.dirname(file.path) for file in self._files}
             raise StoreError(

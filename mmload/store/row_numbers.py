@@ -51,7 +51,7 @@ def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
     if numbers.dtype == np.bool_:
         if len(numbers) != count:
             raise IndexError(
-                f"a mask of {len(numbers):,} for {what}, which has {counted(count, 'row')}; give one for each row"
+                f"a mask has {counted(len(numbers), 'value')}, but {what} has {counted(count, 'row')}; give one per row"
             )
         return np.flatnonzero(numbers)
     if numbers.dtype.kind not in "iu":
@@ -60,7 +60,7 @@ def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     low, high = int(numbers.min()), int(numbers.max())
     if low < -count or high >= count:
-        raise IndexError(f"row {low if low < -count else high} of {what}, which has {counted(count, 'row')}")
+        raise IndexError(f"row {low if low < -count else high} does not exist: {what} has {counted(count, 'row')}")
     wide = numbers.astype(np.int64)  # a copy: the caller may change the original
     if low < 0:
         wide[wide < 0] += count
@@ -81,9 +81,9 @@ def row_number(row: object, count: int, what: str) -> int:
     """
     number = as_integer(row)
     if number is None:
-        raise TypeError(f"a row of {what} is {row!r}; give an integer")
+        raise TypeError(f"a row number of {what} is {row!r}; give an integer")
     if not -count <= number < count:
-        raise IndexError(f"row {number} of {what}, which has {counted(count, 'row')}")
+        raise IndexError(f"row {number} does not exist: {what} has {counted(count, 'row')}")
     return number % count
 
 

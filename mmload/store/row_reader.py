@@ -184,8 +184,8 @@ class RowReader:
         spec = self.field(name).spec
         if spec.variable_size:
             raise UsageError(
-                f"{name} of {self._where} are variable-size images, each of its own size, and this needs rows of one "
-                "size; build the dataset without --layout variable"
+                f"{name} of {self._where} are variable-size, but this needs rows of one size; "
+                "build the dataset without --layout variable"
             )
         return spec
 

@@ -89,9 +89,12 @@ class Samples:
         what = f"split {self._split!r} of {self._folder.path}"
         if found:
             raise UsageError(
-                f"{name!r} is in {counted(len(found), 'row')} of {what}: {', '.join(map(str, found[:5]))}; use rows"
+                f"{name!r} is in {counted(len(found), 'row')} of {what}: {', '.join(map(str, found[:5]))}; "
+                "give a row number"
             )
-        raise UsageError(f"no row of {what} was made of {name!r}; ids are as in {self._folder.name(self._file)}")
+        raise UsageError(
+            f"no row of {what} was made from {name!r}; give an id that is in {self._folder.name(self._file)}"
+        )
 
     def rows_of(self, name: str) -> list[int]:
         """Returns all rows that were made from a sample, in ascending order.

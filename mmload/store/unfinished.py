@@ -44,7 +44,7 @@ def how_to_go_on(folder: Path) -> str | None:
     if staging is None:
         return None
     out = staging.with_name(staging.name[len(_PREFIX) : -len(_SUFFIX)])
-    return f"the build of {out} is unfinished; if it no longer runs, go on with: {_command(staging, out)}"
+    return f"the build of {out} is unfinished; if it no longer runs, continue it with: {_command(staging, out)}"
 
 
 def _command(staging: Path, out: Path) -> str:

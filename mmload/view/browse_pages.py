@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from mmload.errors import MmloadError, UsageError, one_line
+from mmload.errors import MmloadError, UsageError, choices, one_line
 from mmload.pictures.contact_sheet import Cell, annotated
 from mmload.pictures.drawing import VOID, color_of, encoded, name_of
 from mmload.sources.exclusion import originals_of
@@ -206,7 +206,7 @@ class Pages:
         """Sends draw ``number`` of a row."""
         drawn, number = self._draws_of(query), _number(query, "number")
         if number >= len(drawn):
-            raise UsageError(f"draw {number} is not there; there are {len(drawn)}")
+            raise UsageError(f"draw {number} does not exist; give a number below {len(drawn)}")
         return PageReply(200, "image/png", drawn[number][1])
 
     def _draws_of(self, query: Mapping[str, str]) -> list[tuple[str, bytes]]:
@@ -262,7 +262,7 @@ class Pages:
     def _split(self, query: Mapping[str, str]) -> SplitRows:
         name = query.get("split", "")
         if name not in self._splits:
-            raise UsageError(f"there is no split {name!r:.80}")
+            raise UsageError(f"split {name!r:.80} does not exist; use one of {choices(self._splits)}")
         return self._splits[name]
 
 

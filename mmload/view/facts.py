@@ -154,20 +154,20 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
     for name in names:
         for candidate in _endings(file):
             if candidate in manifest.excluded(name):
-                raise UsageError(f"{candidate} was left out of split {name}: the build was told to, by --exclude")
+                raise UsageError(f"{candidate} was left out of split {name} by --exclude")
             reason = _left_out(folder, manifest, name, candidate)
             if reason is not None:
                 raise UsageError(f"{candidate} was left out of split {name}: {reason}")
     where = f"split {names[0]} of {folder.path}" if split else f"{folder.path}"
     example = next((lists[name].source(0).id for name in names if manifest.splits[name].rows), "none")
-    raise UsageError(f"no row of {where} was made of {file!r}; its files are named as in {example!r}")
+    raise UsageError(f"no row of {where} was made from {file!r}; its files are named as in {example!r}")
 
 
 def _splits(manifest: Manifest, split: str | None) -> list[str]:
     if split is None:
         return list(manifest.splits)
     if split not in manifest.splits:
-        raise UsageError(f"there is no split {split!r}; there are {choices(manifest.splits)}")
+        raise UsageError(f"split {split!r} does not exist; use one of {choices(manifest.splits)}")
     return [split]
 
 
@@ -238,7 +238,7 @@ class Originals:
     def _place(self, sample: str) -> tuple[Path, str]:
         """Returns the folder and the name of a sample's file, below the source's folder, with its links followed."""
         if self._root is None:
-            raise UsageError("start mmload browse with --source ROOT to see the photograph that it was made of")
+            raise UsageError("start mmload browse with --source ROOT to see the original image")
         folders = ["", DEVKIT, *([self._folder] if isinstance(self._folder, str) else [])]
         for folder in folders:
             name = _inner(os.path.join(folder, sample))
@@ -247,7 +247,9 @@ class Originals:
             real = os.path.realpath(self._root / name)
             if real.startswith(os.path.join(self._root, "")) and os.path.isfile(real):
                 return self._root, os.path.relpath(real, self._root)
-        raise UsageError(f"there is no file {sample} in {self._root}")
+        raise UsageError(
+            f"file {sample} does not exist in {self._root}; give the folder that the dataset was built from"
+        )
 
 
 def _inner(name: str) -> str | None:

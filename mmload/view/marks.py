@@ -140,9 +140,7 @@ class Marks:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> MmloadError:
-        return MmloadError(
-            f"cannot read {self.path} ({error.strerror}); nothing can be marked until it can be read or is removed"
-        )
+        return MmloadError(f"cannot read {self.path} ({error.strerror}); repair or remove it to mark rows")
 
 
 class _List:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.augment.step import AfterStep, Step
 from mmload.batch import Batch
-from mmload.errors import UsageError
+from mmload.errors import UsageError, did_you_mean
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, contact_sheet
 from mmload.records import FIELD_NAMES, FieldSpec
 from mmload.store.row_cells import cells_of_rows
@@ -234,7 +233,7 @@ def steps_of(text: str) -> list[nn.Module]:
     try:
         body = ast.parse(f"({text},)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"--augment is {text!r}, which is not Python; {_LIKE}") from error
+        raise UsageError(f"--augment is {text!r}, which is not a Python expression; {_LIKE}") from error
     parts = body.elts if isinstance(body, ast.Tuple) else [body]
     if not parts:
         raise UsageError(f"--augment is {text!r}, which names no step; {_LIKE}")
@@ -242,7 +241,7 @@ def steps_of(text: str) -> list[nn.Module]:
     for part in parts:
         step = _value(part, text)
         if not isinstance(step, nn.Module):
-            raise UsageError(f"--augment is {text!r}, and {ast.unparse(part)} is no step; {_LIKE}")
+            raise UsageError(f"--augment is {text!r}, and {ast.unparse(part)} is not a step; {_LIKE}")
         steps.append(step)
     return steps
 
@@ -258,16 +257,15 @@ def _value(node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(
-            f"--augment is {text!r}, and {ast.unparse(node)} is no step and no constant; {_LIKE}"
+            f"--augment is {text!r}, and {ast.unparse(node)} is neither a step nor a constant; {_LIKE}"
         ) from error
 
 
 def _step(node: ast.Call, name: str, text: str) -> nn.Module:
     kind = getattr(mmload.augment, name, None) if name in mmload.augment.__all__ else None
     if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep) or kind in (Step, AfterStep):
-        close = difflib.get_close_matches(name, mmload.augment.__all__, 1)
-        meant = f". Did you mean {close[0]}?" if close else ""
-        raise UsageError(f"--augment is {text!r}, and there is no step {name}{meant}; see docs/augment.md for all")
+        close = did_you_mean(name, mmload.augment.__all__)
+        raise UsageError(f"--augment is {text!r}, but step {name} does not exist; see docs/augment.md for all{close}")
     arguments = [_value(each, text) for each in node.args]
     named = {each.arg: _value(each.value, text) for each in node.keywords if each.arg is not None}
     if len(named) < len(node.keywords):

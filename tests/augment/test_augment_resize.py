@@ -259,7 +259,7 @@ def test_augment_resize_invalid_arguments_raise() -> None:
         RandomResizedCrop(3, ratio=(0.0, 0.2))
     with pytest.raises(ValueError, match="size and max_size are both None"):
         Resize(None)
-    with pytest.raises(ValueError, match="max_size is 5 beside size"):
+    with pytest.raises(ValueError, match="max_size is 5, but size"):
         Resize((3, 4), max_size=5)
     with pytest.raises(ValueError, match="max_size is 5, expected more than size"):
         Resize(9, max_size=5)

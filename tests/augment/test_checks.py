@@ -37,8 +37,8 @@ def batch_of(count: int = 6, channels: int = 3, size: int = 12, **fields: Tensor
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (Normalize.imagenet(), "Normalize makes floats, and dtype is torch.uint8"),
-        (MixUp(num_classes=3), "MixUp makes floats, and dtype is torch.uint8"),
+        (Normalize.imagenet(), "Normalize makes floats, but dtype is torch.uint8"),
+        (MixUp(num_classes=3), "MixUp makes floats, but dtype is torch.uint8"),
         (RandomErasing(value=0.5), "value is 0.5, and the images are uint8"),
         (RandomErasing(value=(1, 2, 256)), "value is 1, 2, 256, and the images are uint8"),
         (RandomErasing(value="random"), "value is 'random', and the images are uint8"),
@@ -56,7 +56,7 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
 
 
 def test_jitter_of_normalised_values_is_refused() -> None:
-    with pytest.raises(ValueError, match="ColorJitter stands after Normalize"):
+    with pytest.raises(ValueError, match="ColorJitter comes after Normalize"):
         Collate(Normalize.imagenet(), RandomHorizontalFlip(), ColorJitter(0.4))
 
 
@@ -124,7 +124,7 @@ class Gives(nn.Module):
 @pytest.mark.parametrize(
     ("made", "dtype", "error", "message"),
     [
-        (lambda images: images / 255.0, torch.uint8, TypeError, "Gives gave torch.float32, and dtype is torch.uint8"),
+        (lambda images: images / 255.0, torch.uint8, TypeError, "Gives gave torch.float32, but dtype is torch.uint8"),
         (lambda images: images.to(torch.int64), torch.float32, TypeError, "Gives gave torch.int64"),
         (lambda images: images > 0, torch.float32, TypeError, "Gives gave torch.bool"),
         (lambda images: images.flatten(1), torch.float32, ValueError, r"Gives made \(6, 432\) of images"),

@@ -181,7 +181,7 @@ def test_a_canvas_after_normalize_has_its_own_fill() -> None:
     assert made[0, :, -1, -1].tolist() == [0, 0, 0]
     gray = Collate(RandomGrayscale(1.0), Letterbox((40, 20), FILL), dtype=torch.uint8)(images)
     assert gray[0, :, 0, 0].tolist() == list(FILL)
-    with pytest.raises(ValueError, match="fill is 114, a level of uint8 images, and these are floats"):
+    with pytest.raises(ValueError, match="fill is 114, a level of uint8 images, but these images are floats"):
         Collate(Letterbox(20))(images / 255)
     assert Collate(Letterbox((40, 20), 0.5))(images / 255)[0, 0, 0, 0] == 0.5
 
@@ -345,14 +345,14 @@ def test_iou_crop_leaves_samples_without_boxes_and_those_that_nothing_fits() -> 
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([RandomZoomOut()], r"RandomZoomOut leaves variable-size images: put a Resize\(\(height, width\)\) behind it"),
+        ([RandomZoomOut()], r"RandomZoomOut leaves variable-size images; put a Resize\(\(height, width\)\) after it"),
         ([RandomIoUCrop(), RandomHorizontalFlip()], "RandomIoUCrop leaves variable-size images"),
-        ([RandomZoomOut(), Resize(30)], "Resize stands after RandomZoomOut, where images are variable-size"),
-        ([RandomZoomOut(), Normalize.imagenet(), Resize((3, 3))], "Normalize stands after RandomZoomOut"),
-        ([RandomIoUCrop(), RandomResizedCrop(30)], "RandomResizedCrop stands after RandomIoUCrop"),
-        ([RandomIoUCrop(), nn.Identity(), Resize((3, 3))], "Identity stands after RandomIoUCrop"),
-        ([RandomIoUCrop(), RandomZoomOut(), Resize((3, 3))], "RandomZoomOut stands after RandomIoUCrop: put it first"),
-        ([RandomIoUCrop(), RandomHorizontalFlip(), Resize((3, 3), "nearest")], "nearest pixel stands after a flip"),
+        ([RandomZoomOut(), Resize(30)], "Resize comes after RandomZoomOut, where images are variable-size"),
+        ([RandomZoomOut(), Normalize.imagenet(), Resize((3, 3))], "Normalize comes after RandomZoomOut"),
+        ([RandomIoUCrop(), RandomResizedCrop(30)], "RandomResizedCrop comes after RandomIoUCrop"),
+        ([RandomIoUCrop(), nn.Identity(), Resize((3, 3))], "Identity comes after RandomIoUCrop"),
+        ([RandomIoUCrop(), RandomZoomOut(), Resize((3, 3))], "RandomIoUCrop; put RandomZoomOut first"),
+        ([RandomIoUCrop(), RandomHorizontalFlip(), Resize((3, 3), "nearest")], "nearest interpolation comes"),
     ],
 )
 def test_lists_that_give_no_batch_are_refused(steps: list[nn.Module], message: str) -> None:
@@ -373,7 +373,7 @@ def test_what_first_shows_at_a_batch_is_refused_there() -> None:
         with pytest.raises(ValueError, match=message):
             collate(batch)
     bare = batch.replace(boxes=None, labels=None, counts=None)
-    with pytest.raises(ValueError, match="RandomIoUCrop needs boxes, and the batches have none"):
+    with pytest.raises(ValueError, match="RandomIoUCrop needs boxes, and the batches have none; build"):
         Collate(RandomIoUCrop(), Resize((9, 9)))(bare)
     with pytest.raises(ValueError, match="RandomIoUCrop needs boxes, and the batch has none"):
         RandomIoUCrop()(batch.images)

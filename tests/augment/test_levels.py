@@ -196,7 +196,7 @@ def test_a_step_runs_inside_a_compiled_function_as_it_is() -> None:
 
 @pytest.mark.parametrize("step", level_steps(), ids=_id)
 def test_a_step_after_normalize_is_refused(step: nn.Module) -> None:
-    with pytest.raises(ValueError, match=f"{type(step).__name__} stands after Normalize"):
+    with pytest.raises(ValueError, match=f"{type(step).__name__} comes after Normalize"):
         Collate(augment.Normalize.imagenet(), augment.RandomHorizontalFlip(), step)
 
 

@@ -267,7 +267,7 @@ def test_a_choice_of_mixings_alone_copied_and_pickled() -> None:
 
 
 def test_choices_that_cannot_be_mixed_are_refused() -> None:
-    with pytest.raises(TypeError, match="transforms has RandomInvert.*, which mixes no samples, beside steps that do"):
+    with pytest.raises(TypeError, match="transforms has RandomInvert.*, which does not mix samples, and steps that do"):
         RandomChoice([MixUp(), RandomInvert()])
     with pytest.raises(ValueError, match=r"num_classes is \[4, 5\], expected the same for all steps of a choice"):
         RandomChoice([MixUp(num_classes=4), CutMix(num_classes=5)])
@@ -277,16 +277,16 @@ def test_choices_that_cannot_be_mixed_are_refused() -> None:
         RandomChoice([MixUp()], per=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="p is "):
         RandomChoice([MixUp(), CutMix()], p=[1])
-    with pytest.raises(ValueError, match="MixChoice makes floats, and dtype is torch.uint8"):
+    with pytest.raises(ValueError, match="MixChoice makes floats, but dtype is torch.uint8"):
         Collate(RandomChoice([MixUp(), CutMix()]), dtype=torch.uint8)
-    with pytest.raises(ValueError, match="MixUp would blend images and leave their masks"):
+    with pytest.raises(ValueError, match="MixUp blends images but not their masks"):
         RandomChoice([MixUp(), CutMix()]).check_fields(boxes=False, masks=True)
 
 
 def test_targets_that_cannot_be_mixed_are_refused_before_a_pixel_is_read() -> None:
     shape = (3, 16, 16)
     for step in (MixUp(), CutMix(), RandomChoice([MixUp(), CutMix()])):
-        with pytest.raises(ValueError, match="targets are class indices: set num_classes"):
+        with pytest.raises(ValueError, match="targets are class indices; set num_classes"):
             Collate(step).prepare(batch_of(4).replace(images=None), shape)
     with pytest.raises(ValueError, match="targets are from 0 to 3, and num_classes is 2"):
         Collate(RandomCrop(8), MixUp(num_classes=2)).prepare(batch_of(4).replace(images=None), shape)

@@ -69,7 +69,7 @@ def test_all_counterparts_exist() -> None:
         (v1.RandomRotation(10), "import RandomRotation from mmload.augment"),
         (nn.Dropout(0.1), r"Dropout draws from torch's generator.*PerSample\(Dropout"),
         (nn.Sequential(nn.Identity(), nn.BatchNorm2d(3)), "put it into the model"),
-        (nn.Sequential(RandomHorizontalFlip()), "only as a step of its own"),
+        (nn.Sequential(RandomHorizontalFlip()), "only as a step of the collate"),
     ],
 )
 def test_what_draws_for_a_batch_is_refused(step: nn.Module, message: str) -> None:
@@ -201,13 +201,13 @@ def test_the_box_rule_holds_for_boxes_that_a_module_moves() -> None:
 def test_boxes_and_masks_are_never_left_behind() -> None:
     batch = batch_of()
     refused: list[tuple[nn.Module, str]] = [
-        (PerSample(v1.RandomRotation(9)), "leave boxes and masks behind"),
+        (PerSample(v1.RandomRotation(9)), "would not move boxes and masks"),
         (PerSample(v2.Compose([v2.RandomApply([v2.RandomAffine(9)])])), "RandomAffine would fill masks with a class"),
         (PerSample(v2.RandomRotation(9)), "would fill masks with a class: give it fill="),
-        (Global(), "Global may move pixels and leave boxes and masks behind: set keeps_geometry"),
+        (Global(), "Global may move pixels but not boxes and masks; set keeps_geometry"),
         (nn.AvgPool2d(2), "AvgPool2d may move pixels"),
-        (MixUp(num_classes=3), "MixUp would blend images and leave their boxes"),
-        (CutMix(num_classes=3), "CutMix would paste over boxes"),
+        (MixUp(num_classes=3), "MixUp blends images but not their boxes"),
+        (CutMix(num_classes=3), "CutMix pastes over boxes"),
     ]
     for step, message in refused:
         with pytest.raises(ValueError, match=message):
@@ -218,7 +218,7 @@ def test_boxes_and_masks_are_never_left_behind() -> None:
     still.keeps_geometry = True
     assert torch.equal(Collate(still)(batch).boxes, batch.boxes)
     still.forward = lambda images: images[..., 1:]  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="left boxes or masks behind"):
+    with pytest.raises(ValueError, match="but not their boxes or masks"):
         Collate(still)(batch)
 
 
@@ -228,7 +228,7 @@ def test_cutmix_pastes_masks() -> None:
     got = Collate(CutMix(num_classes=3), dtype=torch.uint8)(same)
     assert torch.equal(got.images[:, 0], got.masks)
     assert not torch.equal(got.masks, batch.masks)
-    with pytest.raises(ValueError, match="MixUp would blend images and leave their masks"):
+    with pytest.raises(ValueError, match="MixUp blends images but not their masks"):
         Collate(MixUp(num_classes=3))(batch)
 
 

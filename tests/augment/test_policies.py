@@ -170,7 +170,7 @@ def test_boxes_and_masks_are_refused(make: Any) -> None:
     boxes, masks = torch.zeros((2, 1, 4)), torch.zeros((2, 29, 37), dtype=torch.uint8)
     for batch in (batch_of(2, boxes=boxes), batch_of(2, masks=masks)):
         for step in (make(), augment.RandomApply([augment.RandomOrder([make()])])):
-            with pytest.raises(ValueError, match=f"{make.__name__} warps images and leaves boxes and masks behind"):
+            with pytest.raises(ValueError, match=f"{make.__name__} warps images but not boxes and masks"):
                 Collate(step)(batch)
 
 

@@ -89,7 +89,7 @@ def test_only_steps_that_keep_the_size_are_held(wrap: Any) -> None:
             TypeError, match=r"transforms has .*, which cannot be drawn per sample: Random\w+ takes flips"
         ):
             wrap([augment.RandomInvert(), step])
-    with pytest.raises(TypeError, match="transforms has RandomInvert.*, which mixes no samples|cannot be drawn"):
+    with pytest.raises(TypeError, match="transforms has RandomInvert.*, which does not mix samples|cannot be drawn"):
         wrap([augment.RandomInvert(), augment.MixUp()])
     for none in ([], (), None, 3, {}, augment.RandomInvert()):
         with pytest.raises(ValueError, match="transforms is .* expected a list of at least one step"):

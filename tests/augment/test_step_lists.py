@@ -15,7 +15,7 @@ from mmload.batch import Batch
 from mmload.interop.torchvision import conversion
 
 KINDS = st.sampled_from(((torch.uint8, torch.uint8), (torch.uint8, torch.float32), (torch.float32, torch.float32)))
-EXPECTED = ("does not fit into images", " leaves ", "ColorJitter stands after Normalize", "Normalize makes floats")
+EXPECTED = ("does not fit into images", " leaves ", "ColorJitter comes after Normalize", "Normalize makes floats")
 """What a random list may be refused for."""
 
 

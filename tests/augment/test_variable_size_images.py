@@ -183,7 +183,7 @@ def test_missing_lines_are_refused() -> None:
             "ScaleJitter cannot stand after Normalize if images are variable-size",
         ),
         ([RandomHorizontalFlip(), Letterbox(9)], "Letterbox cannot stand after RandomHorizontalFlip if images"),
-        ([RandomShortestSize(20)], "max_size is None and the images are variable-size"),
+        ([RandomShortestSize(20)], "max_size is None, but the images are variable-size"),
         ([ScaleJitter((9, 9))], "leaves no pixel of an image of 1 x 300"),
     ],
 )

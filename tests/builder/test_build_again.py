@@ -91,7 +91,7 @@ def test_a_build_does_not_go_on_with_other_decoders(source, tmp_path, monkeypatc
     assert {"mmload", "torch", "torchvision", "pillow", "simplejpeg", "numba"} <= now.keys()
     with monkeypatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now | {"simplejpeg": "99"})
-        with pytest.raises(BuildError, match=f"by simplejpeg {now['simplejpeg']}, and here is simplejpeg 99"):
+        with pytest.raises(BuildError, match=f"by simplejpeg {now['simplejpeg']}, and this machine has simplejpeg 99"):
             build(recipe(source, tmp_path / "out"))
     plan = tmp_path / ".out.building" / "plan.json"
     body = json.loads(plan.read_text())

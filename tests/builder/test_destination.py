@@ -146,7 +146,9 @@ def test_a_dataset_that_appears_during_the_build_is_not_replaced(source: Path, t
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(other, out)
 
-    with pytest.raises(BuildError, match="has appeared while it was built; move it elsewhere, then run the same again"):
+    with pytest.raises(
+        BuildError, match="appeared during the build; move it elsewhere, then run the same command again"
+    ):
         build(recipe(source, out), overwrite=True, progress=place)
     assert contents(out) == contents(other)
     shutil.rmtree(out)

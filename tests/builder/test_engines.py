@@ -127,7 +127,7 @@ def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(processes: str, 
     until(lambda: list((tmp_path / ".out.building").glob("notes/train/*.json" if processes == "1" else "plan.json")))
     os.killpg(running.pid, signal.SIGINT)  # the whole group, as a terminal does
     done = running.ended(60)
-    assert (done.returncode, done.stderr) == (130, "mmload: interrupted; run the same command again to go on\n")
+    assert (done.returncode, done.stderr) == (130, "mmload: interrupted; run the same command again to continue\n")
     assert not out.exists()
     report = build(recipe(source, out))
     assert contents(out) == contents(tmp_path / "whole")

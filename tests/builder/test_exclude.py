@@ -114,7 +114,7 @@ def test_the_list_is_part_of_the_recipe(source: Path, tmp_path: Path) -> None:
     assert split["excluded"] == 1
     assert "1 sample of split train by --exclude" in mmload("verify", tmp_path / "out").stdout
     left_out = complaint(mmload("where", tmp_path / "out", "--file", source / "class0" / "1.png"), 2)
-    assert "class0/1.png was left out of split train: the build was told to" in left_out
+    assert "class0/1.png was left out of split train by --exclude" in left_out
 
 
 def test_source_and_shards_are_verified_and_repaired_without_the_list(source: Path, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_recipe_may_have_the_list_itself(source: Path, tmp_path: Path) -> None
     done = mmload("build", "--config", config, source, tmp_path / "out", "--exclude", listed)
     assert "excluded   2 samples" in done.stdout, done.stderr
     for table, message in (
-        ({"train": ["no.png"]}, "exclude names 'no.png', which is no sample of split train"),
+        ({"train": ["no.png"]}, "exclude names 'no.png', which is not a sample of split train"),
         ({"test": ["no.png"]}, "exclude names the split 'test'; the source has train"),
     ):
         with pytest.raises(RecipeError, match=message):

@@ -71,12 +71,15 @@ def test_options_that_are_given_are_the_keys_of_their_tables() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"config": Path("a.toml"), "raw_share": 0.5}, "--raw-share and --config are both given; a.toml says"),
+        (
+            {"config": Path("a.toml"), "raw_share": 0.5},
+            "--raw-share and --config are both given; leave --raw-share out and set it in a.toml",
+        ),
         ({"advise": True, "encode": "jpeg"}, "--advise compares all layouts, and --encode is given"),
-        ({"part": "1/2", "commit": True}, "--part builds and --commit does not"),
+        ({"part": "1/2", "commit": True}, "--part and --commit are both given"),
         ({"commit": True, "overwrite": True}, "--overwrite with --part or --commit"),
         ({"engine": "dask"}, "--engine is 'dask'; use local or ray"),
-        ({"address": "a:1"}, "--address is of a Ray cluster"),
+        ({"address": "a:1"}, "--address names a Ray cluster"),
         ({"engine": "ray", "commit": True}, "--part and --commit build without a cluster"),
         ({"engine": "ray", "processes": 2}, "--processes builds without a cluster"),
     ],

@@ -153,7 +153,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}])
 def test_options_that_json_cannot_hold(value: object) -> None:
-    with pytest.raises(RecipeError, match="something that JSON cannot"):
+    with pytest.raises(RecipeError, match="a value that JSON cannot represent"):
         BuildRecipe(kind="python", options={"x": value}).resolved()
 
 

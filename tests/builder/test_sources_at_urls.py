@@ -149,7 +149,7 @@ def test_a_list_names_what_may_not_be_read(url: str, bucket: Bucket, tmp_path: P
 def test_sources_at_urls_what_is_asked_wrongly(url: str, bucket: Bucket, folder: Path, tmp_path: Path) -> None:
     for root, message in (
         (f"{bucket.url}/nothing", "no objects at s3://.*/nothing"),
-        ("s3://no-such-bucket/x", "there is no bucket 'no-such-bucket'"),
+        ("s3://no-such-bucket/x", "bucket 'no-such-bucket' does not exist"),
         ("s3://key:secret@bucket/x", "has credentials or options in it"),
         ("https://example.com/x", "the URLs of object storage are"),
     ):

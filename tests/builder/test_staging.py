@@ -58,7 +58,7 @@ def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
     for name in ("dataset", "lock"):
         (tmp_path / ".out.building").mkdir()
         (tmp_path / ".out.building" / name).symlink_to(elsewhere)
-        with pytest.raises(BuildError, match=f"holds {name}, which is no build's"):
+        with pytest.raises(BuildError, match=f"holds {name}, which no build made"):
             build(recipe(source, tmp_path / "out"))
         (tmp_path / ".out.building" / name).unlink()
         (tmp_path / ".out.building").rmdir()
@@ -115,7 +115,7 @@ def test_a_foreign_file_among_a_builds_own_is_refused_and_stays(source: Path, tm
     file.write_text("years of work")
     before = contents(tmp_path / ".out.building")
     for more in ({}, {"transforms": square(24)}):
-        with pytest.raises(BuildError, match=f"holds {name}, which is no build's"):
+        with pytest.raises(BuildError, match=f"holds {name}, which no build made"):
             build(recipe(source, tmp_path / "out", **more), overwrite=bool(more))
     assert contents(tmp_path / ".out.building") == before
     file.unlink()

@@ -234,7 +234,8 @@ def test_a_disk_that_refuses_the_mended_shard_is_said(
     flip(out / "train/000002/images.memmap")
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(
-        BuildError, match=r"cannot repair .*000002/images.memmap \(Read-only file system\); what was repaired stays"
+        BuildError,
+        match=r"cannot repair .*000002/images.memmap \(Read-only file system\); what was repaired stays repaired",
     ):
         repair(out, source)
     assert [fault.file for fault in verify(out)] == ["train/000002/images.memmap"]

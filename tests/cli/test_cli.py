@@ -193,6 +193,7 @@ def test_words_that_are_too_few_or_unknown(folder: Path, tmp_path: Path) -> None
     assert "expected 3: KIND ROOT OUT" in complaint(mmload("build", folder), 2)
     line = complaint(mmload("build", "imagefolders", folder, tmp_path / "out"), 2)
     assert "unknown source kind 'imagefolders'; use one of " in line
+    assert line.endswith(". Did you mean imagefolder?")
 
 
 @pytest.mark.parametrize(

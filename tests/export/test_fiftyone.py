@@ -22,7 +22,7 @@ NAMES = ("mmload-test-classes", "mmload-test-boxes")
 @pytest.fixture(scope="module")
 def fiftyone() -> Iterator[Any]:
     """FiftyOne with a database that answers."""
-    fiftyone = pytest.importorskip("fiftyone", reason='FiftyOne is not installed: pip install "mmload[fiftyone]"')
+    fiftyone = pytest.importorskip("fiftyone", reason="FiftyOne is not installed: pip install .[fiftyone]")
     try:
         names = fiftyone.list_datasets()
     except Exception as error:  # its database may raise nearly anything

@@ -18,7 +18,7 @@ from mmload.export import Choice, save_huggingface, to_huggingface
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
 
-datasets = pytest.importorskip("datasets", reason="datasets is not installed: mmload[huggingface]")
+datasets = pytest.importorskip("datasets", reason="datasets is not installed: .[huggingface]")
 
 
 @pytest.fixture(autouse=True)
@@ -102,5 +102,5 @@ def test_a_missing_extra_is_one_line(
 ) -> None:
     monkeypatch.setattr(f"mmload.export.{kind}.find_spec", lambda name: None)
     said = complaint(mmload("export", dataset.path, tmp_path / "out", "--to", kind), 2)
-    assert said.endswith(f'is not installed; install it: pip install "mmload[{kind}]"')
+    assert said.endswith(f"is not installed; in a clone of mmload run: pip install '.[{kind}]'")
     assert [*tmp_path.iterdir()] == []

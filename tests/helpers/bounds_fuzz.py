@@ -62,7 +62,7 @@ def argument_error(steps: list[nn.Module], shape: tuple[int, ...], dtype: torch.
     if dtype == torch.uint8 and Normalize in kinds:
         return "Normalize makes floats"
     if dtype is not None and Normalize in kinds and ColorJitter in kinds[kinds.index(Normalize) :]:
-        return "ColorJitter stands after Normalize"
+        return "ColorJitter comes after Normalize"
     if min(shape) < 1:
         return "with a pixel at least"
     for step in steps:

@@ -37,7 +37,7 @@ def test_every_argument_of_a_dataloader_works_or_says_what_to_write(dataset: Dat
 
 
 def test_an_unknown_argument_is_refused(dataset: Dataset) -> None:
-    with pytest.raises(TypeError, match="Loader has no argument 'batchsize'"):
+    with pytest.raises(TypeError, match=r"Loader has no argument 'batchsize'; .*\. Did you mean batch_size\?"):
         Loader(dataset["train"], batchsize=1)  # type: ignore[arg-type]
 
 

@@ -62,6 +62,12 @@ def test_many_threads_share_the_ring() -> None:
     assert wrong == []
 
 
+def test_cuda_port_without_a_gpu_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device is .cuda:0., but torch finds no CUDA GPU or driver; use device=.cpu."):
+        CudaPort(torch.device("cuda:0"))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_poisoned_buffers_on_cuda() -> None:

@@ -186,8 +186,11 @@ def test_shares_of_datasets_are_exact_and_all_rows_come_in_turn() -> None:
         (lambda: order(mixed([1, 2]), A), "reads a ConcatDataset of the parts, not range"),
         (lambda: order(mixed([1, 2]), ConcatDataset([A, B, C])), "got 2 shares for 3 parts; give one each"),
         (lambda: order(mixed([1]), ConcatDataset([A, B])), "got 1 share for 2 parts; give one each"),
-        (lambda: order(mixed({A: 1, B: 2, "c": 3}), ConcatDataset([A, B, C])), "part 2 of the ConcatDataset is no key"),
-        (lambda: order(subset([52])), "row 52 of the loader's dataset, which has 52 rows"),
+        (
+            lambda: order(mixed({A: 1, B: 2, "c": 3}), ConcatDataset([A, B, C])),
+            "shares has no key for part 2 of the ConcatDataset",
+        ),
+        (lambda: order(subset([52])), "row 52 does not exist: the loader's dataset has 52 rows"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(make: Any, message: str) -> None:
@@ -312,7 +315,7 @@ def test_a_loader_refuses_what_does_not_fit(split: Split) -> None:
         loader(split, order=3)
     with pytest.raises(UsageError, match="has no field 'breed'; it has"):
         loader(split, order=balanced("breed"))
-    with pytest.raises(ValueError, match=r"field 'images' is torch.uint8 of the shape \[3, 32, 32\] a row"):
+    with pytest.raises(ValueError, match=r"field 'images' is torch.uint8 of the shape \[3, 32, 32\] per row"):
         loader(split, order=balanced("images"))
 
 

@@ -77,6 +77,11 @@ def test_length_and_drop_last(dataset: Dataset) -> None:
     assert [len(batch) for batch in loader] == [4] * 4
 
 
+def test_loader_drop_last_leaves_no_batch_warns(dataset: Dataset) -> None:
+    with pytest.warns(UserWarning, match="no batch: 18 rows per rank and epoch, but batch_size is 19; use a smaller"):
+        assert len(Loader(dataset, batch_size=19, drop_last=True)) == 0
+
+
 def test_a_sampler_decides_the_order(dataset: Dataset) -> None:
     loader = Loader(dataset, batch_size=2, sampler=[3, 3, 17])
     assert [batch.ids.tolist() for batch in loader] == [[3, 3], [17]]

@@ -144,8 +144,8 @@ def test_a_sampler_that_ends_before_its_length_is_an_error():
     [
         (iter([0, 1]), TypeError, "can be read only once"),
         (5, TypeError, "sampler is 5"),
-        ([0, 4], IndexError, "row 4 of the sampler's dataset, which has 4 rows"),
-        ([True, False], IndexError, "a mask of 2"),
+        ([0, 4], IndexError, "row 4 does not exist: the sampler's dataset has 4 rows"),
+        ([True, False], IndexError, "a mask has 2"),
         ([0.0, 1.0], TypeError, "contain 0.0"),
         (torch.ones(4), TypeError, "are torch.float32"),
     ],

@@ -163,7 +163,7 @@ def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> N
     with pytest.raises(ValueError, match="does not fit into images of 1 x 50"):
         Loader(dataset, collate=Collate(RandomCrop(20)))
     for bucket in (None, "aspect"):
-        with pytest.raises(ValueError, match="max_size is None and the images are variable-size: give it"):
+        with pytest.raises(ValueError, match="max_size is None, but the images are variable-size; give max_size"):
             Loader(dataset, collate=Collate(RandomShortestSize(20)), bucket=bucket)
     targets = Loader(dataset, fields=("targets",), batch_size=20)
     assert torch.cat([batch.targets for batch in targets]).tolist() == list(range(len(SIZES)))

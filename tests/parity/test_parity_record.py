@@ -36,7 +36,7 @@ def report_of(folder: Path) -> ParityReport:
 
 def test_a_dataset_that_was_replaced_meanwhile_gets_no_report(copy: Path) -> None:
     before = (copy / "dataset.json").read_bytes()
-    with pytest.raises(StoreError, match="was replaced while it was checked; the report was not kept"):
+    with pytest.raises(StoreError, match="changed during the check"):
         record(copy, ParityReport(settings={}, verdicts=(), contents="of another"))
     assert (copy / "dataset.json").read_bytes() == before
 

@@ -91,7 +91,7 @@ def test_a_sources_own_jpegs_lose_nothing(wide: Path, tmp_path: Path) -> None:
 def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: Path) -> None:
     out = built(wide, tmp_path / "out")
     for collate in (Collate(), TwoViews(COLLATE, Collate(RandomHorizontalFlip()))):
-        with pytest.raises(UsageError, match="cannot be done to split 'train': the images are variable-size"):
+        with pytest.raises(UsageError, match="cannot be applied to split 'train': the images are variable-size"):
             check(out, wide, collate)
 
 

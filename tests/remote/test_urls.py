@@ -29,7 +29,7 @@ def test_urls_name_a_bucket_and_a_prefix(url: str, bucket: str, prefix: str, pla
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("bucket/a", "is no URL"),
+        ("bucket/a", "is not a URL"),
         ("http://host/a", "begins with http://"),
         ("s3:///a", "names no bucket"),
         ("s3://bucket/a/../b", "has . or .."),
@@ -38,7 +38,7 @@ def test_urls_name_a_bucket_and_a_prefix(url: str, bucket: str, prefix: str, pla
         ("s3://key:hid/hidden@bucket/a", "credentials"),
         ("s3://key:hidden", "credentials"),
         ("s3:///key:hidden@bucket/a", "names no bucket"),
-        ("s3:/key:hidden@bucket/a", "is no URL"),
+        ("s3:/key:hidden@bucket/a", "is not a URL"),
         ("az://container/a?sig=hidden", "credentials"),
     ],
 )

@@ -68,7 +68,7 @@ def test_labels_that_stand_for_missing_ones_are_noted(tmp_path: Path, missing: s
 def test_one_label_that_is_no_number_makes_all_names(tmp_path: Path) -> None:
     missing, odd = notes_on(tmp_path, "0.5", "nan", "0.75", "1")
     assert "'nan' is a class of its own" in missing
-    assert odd.startswith("labels are class names and not numbers, because 'nan' is no number")
+    assert odd.startswith("labels are class names and not numbers, because 'nan' is not a number")
     assert notes_on(tmp_path, "3", "l", "0")[0].startswith("labels are class names and not numbers, because 'l'")
     assert notes_on(tmp_path, "1a", "2", "b", "3") == ()
 

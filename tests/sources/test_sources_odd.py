@@ -29,7 +29,7 @@ def test_classes_that_differ_in_case_or_unicode_form_only(tmp_path: Path) -> Non
 
 def test_folders_that_programs_make(tmp_path: Path) -> None:
     (said,) = notes_of(tmp_path, ".ipynb_checkpoints", "__MACOSX", "ant")
-    assert said.startswith(".ipynb_checkpoints, __MACOSX may be no class")
+    assert said.startswith(".ipynb_checkpoints, __MACOSX may not be a class")
 
 
 def test_images_that_are_listed_twice_or_in_two_splits(devkit: Devkit) -> None:

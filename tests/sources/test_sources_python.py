@@ -190,10 +190,10 @@ def test_what_is_no_dataset() -> None:
         ([], "no samples"),
         ([()], "empty"),
         ([(b"text", 1)], "features is of type bytes"),
-        ([{"a b": 1}], "no plain field name"),
+        ([{"a b": 1}], "is not a plain field name"),
         ([{"image": IMAGE, "img": IMAGE}], "two values are both images"),
-        ([torch.zeros(1, dtype=torch.complex64)], "features is a tensor of complex64; a store holds dense uint8"),
-        ([torch.zeros(2, 2).to_sparse()], "features is a tensor of float32, sparse_coo; a store"),
+        ([torch.zeros(1, dtype=torch.complex64)], "features is a tensor of complex64; a dataset stores dense uint8"),
+        ([torch.zeros(2, 2).to_sparse()], "features is a tensor of float32, sparse_coo; a dataset"),
         ({"../x": [1]}, "plain name"),
     ):
         with pytest.raises(SourceError, match=message):
@@ -205,7 +205,7 @@ def test_what_is_no_dataset() -> None:
     [
         ("no_colon", RecipeError, "package.module:callable"),
         ("a:b c", RecipeError, "package.module:callable"),
-        ("nowhere_at_all:x", RecipeError, "no nowhere_at_all:x to import"),
+        ("nowhere_at_all:x", RecipeError, "cannot import nowhere_at_all:x"),
         ("torchvision.datasets:Nothing", RecipeError, "Nothing"),
         ("torchvision.datasets:FakeData", SourceError, "failed \\(TypeError"),
         (3, RecipeError, "dataset is 3"),

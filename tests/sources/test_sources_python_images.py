@@ -52,7 +52,7 @@ def test_mask_values_past_the_classes_are_named() -> None:
     split = split_of(samples)
     assert split.classes == ("ground", "cell")
     assert int(split.read(1).fields["masks"].max()) == 255
-    with pytest.raises(SampleError, match="the mask's value 2 is no class, they are 0 to 1"):
+    with pytest.raises(SampleError, match="the mask's value 2 is not a class; classes are 0 to 1"):
         split.read(2)
 
 

@@ -110,7 +110,7 @@ def test_each_split_has_its_own_longest() -> None:
 
 def test_sources_python_values_what_does_not_go_together_is_refused() -> None:
     boxes = [[0.0, 0.0, 1.0, 1.0]]
-    with pytest.raises(SourceError, match="area has a value for each box"):
+    with pytest.raises(SourceError, match="area has one value per box"):
         splits([{"image": IMAGE, "boxes": boxes * n, "labels": [1] * n, "area": [1.0] * n} for n in (1, 2)])
     uneven = splits([{"boxes": boxes, "labels": [1]}, {"boxes": boxes, "labels": [1, 2]}])["train"]
     with pytest.raises(SampleError, match="each box needs its label"):
@@ -151,7 +151,7 @@ def test_class_names_are_the_datasets_own() -> None:
 def test_targets_that_are_no_class_are_named() -> None:
     split = splits(Classed([(IMAGE, 0), (IMAGE, 2), (IMAGE, -1)], classes=["a", "b"]))["train"]
     for index, target in ((1, 2), (2, -1)):
-        with pytest.raises(SampleError, match=f"target {target} is no class, they are 0 to 1"):
+        with pytest.raises(SampleError, match=f"target {target} is not a class; classes are 0 to 1"):
             split.read(index)
 
 
@@ -184,7 +184,7 @@ def test_class_names_of_hugging_face_datasets() -> None:
     split = splits(data)["train"]
     assert split.classes == ("cat", "dog")
     assert split.read(1).fields["images"].shape == (3, 4, 6)
-    with pytest.raises(SampleError, match="target -1 is no class, they are 0 to 1"):
+    with pytest.raises(SampleError, match="target -1 is not a class; classes are 0 to 1"):
         split.read(2)
     assert splits(data, fields={"images": "image", "targets": "coarse"})["train"].classes == ("pet",)
     assert splits(ConcatDataset([data, data]))["train"].classes == ("cat", "dog")
@@ -203,7 +203,7 @@ def test_class_names_of_boxes_are_those_of_their_labels(inner: Any) -> None:
     fields = {"images": "image", "boxes": "objects.boxes", "labels": "objects.category"}
     split = splits(data, fields=fields)["train"]
     assert split.classes == ("x", "y")
-    with pytest.raises(SampleError, match="label 2 is no class, they are 0 to 1"):
+    with pytest.raises(SampleError, match="label 2 is not a class; classes are 0 to 1"):
         split.read(1)
 
 

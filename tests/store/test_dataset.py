@@ -44,7 +44,7 @@ def test_masks_select_rows(dataset: Dataset, images: torch.Tensor) -> None:
     assert split[np.array([1, -1])].ids.tolist() == [1, 17]
     assert split[np.int64(3)].ids == split[torch.tensor(3)].ids == 3
     for wrong in (mask[:-1], mask.numpy()[:-1], mask.tolist()[:-1]):
-        with pytest.raises(IndexError, match="a mask of 17 for split 'train', which has 18 rows"):
+        with pytest.raises(IndexError, match="a mask has 17 values, but split 'train' has 18 rows"):
             split[wrong]
     for one in (True, 1.0, "1", mask[0]):
         with pytest.raises(TypeError, match="'train'"):
@@ -53,8 +53,16 @@ def test_masks_select_rows(dataset: Dataset, images: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("index", [18, -19])
 def test_an_index_out_of_range_is_an_index_error(dataset: Dataset, index: int) -> None:
-    with pytest.raises(IndexError, match="which has 18 rows"):
+    with pytest.raises(IndexError, match="has 18 rows"):
         dataset["train"][index]
+
+
+def test_split_labels_attribute_names_targets(dataset: Dataset) -> None:
+    with pytest.raises(AttributeError, match=r"has no labels; read that field as split\[:\]\.targets$"):
+        _ = dataset["train"].labels  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"has no images; read that field as split\[:\]\.images$"):
+        _ = dataset["train"].images  # type: ignore[attr-defined]
+    assert not hasattr(dataset["train"], "nothing")
 
 
 def test_an_unknown_split_is_named_with_the_known(dataset: Dataset) -> None:

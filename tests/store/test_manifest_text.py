@@ -203,7 +203,7 @@ def test_wrong_value_is_named_with_its_place(place: str, value: object, message:
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(DamagedError, match="key 'version' is there twice"):
+    with pytest.raises(DamagedError, match="key 'version' occurs twice"):
         loads('{"format": "mmload dataset", "version": 1, "version": 1}', "x")
 
 

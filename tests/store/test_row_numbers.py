@@ -66,12 +66,12 @@ def test_what_is_given_may_change_later() -> None:
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        ([0, 5], IndexError, "row 5 of x, which has 5 rows"),
-        (np.array([-6, 9]), IndexError, "row -6 of x"),
+        ([0, 5], IndexError, "row 5 does not exist: x has 5 rows"),
+        (np.array([-6, 9]), IndexError, "row -6 does not exist"),
         ([2**70], IndexError, "out of range"),
-        (np.array([2**63], dtype=np.uint64), IndexError, "row 9223372036854775808 of x"),
-        ([True], IndexError, "a mask of 1 for x, which has 5 rows"),
-        (torch.ones(6, dtype=torch.bool), IndexError, "a mask of 6"),
+        (np.array([2**63], dtype=np.uint64), IndexError, "row 9223372036854775808 does not exist"),
+        ([True], IndexError, "a mask has 1 value, but x has 5 rows"),
+        (torch.ones(6, dtype=torch.bool), IndexError, "a mask has 6"),
         (torch.ones(5, 1, dtype=torch.bool), IndexError, r"the shape \[5, 1\]"),
         ([[1]], TypeError, "contain"),
         ([1, True], TypeError, "contain True"),

@@ -68,13 +68,13 @@ def test_odd_names_in_chunks_of_any_size(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     split = split_of(tmp_path / "twice", ["a", "b", "a"])
-    with pytest.raises(UsageError, match="no row of split 'train' of .* was made of 'c'"):
+    with pytest.raises(UsageError, match="no row of split 'train' of .* was made from 'c'"):
         split.row_of("c")
-    with pytest.raises(UsageError, match="'a' is in 2 rows of .*: 0, 2; use rows"):
+    with pytest.raises(UsageError, match="'a' is in 2 rows of .*: 0, 2; give a row number"):
         split.row_of(["b", "a"])
-    with pytest.raises(IndexError, match="row 3 of split 'train', which has 3 rows"):
+    with pytest.raises(IndexError, match="row 3 does not exist: split 'train' has 3 rows"):
         split.source(3)
-    with pytest.raises(TypeError, match="a row of split 'train' is True"):
+    with pytest.raises(TypeError, match="a row number of split 'train' is True"):
         split.source(True)
 
 

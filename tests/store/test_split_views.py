@@ -104,7 +104,7 @@ def test_a_row_of_a_subset_is_drawn_as_in_its_split(dataset: Dataset) -> None:
 def test_a_sampler_counts_positions_of_the_subset(dataset: Dataset) -> None:
     loader = Loader(dataset["train"].subset([5, 3, 9]), sampler=[2, 0])
     assert next(iter(loader)).ids.tolist() == [9, 5]
-    with pytest.raises(IndexError, match="row 3 of"):
+    with pytest.raises(IndexError, match="row 3 does not exist"):
         Loader(dataset["train"].subset([5, 3, 9]), sampler=[3])
 
 
@@ -126,5 +126,5 @@ def test_what_is_no_split_is_refused(dataset: Dataset) -> None:
             Loader(other)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="split='val', but the split is chosen already"):
         Loader(dataset["train"].subset([1]), split="val")
-    with pytest.raises(IndexError, match="row 18 of the subset's dataset"):
+    with pytest.raises(IndexError, match="row 18 does not exist: the subset"):
         Loader(Subset(dataset["train"], [18]))

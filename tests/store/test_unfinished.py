@@ -48,8 +48,8 @@ def test_every_command_names_the_command_that_goes_on(command: tuple[str, ...], 
     said = complaint(mmload(*(word.replace("DATASET", "my out") for word in command)), 1)
     out = Path("my out").absolute()
     assert (
-        said
-        == f"mmload: the build of {out} is unfinished; if it no longer runs, go on with: mmload {shlex.join(words)}"
+        said == f"mmload: the build of {out} is unfinished; if it no longer runs, continue it with: "
+        f"mmload {shlex.join(words)}"
     )
 
 
@@ -58,7 +58,7 @@ def test_the_named_command_goes_on(words: list[str], tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path / "elsewhere")
     for folder in ("my out", ".my out.building", ".my out.building/dataset"):
         said = complaint(mmload("info", tmp_path / folder), 1)
-        assert said.endswith(f"go on with: cd {tmp_path} && mmload {shlex.join(words)}")
+        assert said.endswith(f"continue it with: cd {tmp_path} && mmload {shlex.join(words)}")
     monkeypatch.chdir(tmp_path)
     done = mmload(*shlex.split(said.partition("&& ")[2])[1:])
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_unfinished_build_records_its_command_line(
     monkeypatch.chdir(tmp_path)
     words = ["build", "imagefolder", "photos", "out", "--size", "16", "--shard-size", "4000"]
     assert mmload(*words).returncode == 1
-    assert complaint(mmload("info", "out"), 1).endswith(f"go on with: mmload {shlex.join(words)}")
+    assert complaint(mmload("info", "out"), 1).endswith(f"continue it with: mmload {shlex.join(words)}")
 
 
 def test_a_build_from_python_has_no_command(source: Path, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_plan_that_cannot_be_read_is_no_obstacle(plan: str, tmp_path: Path) ->
     (staging / "lock").touch()
     (staging / "plan.json").write_text(plan)
     said = complaint(mmload("info", tmp_path / "out"), 1)
-    assert said.endswith(f"go on with: mmload build KIND ROOT {tmp_path / 'out'}")
+    assert said.endswith(f"continue it with: mmload build KIND ROOT {tmp_path / 'out'}")
 
 
 def test_the_command_of_a_plan_is_shown_quoted_in_one_line(tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_the_command_of_a_plan_is_shown_quoted_in_one_line(tmp_path: Path) -> No
     asked = {"words": ["build", "a; rm -rf ~\n\x1b[2J"], "folder": "/$(id)"}
     (staging / "plan.json").write_text(json.dumps({"command": asked}))
     said = complaint(mmload("info", tmp_path / "out"), 1)
-    assert said.endswith("go on with: cd '/$(id)' && mmload build 'a; rm -rf ~\\n\\x1b[2J'")
+    assert said.endswith("continue it with: cd '/$(id)' && mmload build 'a; rm -rf ~\\n\\x1b[2J'")

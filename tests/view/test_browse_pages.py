@@ -112,7 +112,7 @@ def test_a_stored_picture_is_the_row_in_every_shard(dataset: Dataset, tmp_path: 
 
 def test_what_is_not_there_is_said(dataset: Dataset, tmp_path: Path) -> None:
     page = pages(dataset.path, tmp_path)
-    assert "there is no split 'x'" in complaint_of(page, "api/rows", split="x")
+    assert "split 'x' does not exist" in complaint_of(page, "api/rows", split="x")
     assert "row 18 is not in split train" in complaint_of(page, "api/row", split="train", row=18)
     assert "row 18 is not in split train" in complaint_of(page, "image/stored", split="train", row=18)
     assert "row is '-1'" in complaint_of(page, "api/row", split="train", row=-1)
@@ -205,7 +205,7 @@ def test_draws_are_those_of_the_epochs(dataset: Dataset, tmp_path: Path) -> None
     drawn = [pixels(page, "image/draw", split="train", row=16, number=number) for number in range(DRAWS)]
     assert len({each.tobytes() for each in drawn}) > DRAWS // 2
     assert seen == [[16, 17, 15, 14, 13, 12, 11, 10]] * DRAWS  # made once, with others to mix with
-    assert "draw 20 is not there" in complaint_of(page, "image/draw", split="train", row=16, number=DRAWS)
+    assert "draw 20 does not exist" in complaint_of(page, "image/draw", split="train", row=16, number=DRAWS)
     split = dataset["train"]
     for epoch in (0, 7):
         batch = split.rows(seen[0])
@@ -236,11 +236,11 @@ def test_photographs_come_from_below_the_source_only(tmp_path: Path) -> None:
     (photos / "a" / "00.png").symlink_to(tmp_path / "secret.png")
     (photos / "a" / "01.png").write_bytes(b"nothing")
     rows = {row["id"]: row["row"] for row in data(page, "api/rows", split="train")["rows"]}
-    assert "there is no file a/00.png" in data(page, "api/row", split="train", row=rows["a/00.png"])["source"]
-    assert "there is no file a/00.png" in complaint_of(page, "image/source", split="train", row=rows["a/00.png"])
+    assert "file a/00.png does not exist" in data(page, "api/row", split="train", row=rows["a/00.png"])["source"]
+    assert "file a/00.png does not exist" in complaint_of(page, "image/source", split="train", row=rows["a/00.png"])
     assert got(page, "image/source", split="train", row=rows["a/01.png"]).status == 500
     for name in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "", ".", "a", "x\0"):
-        with pytest.raises(Exception, match="there is no file"):
+        with pytest.raises(Exception, match="does not exist"):
             page._originals.picture(name)
 
 

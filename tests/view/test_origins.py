@@ -42,14 +42,14 @@ def test_one_split_needs_no_name(dataset: Dataset) -> None:
 
 def test_what_is_not_there_is_one_line(two_splits: Path, dataset: Dataset) -> None:
     assert "has the splits train, val; say which with --split" in complaint(mmload("where", two_splits, 0), 2)
-    assert "there is no split 'test'; there are train, val" in complaint(
+    assert "split 'test' does not exist; use one of train, val" in complaint(
         mmload("where", two_splits, 0, "--split", "test"), 2
     )
     assert "row 18 is not in split train" in complaint(mmload("where", dataset.path, 18), 2)
     assert "give rows or --file PATH" in complaint(mmload("where", dataset.path), 2)
     assert "give rows or --file PATH" in complaint(mmload("where", dataset.path, 1, "--file", "x"), 2)
     nothing = complaint(mmload("where", two_splits, "--file", "photos/none.png"), 2)
-    assert "was made of 'photos/none.png'; its files are named as in 'train/ant/00.png'" in nothing
+    assert "was made from 'photos/none.png'; its files are named as in 'train/ant/00.png'" in nothing
     left_out = complaint(mmload("where", two_splits, "--file", "photos/val/bee/01.png"), 2)
     assert "val/bee/01.png was left out of split val: not an image" in left_out
     assert "row is 'x'; give integers from 0, or the name of a file as --file 'x'" in complaint(

@@ -143,7 +143,9 @@ def test_datasets_without_images_or_rows_have_a_page(odd: Dataset, dataset: Data
 
 def test_what_cannot_be_written_is_one_line(dataset: Dataset, tmp_path: Path) -> None:
     assert "give a name that ends in .html" in complaint(mmload("report", dataset.path, "-o", tmp_path / "a.txt"), 2)
-    assert "there is no folder" in complaint(mmload("report", dataset.path, "-o", tmp_path / "no" / "a.html"), 2)
+    assert "does not exist; make it first" in complaint(
+        mmload("report", dataset.path, "-o", tmp_path / "no" / "a.html"), 2
+    )
     assert "which lies in" in complaint(mmload("report", dataset.path, "-o", dataset.path / "a.html"), 2)
     assert "no such dataset" in complaint(mmload("report", tmp_path / "nothing", "-o", tmp_path / "a.html"), 1)
 
