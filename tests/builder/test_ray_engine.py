@@ -147,7 +147,12 @@ def test_a_node_that_lacks_something_is_named_before_anything_is_built(
     made_by = ray_nodes.made_by()
     faults: list[tuple[Any, str, Any, str]] = [
         (ray_nodes, "made_by", lambda: made_by | {"torch": "9.9"}, r"has torch .*, this machine has torch 9\.9"),
-        (ray_nodes, "made_by", lambda: made_by | {"no-package": "1"}, "has no no-package, this machine has no-package 1"),
+        (
+            ray_nodes,
+            "made_by",
+            lambda: made_by | {"no-package": "1"},
+            "has no no-package, this machine has no-package 1",
+        ),
         (ShardJob, "folders", lambda self: (Path("/not/there"), *folders(self)), "does not see /not/there; mount"),
     ]
     for place, name, value, message in faults:
