@@ -108,7 +108,7 @@ def test_the_shorter_side_may_follow_the_epoch_under_a_bound() -> None:
         (RandomResizedCrop(lambda epoch: 0), "in epoch 2, size is 0, expected an integer from 1"),
         (RandomResizedCrop(lambda epoch: None), "in epoch 2, size is None"),
         (Resize(lambda epoch: 4 + epoch, max_size=5), "in epoch 2, max_size is 5, expected more than size, 6"),
-        (Resize(lambda epoch: (4, 4), max_size=5), "in epoch 2, max_size is 5 beside size"),
+        (Resize(lambda epoch: (4, 4), max_size=5), "in epoch 2, max_size is 5, but size"),
         (Resize(lambda epoch: lambda: 4), "in epoch 2, size is .*function"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_loader_refuses_before_a_row_is_read(tmp_path: Path) -> None:
     for collate, message in (
         (Collate(augment.RandomIoUCrop(), augment.Resize((20, 20))), "RandomIoUCrop needs boxes"),
         (Views(Collate(), Collate(augment.RandomCrop(41))), "a crop of 41 x 41 does not fit"),
-        (Collate(augment.MixUp()), "targets are class indices: set num_classes"),
+        (Collate(augment.MixUp()), "targets are class indices; set num_classes"),
     ):
         with pytest.raises(ValueError, match=message):
             Loader(split, collate=collate)

@@ -78,7 +78,7 @@ class Loading(Rows):
 
     def _drive(self, lasting: dict[str, Any], ids: list[int], changing: dict[str, Any]) -> Driven:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="order=.block.")
+            warnings.filterwarnings("ignore", message="order=.block.|drop_last=True leaves")
             loader = Loader(**lasting, **changing)
         one = Driven(loader, lasting, ids, changing, rows_of(len(ids), lasting))
         self.driven.append(one)
@@ -206,7 +206,7 @@ class Loading(Rows):
         size = one.changing["batch_size"]
         for rank in range(world):
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="order=.block.")
+                warnings.filterwarnings("ignore", message="order=.block.|drop_last=True leaves")
                 loader = Loader(**same, batch_size=size, threads=threads, rank=rank, world_size=world)
             with loader:
                 loader.set_epoch(epoch)

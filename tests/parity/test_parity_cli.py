@@ -123,7 +123,10 @@ def test_a_source_of_something_else_is_named_before_rows_are_compared(
 
 
 def test_parity_command_unwritable_file_raises_before_the_work(source: Path, out: Path, tmp_path: Path) -> None:
-    for option, file, told in (("--json", tmp_path / "no" / "a.json", "no folder"), ("--html", tmp_path, "a folder")):
+    for option, file, told in (
+        ("--json", tmp_path / "no" / "a.json", "does not exist; make it first"),
+        ("--html", tmp_path, "a folder"),
+    ):
         result = command(out, "--source", source, "--rows", "2", option, file)
         assert isinstance(result.exception, UsageError)
         assert told in str(result.exception)

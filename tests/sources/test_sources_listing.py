@@ -97,7 +97,7 @@ def test_no_room_for_a_long_list_is_one_error(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(listings.tempfile, "TemporaryFile", full)
     monkeypatch.setattr(listings, "_IN_MEMORY", 100)
-    with pytest.raises(SourceError, match=r"list of samples is long .* \(No space left on device\); .* set TMPDIR"):
+    with pytest.raises(SourceError, match=r"cannot write the list .* \(No space left on device\); .* set TMPDIR"):
         Listing(Entry, (Entry(str(number), number, "") for number in range(100)))
 
 
