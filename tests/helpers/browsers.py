@@ -62,6 +62,7 @@ def chromium() -> Iterator[Browser]:
     program = shutil.which("chromedriver")
     if browser is None or program is None:
         pytest.skip("there is no Chromium with a chromedriver here")
+    pytest.importorskip("selenium", reason="selenium is not installed")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
