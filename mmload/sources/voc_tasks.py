@@ -6,6 +6,7 @@ It lists no folder.
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,7 +50,7 @@ class VocItem(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocTask:
+class VocTask(ABC):
     """A task: which lists it reads, which items it keeps, which fields it stores. Picklable.
 
     Attributes:
@@ -68,9 +69,9 @@ class VocTask:
         """Returns the task for a split of these items."""
         return self
 
+    @abstractmethod
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns the fields beside an image of (height, width) ``size``; raises SampleError if they are invalid."""
-        raise NotImplementedError
 
     def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
         """Returns how much :meth:`fields` had to leave out, by names such as :data:`~mmload.records.CLIPPED`."""
