@@ -197,6 +197,16 @@ def fields_of(batch: Batch) -> dict[str, Tensor]:
     return fields | extra
 
 
+def with_fields(batch: Batch, fields: Mapping[str, Tensor]) -> Batch:
+    """Returns a batch with other values of some of its fields, those of ``extra`` among them."""
+    attributes: dict[str, Any] = {name: value for name, value in fields.items() if name in FIELD_NAMES}
+    if len(attributes) < len(fields):
+        extra = {name: value for name, value in fields.items() if name not in attributes}
+        attributes["extra"] = batch.extra.clone(recurse=False).update(extra)  # type: ignore[union-attr]  # it has them
+    changed: Batch = batch.replace(**attributes)
+    return changed
+
+
 def make_batch(
     fields: Mapping[str, Tensor], size: int | None, device: torch.device | None = None, **more: Any
 ) -> Batch:

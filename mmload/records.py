@@ -37,6 +37,9 @@ VARIABLE = -1
 ENCODINGS = ("raw", "jpeg", "mixed")
 """Encodings of variable-size rows: pixels, JPEGs, or some of each."""
 
+LIST = "list"
+"""Encoding of a field that has a different number of elements per row, such as the boxes of an image."""
+
 CLIPPED = "boxes_clipped"
 """Loss of a sample: boxes that the source cut at the edge of the image."""
 
@@ -59,8 +62,10 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         dtype: its name, a key of :data:`DTYPES`.
-        shape: shape of one row; (C, VARIABLE, VARIABLE) for variable-size images, (VARIABLE, VARIABLE) for masks.
-        encoding: encoding of variable-size rows, one of :data:`ENCODINGS`; None: rows have a fixed size.
+        shape: shape of one row; (C, VARIABLE, VARIABLE) for variable-size images, (VARIABLE, VARIABLE) for masks,
+            (VARIABLE, ...) for lists.
+        encoding: encoding of variable-size rows, one of :data:`ENCODINGS`; :data:`LIST` for lists; None: rows have a
+            fixed size.
 
     Raises:
         ValueError: if the dtype is unknown, a size is not a positive integer, a row is too large, or the encoding does
@@ -74,7 +79,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r:.80}, expected one of {', '.join(DTYPES)}")
-        fixed = self.shape if self.encoding is None else self.shape[:-2]
+        fixed = self.fixed_shape
         if any(type(size) is not int or size < 1 for size in fixed):
             raise ValueError(f"shape is {self.shape!r:.80}, expected positive integers")
         if len(fixed) > _MOST_DIMENSIONS or math.prod(fixed) >= _MOST_ELEMENTS:
@@ -85,6 +90,10 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self._check_encoding(fixed)
 
     def _check_encoding(self, fixed: tuple[int, ...]) -> None:
+        if self.encoding == LIST:
+            if self.shape[:1] != (VARIABLE,) or self.dtype == "bfloat16":
+                raise ValueError(f"{self.dtype} {self.shape!r:.80} is no list: its shape begins with {VARIABLE}")
+            return
         if self.encoding not in ENCODINGS:
             raise ValueError(f"encoding is {self.encoding!r:.80}, expected one of {', '.join(ENCODINGS)}")
         if self.shape[-2:] != (VARIABLE, VARIABLE) or len(fixed) > 1 or self.dtype != "uint8":
@@ -102,7 +111,23 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def variable_size(self) -> bool:
         """Whether each row has its own height and width."""
-        return self.encoding is not None
+        return self.encoding is not None and self.encoding != LIST
+
+    @property
+    def is_list(self) -> bool:
+        """Whether each row has its own number of elements."""
+        return self.encoding == LIST
+
+    @property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """Sizes that are the same for all rows: the shape of a row, of an element of a list, or (C,) of an image."""
+        if self.encoding is None:
+            return self.shape
+        return self.shape[1:] if self.encoding == LIST else self.shape[:-2]
+
+    def padded(self, most: int) -> FieldSpec:
+        """Returns the spec of the rows of a list, padded to so many elements, or to one if there are none."""
+        return FieldSpec(dtype=self.dtype, shape=(max(most, 1), *self.fixed_shape))
 
     @property
     def channels(self) -> int:
@@ -122,10 +147,10 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Bytes of one row.
 
         Raises:
-            ValueError: if rows have variable sizes.
+            ValueError: if rows have variable sizes, or are lists.
         """
-        if self.variable_size:
-            raise ValueError("variable-size rows have no common number of bytes")
+        if self.encoding is not None:
+            raise ValueError("rows of different sizes have no common number of bytes")
         return math.prod(self.shape) * DTYPES[self.dtype]
 
 
@@ -148,6 +173,7 @@ class Sample:
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
         encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another
             format, or a transform changed the pixels.
+        lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample.
     """
 
     id: str
@@ -157,7 +183,40 @@ class Sample:
     inside: tuple[int, int, int, int] | None = None
     cut: Tensor | None = None
     encoded: bytes | None = None
+    lists: frozenset[str] = frozenset()
+
+
+class ObjectsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Description of the objects in the images of a split, beside the names of their classes.
+
+    Attributes:
+        category_ids: number of each class in the source, which may have gaps; empty if that is the class index.
+        keypoints: names of the keypoints of an object, in their order.
+        skeleton: pairs of keypoints that a line joins, counted from 0.
+        flip: for each keypoint the one that it becomes where an image is flipped left to right.
+
+    Raises:
+        ValueError: if ``flip`` is no permutation, or a number is none of a keypoint.
+    """
+
+    category_ids: tuple[int, ...] = ()
+    keypoints: tuple[str, ...] = ()
+    skeleton: tuple[tuple[int, int], ...] = ()
+    flip: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.keypoints)
+        if sorted(self.flip) not in ([], list(range(count))):
+            raise ValueError(f"flip is {self.flip!r:.80}, expected each of the {count} keypoints once")
+        if any(not 0 <= end < count for pair in self.skeleton for end in pair):
+            raise ValueError(f"skeleton is {self.skeleton!r:.80}, expected pairs of numbers from 0 to {count - 1}")
 
 
 FIELD_NAMES = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks", "features")
 """The stored fields that :class:`~mmload.batch.Batch` has an attribute for; all others travel in ``Batch.extra``."""
+
+PER_BOX = ("labels", "difficult", "iscrowd", "area", "keypoints", "corners", "annotations")
+"""Fields with one element per box: they move to the front with it, and leave with it."""
+
+PADDING: Mapping[str, int] = {"labels": -1}
+"""Value behind the elements of a list in a batch, for the fields where it is not 0."""

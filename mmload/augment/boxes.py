@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of, with_fields
+from mmload.records import PADDING, PER_BOX
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import moved_masks
@@ -247,13 +248,29 @@ def _repacked(batch: Batch, boxes: Tensor, stays: Tensor) -> Batch:
         stays = stays & (torch.arange(boxes.shape[1], device=boxes.device) < batch.counts[:, None])
     order = (~stays).to(torch.int64).argsort(dim=1, stable=True)
     real = stays.gather(1, order)
-    fields = {"boxes": boxes.gather(1, order[:, :, None].expand_as(boxes)) * real[:, :, None]}
-    if batch.labels is not None:
-        fields["labels"] = torch.where(real, batch.labels.gather(1, order), -1)
-    if batch.difficult is not None:
-        fields["difficult"] = batch.difficult.gather(1, order) & real
-    repacked: Batch = batch.replace(**fields, counts=real.sum(1))
-    return repacked
+    batch = batch.replace(boxes=boxes.gather(1, order[:, :, None].expand_as(boxes)) * real[:, :, None])
+    return with_boxes_of(batch, order, real)
+
+
+def with_boxes_of(batch: Batch, sources: Tensor, real: Tensor) -> Batch:
+    """Returns a batch with the labels and all else that belongs to other boxes, and their counts.
+
+    Args:
+        batch: batch with the new boxes.
+        sources: int64 [B, M], number of each new box among the boxes before.
+        real: bool [B, M], which of them are no padding.
+    """
+    count = sources.shape[1]
+    stored = {name: value for name, value in fields_of(batch).items() if name in PER_BOX and value.dim() > 1}
+    moved = {"counts": real.sum(1)}
+    for name, value in stored.items():
+        if value.shape[1] != count:  # a field of this name that has nothing to do with boxes
+            continue
+        extra = (1,) * (value.dim() - 2)
+        index = sources.view(*sources.shape, *extra).expand(*sources.shape, *value.shape[2:])
+        padding = torch.tensor(PADDING.get(name, 0), dtype=value.dtype, device=value.device)
+        moved[name] = torch.where(real.view(*real.shape, *extra), value.gather(1, index), padding)
+    return with_fields(batch, moved)
 
 
 def _quad(x: Tensor, y: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import shown
-from mmload.augment.boxes import BoxRule
+from mmload.augment.boxes import BoxRule, with_boxes_of
 from mmload.augment.draws import Draws
 from mmload.augment.step import AfterStep, Step
 from mmload.batch import Batch
@@ -231,12 +231,7 @@ class PerSample(AfterStep):
             counts[k] = int(stays.sum())
             boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.remaining[stays]
         real = sources >= 0
-        if batch.labels is not None:
-            fields["labels"] = torch.where(real, batch.labels.gather(1, sources.clamp(min=0)), -1)
-        if batch.difficult is not None:
-            fields["difficult"] = batch.difficult.gather(1, sources.clamp(min=0)) & real
-        repacked: Batch = batch.replace(**fields, boxes=boxes, counts=counts)
-        return repacked
+        return with_boxes_of(batch.replace(**fields, boxes=boxes), sources.clamp(min=0), real)
 
     def _stays(self, boxes: Tensor, before: Tensor, rule: BoxRule) -> Tensor:
         """Returns which boxes remain: all but those that were changed and are too small; bool [n]."""

@@ -54,9 +54,9 @@ class ChunkAssembly:
         from mmload.builder import row_statistics
 
         self._fields, self._statistics, self._variable_layout = fields, row_statistics, variable_layout
-        alike = {name: spec for name, spec in fields.items() if not spec.variable_size}
+        alike = {name: spec for name, spec in fields.items() if spec.encoding is None}
         self._variable = {
-            name: VariableRowsAssembly(spec.channels) for name, spec in fields.items() if spec.variable_size
+            name: VariableRowsAssembly(spec.channels) for name, spec in fields.items() if spec.encoding is not None
         }
         self._tensors = {name: _MEMORY.empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
@@ -95,14 +95,17 @@ class ChunkAssembly:
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
             tensor = sample.fields.get(name)
-            fixed = len(spec.shape) - (2 if spec.variable_size else 0)
             fits = tensor is not None and tensor.dtype == spec.torch_dtype and tensor.ndim == len(spec.shape)
-            if tensor is None or not fits or tuple(tensor.shape[:fixed]) != spec.shape[:fixed]:
+            own = slice(1, None) if spec.is_list else slice(len(spec.fixed_shape))
+            if tensor is None or not fits or tuple(tensor.shape[own]) != spec.fixed_shape:
                 raise _misfit(sample, name, spec)
 
     def _add_variable_size(self, name: str, own: VariableRowsAssembly, sample: Sample) -> None:
-        """Appends an image or mask of its own size; raises SampleError if it cannot be encoded."""
+        """Appends an image or mask of its own size, or a list; raises SampleError if it cannot be encoded."""
         pixels = _array(sample.fields[name])
+        if self._fields[name].is_list:
+            own.add(np.ascontiguousarray(pixels).reshape(-1).view(np.uint8), RAW, 0, 0)
+            return
         if self._variable_layout is None or name != "images":
             height, width = pixels.shape[-2:]
             own.add(np.ascontiguousarray(pixels).reshape(-1), RAW, height, width)
@@ -144,7 +147,7 @@ class ChunkAssembly:
 
 
 class VariableRowsAssembly:
-    """Variable-size rows of one field, as they are added."""
+    """Variable-size rows or lists of one field, as they are added."""
 
     def __init__(self, channels: int) -> None:
         self._channels = channels
@@ -243,7 +246,7 @@ def _with_box_losses(read: Sample, done: Sample) -> Sample:
 def _check_sizes(sample: Sample) -> None:
     """Checks that no field is empty, and that a mask has its image's size: else the crops would not match."""
     for name, tensor in sample.fields.items():
-        if not tensor.numel():
+        if not tensor.numel() and name not in sample.lists:
             raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
     images, masks = sample.fields.get("images"), sample.fields.get("masks")
     if images is not None and masks is not None and masks.shape[-2:] != images.shape[-2:]:

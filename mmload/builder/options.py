@@ -46,8 +46,8 @@ class BuildOptions:
     """
 
     words: list[str] | None = _option(
-        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, cifar10, cifar100, list (a list of files "
-        "and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
+        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, list (a list "
+        "of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
         flag="",
         metavar="KIND ROOT OUT",
     )
@@ -56,8 +56,8 @@ class BuildOptions:
     # What is built.
     size: str | None = _option(
         "Without --config: the short side is resized to this, then the center square is cropped (for detection: the "
-        "image is fitted into the square). Default: 256 for imagefolder and voc, no resize for others. With --layout "
-        "variable: the short side is at most this; or original."
+        "image is fitted into the square). Default: 256 for imagefolder and voc, 640 for coco and yolo, no resize for "
+        "others. With --layout variable: the short side is at most this; or original."
     )
     layout: str | None = _option(
         "Without --config: variable: images keep their aspect ratio and differ in size; nothing is cut.", table="store"
@@ -76,7 +76,10 @@ class BuildOptions:
     val_fraction: float | None = _option("Hold out this share of each class as split val.", table="source")
     seed: int | None = _option("Which samples --val-fraction holds out.", table="source")
     allow_empty: bool = _option("Class folders may be empty.", False, table="source")
-    task: str | None = _option("voc: detection, classification, segmentation or single-label.", table="source")
+    task: str | None = _option(
+        "voc: detection, classification, segmentation or single-label. coco: detection, instances or keypoints.",
+        table="source",
+    )
     labels: str | None = _option("cifar100: fine or coarse.", table="source")
     dataset: str | None = _option("python: package.module:callable.", table="source")
     download: bool = _option("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")

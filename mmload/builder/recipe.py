@@ -243,6 +243,8 @@ def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**resolved, "source": {"kind": source["kind"], **without_defaults(source["kind"], options)}}
 
 
+_SIDES = {"imagefolder": 256, "voc": 256, "coco": 640, "yolo": 640}
+
 ORIGINAL = "original"
 """A size: photographs as large as they are."""
 
@@ -252,14 +254,15 @@ def default_side(kind: str, size: int | str | None, *, variable_size: bool = Fal
 
     Args:
         kind: the source's kind.
-        size: pixels of a side; None: 256 for imagefolder and voc, no transforms for others; :data:`ORIGINAL`: none.
+        size: pixels of a side; None: 256 for imagefolder and voc, 640 for coco and yolo, no transforms for others;
+            :data:`ORIGINAL`: none.
         variable_size: rows vary in size: the short side is shrunk to ``size``.
 
     Raises:
         RecipeError: if the size is invalid.
     """
-    if size is None and kind in ("imagefolder", "voc"):
-        return 256
+    if size is None and kind in _SIDES:
+        return _SIDES[kind]
     if size == ORIGINAL and not variable_size:
         raise RecipeError(f"--size is {ORIGINAL}, and rows have one size; add --layout variable, or give pixels")
     if size is None or size == ORIGINAL:

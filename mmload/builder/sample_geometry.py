@@ -1,9 +1,9 @@
-"""Windows of an image; resizes and crops samples (image, mask and boxes) with the same pixels as torchvision."""
+"""Windows of an image; resizes and crops samples (image, mask, boxes, points) with the same pixels as torchvision."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.records import Sample
+from mmload.records import PADDING, PER_BOX, Sample
+from mmload.store.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -101,9 +102,14 @@ def resize_sample(
     fields = dict(sample.fields)
     if "masks" in fields:
         fields["masks"] = torchvision_functional().resize_mask(fields["masks"], list(size))
+    factors = torch.tensor([size[1] / width, size[0] / height])
     if "boxes" in fields:
-        fields["boxes"] = fields["boxes"] * torch.tensor([size[1] / width, size[0] / height] * 2)
-    cut_off = sample.cut if window is None else _cut_targets(fields, window, sample.cut)
+        fields["boxes"] = fields["boxes"] * factors.repeat(2)
+    _move_points(fields, sample.lists, lambda points: points * factors)
+    if "area" in sample.lists:
+        fields["area"] = fields["area"] * factors.prod()
+    _change_runs(fields, (height, width), lambda mask: torchvision_functional().resize_mask(mask, list(size)))
+    cut_off = sample.cut if window is None else _cut_targets(fields, size, window, sample)
     fields["images"] = _resize_pixels(fields["images"], size, kind, window or (0, 0, *size), out)
     inside = None if sample.inside is None else scaled(sample.inside, (height, width), size)
     if inside is not None and window is not None:
@@ -154,37 +160,102 @@ def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
     out = dict(sample.fields)
     inside = visible_part(sample.inside or (0, 0, *size_of(sample)), window)
     out["images"] = cut(out["images"], window, fill)
-    cut_off = _cut_targets(out, window, sample.cut)
+    cut_off = _cut_targets(out, size_of(sample), window, sample)
     return replace(sample, fields=out, inside=None if inside == (0, 0, *window[2:]) else inside, cut=cut_off)
 
 
-def _cut_targets(fields: dict[str, Tensor], window: Window, before: Tensor | None) -> Tensor | None:
-    """Crops the mask, translates and clips the boxes; returns which boxes were cut, now or ``before``."""
+def _cut_targets(fields: dict[str, Tensor], size: Size, window: Window, sample: Sample) -> Tensor | None:
+    """Crops masks, translates and clips the boxes, translates points; returns which boxes were cut, now or before.
+
+    Args:
+        fields: fields of an image; changed in place.
+        size: height and width of that image.
+        window: window to cut out of it.
+        sample: the sample, for what was cut before and which fields are lists.
+    """
     top, left, height, width = window
     if "masks" in fields:
         fields["masks"] = cut(fields["masks"], window, 255)
-    if "boxes" in fields:
-        moved = fields["boxes"] - torch.tensor([left, top] * 2)
-        limits = torch.tensor([width, height] * 2, dtype=moved.dtype)
-        remaining = moved.clamp(min=0).minimum(limits)
-        cut_off = ((moved - remaining).abs() > _ROUNDED).any(1)
-        moved_fields = dict(fields) | {"cut": cut_off if before is None else cut_off | before}
-        moved_fields.update(_repack(moved_fields, remaining))
-        before = moved_fields.pop("cut")
-        fields.update(moved_fields)
-    return before
+    _move_points(fields, sample.lists, lambda points: points - torch.tensor([left, top]))
+    if "keypoints" in sample.lists:
+        fields["keypoints"] = _visible(fields["keypoints"], (height, width))
+    _change_runs(fields, size, lambda mask: cut(mask, window, 0))
+    if "boxes" not in fields:
+        return sample.cut
+    moved = fields["boxes"] - torch.tensor([left, top] * 2)
+    limits = torch.tensor([width, height] * 2, dtype=moved.dtype)
+    remaining = moved.clamp(min=0).minimum(limits)
+    cut_off = ((moved - remaining).abs() > _ROUNDED).any(1)
+    if sample.cut is not None:
+        cut_off = cut_off | sample.cut
+    if "area" in sample.lists:
+        fields["area"] = fields["area"] * _share(remaining, moved)
+    return _repack(fields, remaining, cut_off, sample.lists)
 
 
-def _repack(sample: Mapping[str, Tensor], boxes: Tensor) -> dict[str, Tensor]:
-    """Moves boxes with a positive area to the front, with their labels, and updates the count."""
-    count = int(sample["counts"])
+def _move_points(fields: dict[str, Tensor], lists: frozenset[str], change: Callable[[Tensor], Tensor]) -> None:
+    """Moves keypoints, corners and polygons; keypoints that are not labeled stay at 0, 0."""
+    for name in ("keypoints", "corners", "polygons"):
+        if name in lists:
+            points = fields[name].clone()
+            points[..., :2] = change(points[..., :2])
+            if name == "keypoints":
+                points[..., :2] *= points[..., 2:] > 0
+            fields[name] = points
+
+
+def _visible(points: Tensor, size: Size) -> Tensor:
+    """Returns keypoints [n, K, 3], those outside of an image of (height, width) as not labeled."""
+    limits = torch.tensor(size[::-1], dtype=points.dtype)
+    inside = ((points[..., :2] >= 0) & (points[..., :2] <= limits)).all(-1, keepdim=True)
+    return points * inside
+
+
+def _change_runs(fields: dict[str, Tensor], size: Size, change: Callable[[Tensor], Tensor]) -> None:
+    """Changes the masks that are stored as run lengths, each as uint8 [H, W] of (height, width) ``size``."""
+    owners, values = SEGMENTS[1]
+    if not len(fields.get(owners, ())):
+        return
+    arrays = {name: fields[name].numpy() for name in (owners, values)}
+    masks = [mask_of_runs(runs, *size).astype(np.uint8) for _, runs in parts_of(arrays, owners, values)]
+    runs = [runs_of_mask(change(torch.from_numpy(mask)).numpy() > 0) for mask in masks]
+    fields[values] = torch.from_numpy(np.concatenate(runs))
+    counts = torch.tensor([len(each) for each in runs], dtype=torch.int32)
+    fields[owners] = torch.stack([fields[owners][:, 0], counts], 1)
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """Returns the share of the area of each box, [n, 4], that a part of it has."""
+    sides, all_sides = part[:, 2:] - part[:, :2], whole[:, 2:] - whole[:, :2]
+    return sides.prod(1) / all_sides.prod(1).clamp(min=1e-12)
+
+
+def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: frozenset[str]) -> Tensor:
+    """Keeps boxes with a positive area, with all that belongs to them, and updates the count.
+
+    Args:
+        fields: fields of an image; changed in place.
+        boxes: its clipped boxes.
+        cut_off: which of them were cut.
+        lists: names of the fields that are lists; of all others the boxes move to the front.
+
+    Returns:
+        Which of the remaining boxes were cut.
+    """
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    keep &= torch.arange(len(boxes)) < count
+    keep &= torch.arange(len(boxes)) < int(fields["counts"])
     remaining = int(keep.sum())
-    out = {"counts": torch.tensor(remaining), "boxes": torch.zeros_like(boxes)}
-    out["boxes"][:remaining] = boxes[keep]
-    for name, empty in (("labels", -1), ("difficult", 0), ("cut", 0)):
-        if name in sample:
-            out[name] = torch.full_like(sample[name], empty)
-            out[name][:remaining] = sample[name][keep]
-    return out
+    is_list = "boxes" in lists
+    names = [name for name in PER_BOX if name in (lists if is_list else ("labels", "difficult")) and name in fields]
+    per_box = {"boxes": boxes, "cut": cut_off, **{name: fields[name] for name in names}}
+    for name, values in per_box.items():
+        if is_list:
+            per_box[name] = values[keep]
+        else:
+            per_box[name] = torch.full_like(values, PADDING.get(name, 0))
+            per_box[name][:remaining] = values[keep]
+    cut_off = per_box.pop("cut")
+    segments = {name: fields[name].numpy() for pair in SEGMENTS for name in pair if name in lists}
+    per_box |= {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
+    fields.update(per_box, counts=torch.tensor(remaining))
+    return cut_off

@@ -15,7 +15,7 @@ from mmload.builder.chunk_assembly import ChunkAssembly, finished
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
-from mmload.records import FieldSpec, dtype_name
+from mmload.records import LIST, VARIABLE, FieldSpec, dtype_name
 from mmload.sources import SourceSplit
 from mmload.store.variable_rows import VariableRows
 
@@ -79,7 +79,8 @@ def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes
     most = max(1, shard_bytes // row_bytes(fields))
     if most >= samples:
         return most
-    large = [spec for spec in fields.values() if spec.row_bytes > _SMALL_SHARE * row_bytes(fields)]
+    fixed = [spec for spec in fields.values() if not spec.is_list]
+    large = [spec for spec in fixed if spec.row_bytes > _SMALL_SHARE * row_bytes(fields)]
     for specs in (large, [fields["images"]] if "images" in fields else []):
         for page in _PAGES if specs else ():
             step = max(page // math.gcd(page, spec.row_bytes) for spec in specs)
@@ -89,8 +90,8 @@ def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes
 
 
 def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
-    """Returns the bytes of one row, the sum over all fields."""
-    return sum(spec.row_bytes for spec in fields.values())
+    """Returns the bytes of one row, the sum over all fields but lists, and one at least."""
+    return max(1, sum(spec.row_bytes for spec in fields.values() if not spec.is_list))
 
 
 def fields_of(
@@ -115,7 +116,10 @@ def fields_of(
             dtype = dtype_name(tensor.dtype)
             if dtype is None:
                 raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a dataset cannot store")
-            fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
+            if name in sample.lists:
+                fields[name] = FieldSpec(dtype=dtype, shape=(VARIABLE, *tensor.shape[1:]), encoding=LIST)
+            else:
+                fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
         return fields if variable_layout is None else variable_layout.fields(fields)
     raise BuildError("not one sample can be read; run without --on-error skip to see why")
 
@@ -128,11 +132,11 @@ def probes(samples: int, count: int = PROBES) -> list[int]:
 def row_size(
     split: SourceSplit, chain: TransformChain, fields: Mapping[str, FieldSpec], variable_layout: VariableLayout | None
 ) -> int:
-    """Returns the bytes of a row: exact where all rows have one size, else the mean over :data:`PROBES` samples.
+    """Returns the bytes of a row: exact if all rows have one size and no lists, else a mean of :data:`PROBES` samples.
 
     A function of the source and the recipe alone, as shards are planned by it. Unreadable samples are left out.
     """
-    if variable_layout is None:
+    if variable_layout is None and not any(spec.is_list for spec in fields.values()):
         return row_bytes(fields)
     assembly = ChunkAssembly(fields, PROBES, variable_layout)
     for index in probes(len(split)):

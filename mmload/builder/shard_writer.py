@@ -356,6 +356,8 @@ def variable_parts(name: str, rows: VariableRows, before: int) -> dict[str, npt.
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
+    if not tensor.numel():  # torch cannot view it as bytes
+        return memoryview(b"")
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 

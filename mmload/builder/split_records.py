@@ -14,7 +14,7 @@ from mmload.builder.shard_writer import BuildPaths, ShardSummary, first_names, t
 from mmload.errors import BuildError, counted
 from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED, OTHER_SIZE, SWAPPED_SIZE, FieldSpec
 from mmload.runtime.durable_files import TOKEN_BYTES, sync, sync_folder
-from mmload.sources import HasNotes, SourceSplit
+from mmload.sources import HasNotes, HasObjects, SourceSplit
 from mmload.store.checksum import crc32
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
@@ -60,6 +60,7 @@ def split_record(
         samples=join_lists(paths, paths.samples_file, name, numbers, SAMPLES_NAME),
         shard_samples=shard_samples,
         shards=ShardTable.from_records([summary.record for summary in summaries]),
+        objects=split.objects() if isinstance(split, HasObjects) else None,
     )
 
 

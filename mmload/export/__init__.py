@@ -1,12 +1,24 @@
-"""Writes a dataset as other programs read it: PNG folders, PASCAL VOC, Hugging Face ``datasets``, FiftyOne.
+"""Writes a dataset as other programs read it: PNG folders, VOC, COCO, YOLO, Hugging Face ``datasets``, FiftyOne.
 
 Each function takes an open dataset, and which rows of it as a :class:`Choice`.
 """
 
 from mmload.export.chosen_rows import Choice, Exported
+from mmload.export.coco import to_coco
 from mmload.export.fiftyone import to_fiftyone
 from mmload.export.huggingface import save_huggingface, to_huggingface
 from mmload.export.imagefolder import to_imagefolder
 from mmload.export.voc import to_voc
+from mmload.export.yolo import to_yolo
 
-__all__ = ["Choice", "Exported", "save_huggingface", "to_fiftyone", "to_huggingface", "to_imagefolder", "to_voc"]
+__all__ = [
+    "Choice",
+    "Exported",
+    "save_huggingface",
+    "to_coco",
+    "to_fiftyone",
+    "to_huggingface",
+    "to_imagefolder",
+    "to_voc",
+    "to_yolo",
+]

@@ -137,7 +137,7 @@ def recipe_text(comment: str, source: Mapping[str, Any], images: Iterable[FieldS
 
     Args:
         comment: its first line.
-        source: the keys of its ``[source]``: texts, booleans or lists of texts.
+        source: the keys of its ``[source]``: texts, booleans, lists of texts or tables of texts.
         images: the images of each split. If rows vary in size, the recipe stores them so, as pixels: a JPEG
             would be encoded once more, which changes them.
         mode: mode of its ``[decode]``.
@@ -155,6 +155,8 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return f'"{"".join(map(_escaped, value))}"'
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_toml(key)} = {_toml(each)}' for key, each in value.items())}}}"
     items: Sequence[Any] = value
     return f"[{', '.join(map(_toml, items))}]"
 

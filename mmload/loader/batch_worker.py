@@ -22,8 +22,9 @@ from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
+from mmload.loader.label_rows import read_lists, read_masks
 from mmload.loader.order import RowSelection
-from mmload.loader.tiers import DeviceTier, Tier, lines_of, read_masks, sizes_of, tier_of_files
+from mmload.loader.tiers import DeviceTier, Tier, lines_of, sizes_of, tier_of_files
 from mmload.render.kernel_arguments import Places
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
@@ -198,9 +199,12 @@ class BatchWorker:
         if tier is None:
             return self._split.reader.gather(name, rows, out)
         if out is None:
-            spec = tier.rows.spec
+            spec = self._split.fields[name]
             out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
-        tier.gather_into(rows, out)
+        if tier.rows.spec.is_list:
+            read_lists(tier, self._split.reader.lists(name), rows, out)
+        else:
+            tier.gather_into(rows, out)
         return out
 
     def _made_of(self, views: Sequence[PreparedBatch], images: list[Tensor]) -> BatchOrViews:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from mmload.errors import DamagedError
 from mmload.render.kernel_arguments import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
-from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resources import free_memory
@@ -357,8 +356,8 @@ def tier_of_files(rows: Rows, populate: bool = False) -> ReadTier | MappedTier:
 
 
 def _block_map(rows: Rows) -> BlockMap | None:
-    """Returns the map of rows in object storage; None where they are local or read faster."""
-    if not isinstance(rows, FieldRows) or rows.split_files.is_local:
+    """Returns the map of rows in object storage; None where they are local, as lists are, or read faster."""
+    if not isinstance(rows, FieldRows) or rows.split_files.is_local or rows.spec.is_list:
         return None
     from mmload.remote.block_map import block_map
 
@@ -369,25 +368,3 @@ def sizes_of(rows: Rows, numbers: Tensor) -> Tensor:
     """Returns height and width of rows, int64 [B, 2]."""
     located = rows.located(numbers.numpy())
     return torch.from_numpy(np.stack([located["height"], located["width"]], 1).astype(np.int64))
-
-
-def read_masks(masks: Tier, rows: Tensor, sizes: Tensor) -> OwnMasks:
-    """Reads variable-size masks into new memory.
-
-    Raises:
-        DamagedError: if one has another size than its image, int64 [B, 2].
-        StoreError: if they cannot be read.
-    """
-    wrong = np.flatnonzero((sizes_of(masks.rows, rows) != sizes).any(1))
-    if len(wrong):
-        height, width = sizes_of(masks.rows, rows)[wrong[0]].tolist()
-        message = f"it is {height} x {width}, but its image has another size"
-        raise masks.rows.damaged(int(rows[wrong[0]]), message)
-    lengths = sizes.prod(1).numpy()
-    starts, done = np.cumsum(lengths) - lengths, 0
-    memory = np.empty(int(lengths.sum()), np.uint8)
-    for part in masks.parts(rows):
-        stop = done + len(part.rows)
-        copy_ranges(part.memory, part.places["start"].copy(), part.lengths, memory, starts[done:stop])
-        done = stop
-    return OwnMasks(torch.from_numpy(memory), torch.from_numpy(starts))

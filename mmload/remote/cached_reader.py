@@ -86,7 +86,7 @@ class DatasetCache:
             self._ensure_file(name, record)
 
     def ensure_index(self, split: str, field: str, *, check_disk: bool = False) -> None:
-        """Fetches and checks the files that locate the variable-size rows of a field, unless they are cached.
+        """Fetches and checks the files that locate the variable-size rows of a field, or lists, unless they are cached.
 
         Args:
             split: name of the split.
@@ -100,7 +100,8 @@ class DatasetCache:
         with self._indexing:
             if (split, field) in self._indexed and not check_disk:
                 return
-            parts = [part for part in parts_of(record.fields[field]) if part != BYTES]
+            spec = record.fields[field]
+            parts = [part for part in parts_of(spec) if part != BYTES or spec.is_list]
             names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
             files = (
                 (f"{split}/{shard_name(shard)}/{name}.memmap", record.shards.file(shard, name)) for shard, name in names
@@ -243,7 +244,7 @@ class CachedFiles(LocalFiles):
 
     def _open_file(self, name: str, shard: int) -> OpenedFile:
         field, _, part = name.partition(".")
-        if part in ("", BYTES):
+        if part in ("", BYTES) and not self.record.fields[field].is_list:
             objects = self.cache.objects
             return CachedFile(objects.url, objects.url_of(f"{self.split}/{shard_name(shard)}/{name}.memmap"))
         self.cache.ensure_index(self.split, field)
@@ -262,7 +263,7 @@ class CachedFiles(LocalFiles):
         starts: Numbers,
         groups: Sequence[int],
     ) -> Iterator[None]:
-        if field.name not in self.record.fields:  # a file of an index, which is here as a whole
+        if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
             return super().arriving(field, rows, places, out, starts, groups)
         blocks = self.blocks(field.name)
         of_rows = blocks.grid.blocks_of_rows(rows)
@@ -296,9 +297,11 @@ class CachedSplit(Split):
         Returns:
             The prefetch, which ends when it is closed or collected.
         """
-        specs = {name: self.fields[name] for name in fields}
+        specs = {name: self.record.fields[name] for name in fields}
         large = [
-            self.files.blocks(name) for name, spec in specs.items() if spec.variable_size or spec.row_bytes > SMALL_ROW
+            self.files.blocks(name)
+            for name, spec in specs.items()
+            if spec.variable_size or not (spec.is_list or spec.row_bytes <= SMALL_ROW)
         ]
         for blocks in large:
             blocks.files.plan = EpochPlan(blocks.grid, takes, margin, blocks.files.plan)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from mmload.errors import RecipeError, choices, did_you_mean
-from mmload.records import Sample
+from mmload.records import ObjectsRecord, Sample
 from mmload.remote.urls import Location
 
 if TYPE_CHECKING:
@@ -60,6 +60,14 @@ class HasNotes(Protocol):
 
     def notes(self) -> tuple[str, ...]:
         """Returns sentences for the build's summary: what was left out and why, and what looks wrong."""
+
+
+@runtime_checkable
+class HasObjects(Protocol):
+    """A split that describes the objects in its images, such as their keypoints. Any split may implement this."""
+
+    def objects(self) -> ObjectsRecord:
+        """Returns what the manifest says of them beside the names of their classes."""
 
 
 @runtime_checkable
@@ -109,6 +117,8 @@ true is also called with a :class:`~mmload.remote.urls.Location`."""
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",
     "voc": "mmload.sources.voc:VocSource",
+    "coco": "mmload.sources.coco:CocoSource",
+    "yolo": "mmload.sources.yolo:YoloSource",
     "cifar10": "mmload.sources.cifar:Cifar10Source",
     "cifar100": "mmload.sources.cifar:Cifar100Source",
     "list": "mmload.sources.sample_list:ListSource",

@@ -142,13 +142,14 @@ class Split:
     def _revisions(self) -> str:
         """Digest of the revisions of the files."""
         shards = range(len(self.record.shards))
-        found = [self.files.revision(name, shard) for name in files_of(self.fields) for shard in shards]
+        found = [self.files.revision(name, shard) for name in files_of(self.record.fields) for shard in shards]
         return sha256(repr(found).encode()).hexdigest()
 
-    @property
+    @lazy_property
     def fields(self) -> dict[str, FieldSpec]:
-        """Name -> dtype and row shape of each stored field."""
-        return self.record.fields
+        """Name -> dtype and row shape of each stored field; lists are padded to the most elements of a row."""
+        stored = self.record.fields
+        return {name: self.reader.spec(name) if spec.is_list else spec for name, spec in stored.items()}
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -350,7 +351,7 @@ class Split:
         with a side of 64, 128, 192 ... do; small fields whose files do not, such as targets, are read into memory.
 
         With variable-size images it has ``extra["images.sizes"]``, int32 [N, 2], in place of images: a tensorclass of N
-        rows has tensors of N rows. ``TensorDict.load_memmap`` of a shard has all of its bytes.
+        rows has tensors of N rows. ``TensorDict.load_memmap`` of a shard has all of its bytes. Lists are left out, too.
 
         Raises:
             UsageError: if the split has several shards whose files cannot be joined.
@@ -363,7 +364,8 @@ class Split:
 
         filled = [index for index in shards if self.record.shards[index].rows]
         rows = sum(self.record.shards[index].rows for index in filled)
-        files = {name: file.spec for name, file in files_of(self.fields).items() if file.counted and not file.more}
+        parts = files_of(self.record.fields).items()
+        files = {name: file.spec for name, file in parts if file.counted and not file.more}
         return make_batch({name: self._mapped_file(name, spec, filled, rows) for name, spec in files.items()}, rows)
 
     def _mapped_file(self, name: str, spec: FieldSpec, shards: Sequence[int], rows: int) -> Tensor:
@@ -385,5 +387,5 @@ class Split:
         )
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {spec}" for name, spec in self.fields.items())
+        shown = ", ".join(f"{name} {spec}" for name, spec in self.record.fields.items())
         return f"Split({self.name!r} of {str(self.path)!r}: {counted(len(self), 'row')} of {shown})"

@@ -1,8 +1,8 @@
 """Rows of a field of a split: where each lies in the files of the shards, and how these are read.
 
-A fixed-size row begins at its number times its bytes, a variable-size row where its shard's offsets say. Files are
-opened at their first use. Rows are
-read here if they cannot be mapped (:mod:`mmload.store.row_map`), or if only a few are needed.
+A fixed-size row begins at its number times its bytes, a variable-size row or a list where its shard's offsets say.
+Files are opened at their first use. Rows are read here if they cannot be mapped (:mod:`mmload.store.row_map`), or if
+only a few are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mmload.store.manifest import SplitRecord, shard_name
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
 from mmload.store.row_sources import Samples
 from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, files_of, parts_of
-from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of
+from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of, list_fault_of
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads
 
@@ -44,7 +44,7 @@ class FieldRows:
 
     def __init__(self, files: LocalFiles, name: str, spec: FieldSpec) -> None:
         self._files, self.name, self.spec = files, name, spec
-        self.file = f"{name}.{BYTES}" if spec.variable_size else name
+        self.file = name if spec.encoding is None else f"{name}.{BYTES}"
         shards = files.record.shards
         self._first_rows = np.concatenate([[0], np.cumsum(shards.rows)])
         self._first_bytes = np.concatenate([[0], np.cumsum(shards.bytes[self.file])])
@@ -75,8 +75,11 @@ class FieldRows:
         """
         return self._index or self._files.index(self.name)
 
+    def offsets(self) -> Numbers:
+        return self.index.offsets
+
     def files(self) -> tuple[list[OpenedFile], list[int]] | None:
-        if not self._files.is_local:
+        if not self._files.is_local and not self.spec.is_list:
             return None
         opened = [self._files.opened(self.file, shard) for shard in range(self.shards)]
         return opened, np.diff(self._first_bytes).tolist()
@@ -84,7 +87,7 @@ class FieldRows:
     def located(self, rows: Numbers) -> Places:
         places, shape = np.empty(len(rows), ROW), self.spec.shape
         places["file"] = shards = np.searchsorted(self._first_rows, rows, side="right") - 1
-        if self.spec.variable_size:
+        if self.spec.encoding is not None:
             index = self.index
             begins, places["bytes"] = index.offsets[rows], index.offsets[rows + 1] - index.offsets[rows]
             places["height"], places["width"] = index.sizes[rows].T
@@ -120,22 +123,26 @@ class FieldRows:
 
     def read_index(self) -> Index:
         """Reads and checks what :attr:`index` caches."""
-        if not self.spec.variable_size:
+        if self.spec.encoding is None:
             raise TypeError(f"rows of {self.name} have a fixed size")
         rows, encoding = len(self), encoding_of(self.spec)
-        offsets, sizes = np.zeros(rows + 1, np.int64), np.empty((rows, 2), np.int32)
+        offsets, is_list = np.zeros(rows + 1, np.int64), self.spec.is_list
+        sizes = np.broadcast_to(np.int32(0), (rows, 2)) if is_list else np.empty((rows, 2), np.int32)
         encodings = np.empty(rows, np.uint8) if encoding is None else np.broadcast_to(np.uint8(encoding), rows)
         changed: list[tuple[int, str]] = []
         for shard, (first, stop) in enumerate(zip(self._first_rows[:-1], self._first_rows[1:], strict=True)):
             parts = {part: self._read_part(part, shard) for part in parts_of(self.spec) if part != BYTES}
             changed += [(shard, part) for part, content in parts.items() if not self._is_intact(part, shard, content)]
-            sizes[first:stop] = parts[SIZES]
-            if encoding is None:
-                encodings[first:stop] = parts[ENCODINGS]
             before, after = self._first_bytes[shard : shard + 2].tolist()
-            fault = fault_of(
-                parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec.channels, after - before
-            )
+            if is_list:
+                fault = list_fault_of(parts[OFFSETS], self.spec.padded(1).row_bytes, after - before)
+            else:
+                sizes[first:stop] = parts[SIZES]
+                if encoding is None:
+                    encodings[first:stop] = parts[ENCODINGS]
+                fault = fault_of(
+                    parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec.channels, after - before
+                )
             if fault is not None:
                 raise self.damaged(int(first) + fault[0], fault[1])
             offsets[first : stop + 1] = parts[OFFSETS] + before
@@ -162,7 +169,7 @@ class FieldRows:
         """Returns the error of the first row whose bytes contradict a damaged index, else of the damaged file."""
         field = copy(self)
         field._index = index
-        for row in range(*self._first_rows[shard : shard + 2].tolist()):
+        for row in () if self.spec.is_list else range(*self._first_rows[shard : shard + 2].tolist()):
             try:
                 pixels_of(field, row)
             except DamagedError as error:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mmload.errors import DamagedError, StoreError, VersionError
-from mmload.records import FieldSpec
+from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
@@ -36,6 +36,10 @@ from mmload.store.unfinished import how_to_go_on
 
 FORMAT = "mmload dataset"
 VERSION = 1
+LISTS = "lists"
+"""Addition to the format: fields that have a different number of elements per row."""
+ADDITIONS = (LISTS,)
+"""Additions that this mmload reads."""
 MOST_BYTES = 2**31
 """A larger ``dataset.json`` is not read; this is enough for ninety million shards of two fields."""
 
@@ -70,6 +74,7 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         samples: record of ``samples.jsonl``, which has one line per row.
         shard_samples: samples, skipped ones included, that each shard but the last was planned to hold.
         shards: shards in row order.
+        objects: description of the objects in the images; None: there is none.
 
     Raises:
         ValueError: if they contradict each other.
@@ -87,6 +92,7 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     samples: FileRecord
     shard_samples: Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
     shards: ShardTable
+    objects: ObjectsRecord | None = None
 
     def __post_init__(self) -> None:
         check_names(self.fields, "fields")
@@ -128,6 +134,8 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Returns the record as plain data."""
         files = files_of(self.fields)
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda table: table.to_json(files))
+        if self.objects is None:
+            del plain["objects"]
         return plain
 
 
@@ -169,10 +177,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         names = table.get(split) if isinstance(table, dict) else None
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
+    @property
+    def requires(self) -> list[str]:
+        """Names of the additions to the format that the dataset uses."""
+        lists = [spec.is_list for split in self.splits.values() for spec in split.fields.values()]
+        objects = [split.objects is not None for split in self.splits.values()]
+        return [LISTS] if any(lists + objects) else []
+
     def dumps(self) -> str:
         """Returns the manifest as text; equal manifests give equal text."""
         return sealed_text(
             {
+                "requires": self.requires,
                 "recipe": self.recipe,
                 "fingerprint": self.fingerprint,
                 "splits": {name: split.to_json() for name, split in self.splits.items()},
@@ -317,7 +333,8 @@ def _parsed(text: str, path: str) -> dict[str, Any]:
             f"{path} has format version {shown(version)}, this mmload reads version {VERSION}; upgrade mmload, or "
             "build the dataset again"
         )
-    if body.get("requires") != []:
+    requires = body.get("requires")
+    if not isinstance(requires, list) or not all(name in ADDITIONS for name in requires):
         raise VersionError(
             f"{path} requires {shown(body.get('requires'))}, additions to the format that this mmload does not know; "
             "upgrade mmload"
@@ -393,7 +410,9 @@ def dataset_files(manifest: Manifest) -> Iterator[DatasetFile]:
                     name=f"{folder}/{field}.memmap",
                     record=record,
                     row_bytes=files[field].spec.row_bytes,
-                    offsets=None if files[field].counted else f"{folder}/{field.removesuffix(BYTES)}{OFFSETS}.memmap",
+                    offsets=None
+                    if files[field].counted or files[field].is_list
+                    else f"{folder}/{field.removesuffix(BYTES)}{OFFSETS}.memmap",
                 )
         for file, record in split.lists.items():
             yield DatasetFile(split=name, shard=None, name=f"{name}/{file}", record=record)

@@ -123,7 +123,7 @@ def row_map(field: Rows) -> RowMap | None:
         found = field.files() if can_populate() else None
         if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
             return None
-        return RowMap(*found, 1 if field.spec.variable_size else field.spec.row_bytes)
+        return RowMap(*found, field.spec.row_bytes if field.spec.encoding is None else 1)
     except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
         return None
 

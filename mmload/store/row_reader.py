@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import DamagedError, UsageError
-from mmload.records import FieldSpec
+from mmload.records import PADDING, FieldSpec
+from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import OpenedFile
 from mmload.store.variable_rows import Pixels, VariableRows
 
@@ -79,6 +80,13 @@ class Rows(Protocol):
             StoreError: if a file cannot be opened or read, or was written to since the dataset was opened.
         """
 
+    def offsets(self) -> Numbers:
+        """Returns where each list begins if all lay one after another, in bytes, and where the last ends: [rows + 1].
+
+        Raises:
+            DamagedError, StoreError: as :meth:`located`.
+        """
+
     def damaged(self, row: int, reason: str) -> DamagedError:
         """Returns the error of a row: its number, the sample it was made from, what is wrong, and what to do."""
 
@@ -105,14 +113,25 @@ class RowReader:
         self._where, self._find = where, find
         self._fields: dict[str, Rows] = {}
         self._columns: dict[str, Tensor] = {}
+        self._lists: dict[str, PaddedLists] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_fields": {}, "_columns": {}}  # a copy reads again, lazily
+        return {**self.__dict__, "_fields": {}, "_columns": {}, "_lists": {}}  # a copy reads again, lazily
 
     def field(self, name: str) -> Rows:
         """Returns the rows of a field."""
         found = self._fields.get(name)
         return self._fields.setdefault(name, self._find(name)) if found is None else found
+
+    def spec(self, name: str) -> FieldSpec:
+        """Returns the dtype and shape of rows as they are read; lists are padded to the most elements of a row."""
+        spec = self.field(name).spec
+        return self.lists(name).spec if spec.is_list else spec
+
+    def lists(self, name: str) -> PaddedLists:
+        """Returns the padded rows of a list field."""
+        found = self._lists.get(name)
+        return found or self._lists.setdefault(name, PaddedLists(name, self.field(name)))
 
     def rows(self, name: str, rows: Numbers) -> Sequence[npt.NDArray[Any]]:
         """Reads rows of a field as one array each, without torch; images are decoded to pixels.
@@ -129,7 +148,7 @@ class RowReader:
         )
 
     def array(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
-        """Reads rows of a field of fixed size, without torch.
+        """Reads rows of a field of fixed size or padded lists, without torch.
 
         Args:
             name: the field.
@@ -144,11 +163,14 @@ class RowReader:
         spec = self._fixed(name)
         half = spec.dtype == "bfloat16"
         out = np.empty((len(rows), *spec.shape), np.uint16 if half else spec.dtype)
+        if self.field(name).spec.is_list:
+            self.lists(name).read_into(rows, out)
+            return out
         read(self.field(name), rows, memoryview(out.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]  # numpy 2 on 3.11
         return (out.astype(np.uint32) << 16).view(np.float32) if half else out
 
     def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Reads rows of a field of fixed size.
+        """Reads rows of a field of fixed size, or lists, which are padded as :meth:`spec` says.
 
         Args:
             name: the field.
@@ -164,6 +186,11 @@ class RowReader:
         """
         import torch
 
+        if self.field(name).spec.is_list:
+            if out is None:
+                out = torch.empty((len(rows), *self.spec(name).shape), dtype=self.spec(name).torch_dtype)
+            self.lists(name).read_into(rows.numpy(), out.numpy())
+            return out
         column = self._column(name)
         if column is not None:
             if out is not None or column.dtype == torch.bfloat16:  # which numpy does not have
@@ -176,12 +203,12 @@ class RowReader:
         return out
 
     def _fixed(self, name: str) -> FieldSpec:
-        """Returns the dtype and shape of each row of a field of fixed size.
+        """Returns the dtype and shape of each row of a field of fixed size, or of padded lists.
 
         Raises:
             UsageError: if its rows have variable size.
         """
-        spec = self.field(name).spec
+        spec = self.spec(name)
         if spec.variable_size:
             raise UsageError(
                 f"{name} of {self._where} are variable-size, but this needs rows of one size; "
@@ -193,6 +220,8 @@ class RowReader:
         """Returns whether all rows of a field stay in memory once they were read: if they are small and few enough."""
         field = self.field(name)
         spec = field.spec
+        if spec.is_list:
+            return self.lists(name).is_column
         return not spec.variable_size and spec.row_bytes <= min(SMALL_ROW, COLUMN_BYTES / max(1, len(field)))
 
     def _column(self, name: str) -> Tensor | None:
@@ -262,3 +291,69 @@ def pixels_of(field: Rows, row: int) -> Pixels:
     except DamagedError as error:
         raise field.damaged(row, str(error)) from error
     return pixels if len(field.spec.shape) == 3 else pixels[0]
+
+
+class PaddedLists:
+    """Rows of a list field, padded to one number of elements. Thread-safe.
+
+    Args:
+        name: name of the field, which determines the padding.
+        field: rows of the field.
+
+    Attributes:
+        spec: dtype and shape of a padded row: the most elements of a row, and one at least.
+        is_column: whether all elements stay in memory after the first read, as they are few enough.
+    """
+
+    def __init__(self, name: str, field: Rows) -> None:
+        self._field, self._fill = field, PADDING.get(name, 0)
+        self._offsets = field.offsets()
+        self._element = field.spec.padded(1).row_bytes
+        most = int(np.diff(self._offsets).max(initial=0)) // self._element
+        self.spec = field.spec.padded(most)
+        self.is_column = int(self._offsets[-1]) <= COLUMN_BYTES
+
+    def lengths(self, rows: Numbers) -> Numbers:
+        """Returns the bytes of the lists of rows, int64 [B]."""
+        lengths: Numbers = self._offsets[rows + 1] - self._offsets[rows]
+        return lengths
+
+    def read_into(self, rows: Numbers, out: npt.NDArray[Any]) -> None:
+        """Reads rows, int64 [B], into ``out`` [B, *spec.shape].
+
+        Raises:
+            DamagedError, StoreError: as :func:`mmload.store.row_reader.read_rows`.
+        """
+        lengths = self.lengths(rows)
+        if self.is_column:
+            self._pad(self._column, self._offsets[rows], lengths, out)
+            return
+        memory = np.empty(int(lengths.sum()), np.uint8)
+        read(self._field, rows, memory.data)
+        self.pad(memory, lengths, out)
+
+    def pad(self, memory: npt.NDArray[np.uint8], lengths: Numbers, out: npt.NDArray[Any]) -> None:
+        """Writes lists that lie one after another in memory into ``out`` [B, *spec.shape], with padding behind each.
+
+        Args:
+            memory: uint8 [n].
+            lengths: int64 [B], bytes of each list.
+            out: receives the padded rows.
+        """
+        self._pad(memory, np.cumsum(lengths) - lengths, lengths, out)
+
+    def _pad(self, memory: npt.NDArray[np.uint8], begins: Numbers, lengths: Numbers, out: npt.NDArray[Any]) -> None:
+        values = memory.view(out.dtype).reshape(-1, *self.spec.shape[1:])
+        places = np.arange(self.spec.shape[0])
+        is_real = places < (lengths // self._element)[:, None]
+        out[...] = self._fill
+        out[is_real] = values[((begins // self._element)[:, None] + places)[is_real]]
+
+    @lazy_property
+    def _column(self) -> npt.NDArray[np.uint8]:
+        """Bytes of all lists."""
+        memory = np.empty(int(self._offsets[-1]), np.uint8)
+        for first in range(0, len(self._field), _COLUMN_ROWS):
+            rows = np.arange(first, min(first + _COLUMN_ROWS, len(self._field)))
+            read(self._field, rows, memory[self._offsets[first] : self._offsets[rows[-1] + 1]].data)
+        return memory

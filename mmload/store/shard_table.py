@@ -36,11 +36,13 @@ class FieldFile:
         spec: spec of an element.
         more: number of elements in addition to one per row.
         counted: whether the rows determine the number of elements.
+        is_list: whether its rows are lists, which may be empty; object storage gives these files as a whole.
     """
 
     spec: FieldSpec
     more: int = 0
     counted: bool = True
+    is_list: bool = False
 
     def bytes(self, rows: int) -> int | None:
         """Returns the size of the file in a shard with this number of rows; None if rows do not determine it."""
@@ -51,7 +53,7 @@ def files_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldFile]:
     """Returns name -> file of all fields, in their order; ``NAME.memmap`` is the file's name in the shard's folder."""
     files: dict[str, FieldFile] = {}
     for name, spec in fields.items():
-        if spec.variable_size:
+        if spec.encoding is not None:
             files |= {f"{name}.{part}": file for part, file in parts_of(spec).items()}
         else:
             files[name] = FieldFile(spec=spec)
@@ -59,12 +61,13 @@ def files_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldFile]:
 
 
 def parts_of(spec: FieldSpec) -> dict[str, FieldFile]:
-    """Returns the files of a variable-size field, by the last word of their names."""
+    """Returns the files of a variable-size field or a list, by the last word of their names."""
     parts = {
-        BYTES: FieldFile(spec=FieldSpec(dtype="uint8", shape=()), counted=False),
+        BYTES: FieldFile(spec=FieldSpec(dtype="uint8", shape=()), counted=False, is_list=spec.is_list),
         OFFSETS: FieldFile(spec=FieldSpec(dtype="int64", shape=()), more=1),
-        SIZES: FieldFile(spec=FieldSpec(dtype="int32", shape=(2,))),
     }
+    if not spec.is_list:
+        parts[SIZES] = FieldFile(spec=FieldSpec(dtype="int32", shape=(2,)))
     if spec.encoding == "mixed":
         parts[ENCODINGS] = FieldFile(spec=FieldSpec(dtype="uint8", shape=()))
     return parts
@@ -186,7 +189,7 @@ class ShardTable:
                     raise ValueError(f"shards.files.{name}.{part} has {len(column):,} values for {len(self):,} shards")
             if file.counted and not np.array_equal(byte_counts, by_rows):
                 raise ValueError(f"shards.files.{name}.bytes is not rows x row size")
-            if (byte_counts < self.rows).any():
+            if not file.is_list and (byte_counts < self.rows).any():
                 raise ValueError(f"shards.files.{name}.bytes has numbers below those of rows")
             if (total := byte_counts.sum(dtype=np.float64)) >= _MOST:  # a sum of int64 would wrap
                 raise ValueError(f"shards.files.{name}.bytes are {total:.3g} together, expected less than 2**62")
@@ -221,8 +224,8 @@ class ShardTable:
 def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
     """Returns the ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard.
 
-    ``_type`` is a constant of tensordict. The batch size is [rows], or [] with variable-size rows, as not every file
-    has one element per row then.
+    ``_type`` is a constant of tensordict. The batch size is [rows], or [] with variable-size rows or lists, as not
+    every file has one element per row then.
     """
     meta: dict[str, Any] = {
         name: {
@@ -233,7 +236,7 @@ def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
         }
         for name, file in files_of(fields).items()
     }
-    shape = [] if any(spec.variable_size for spec in fields.values()) else [shard.rows]
+    shape = [] if any(spec.encoding is not None for spec in fields.values()) else [shard.rows]
     meta |= {"shape": shape, "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
     return json.dumps(meta, indent=1) + "\n"
 

@@ -71,7 +71,7 @@ class Joined:
 
     Attributes:
         name: name of the split, for messages.
-        fields: name -> dtype and row shape, the same for all splits.
+        fields: name -> dtype and row shape, the same for all splits but for the padding of lists.
         classes: class names by index, the same for all splits.
         reader: reads rows by their number in the concatenation.
     """
@@ -82,10 +82,10 @@ class Joined:
         for other in splits[1:]:
             _check_alike(splits[0], other)
         self.name = " + ".join(split.name for split in splits)
-        self.fields = splits[0].fields
         self.classes = splits[0].classes
         self._splits, self._numbering = splits, _Numbering(splits, pieces)
         self.reader = RowReader(self.name, partial(_joined_rows, splits, self._numbering))
+        self.fields = {name: self.reader.spec(name) for name in splits[0].fields}
 
     @property
     def key(self) -> Hashable:
@@ -201,6 +201,9 @@ class JoinedRows:
             parts.append((is_in, self._fields[owner].arriving(numbers, own, out, starts[owned], stops)))
         return _in_groups(parts, len(groups))
 
+    def offsets(self) -> Numbers:
+        return np.concatenate([[0], np.cumsum(self.located(np.arange(len(self)))["bytes"])])
+
     def damaged(self, row: int, reason: str) -> DamagedError:
         owners, numbers = self._owners(np.array([row]))
         return self._fields[int(owners[0])].damaged(int(numbers[0]), reason)
@@ -254,8 +257,8 @@ def _indices(subset: Subset[Any]) -> Tensor:
 
 
 def _check_alike(first: Split, other: Split) -> None:
-    for what in ("fields", "classes"):
-        if getattr(first, what) != getattr(other, what):
+    for what in ("fields", "classes"):  # as stored: lists of any length are alike
+        if getattr(first.record, what) != getattr(other.record, what):
             raise UsageError(
                 f"{first!r} and {other!r} have different {what}: they cannot be joined; build them with the same recipe"
             )

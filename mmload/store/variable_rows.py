@@ -1,18 +1,19 @@
 """Variable-size rows in memory: one array of all bytes, and the offset of each row in it.
 
-A row is a JPEG, or raw pixels [H, C, W]. See docs/format.md.
+A row is a JPEG, raw pixels [H, C, W], or a list of elements. See docs/format.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import DamagedError
-from mmload.records import FieldSpec
+from mmload.records import LIST, FieldSpec
 
 RAW, JPEG = 0, 1
 """Encodings of a row."""
@@ -28,11 +29,13 @@ Sizes = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Index:
-    """Places of the variable-size rows of a split, all shards together: 16 bytes per row, 17 with mixed encodings.
+    """Places of the variable-size rows of a split, all shards together.
+
+    It takes 16 bytes per row, 17 with mixed encodings, and 8 for lists.
 
     Attributes:
         offsets: int64 [rows + 1], counted as if the shards' bytes were one file.
-        sizes: int32 [rows, 2], height and width.
+        sizes: int32 [rows, 2], height and width; for lists a view of two zeros.
         encodings: uint8 [rows]; for a field with one encoding, a view of a single byte.
     """
 
@@ -103,14 +106,44 @@ def fault_of(
         (encodings > JPEG, "its encoding is neither 0 (pixels) nor 1 (JPEG)"),
         ((encodings == RAW) & (lengths != pixels * channels), "it has another number of bytes than its pixels"),
     )
-    found = [(int(np.argmax(wrong)), reason) for wrong, reason in checks if wrong.any()]
-    if not found and offsets[-1] != size:
-        return max(0, len(sizes) - 1), f"its bytes end at {offsets[-1]:,}, those of the file at {size:,}"
-    if not found:
-        return None
-    row, reason = min(found, key=lambda fault: fault[0])
+    found = _first_fault(offsets, size, checks)
+    if found is None or found[0] == len(sizes):
+        return None if found is None else (max(0, len(sizes) - 1), found[1])
+    row, reason = found
     height, width = sizes[row].tolist()
     return row, f"{reason} (bytes {offsets[row]} to {offsets[row + 1]}, height {height}, width {width})"
+
+
+def list_fault_of(offsets: Offsets, element_bytes: int, size: int) -> tuple[int, str] | None:
+    """Returns the first row of a list field whose offsets are inconsistent, and the reason; None if all are fine.
+
+    Args:
+        offsets: int64 [rows + 1].
+        element_bytes: bytes of an element of the lists.
+        size: number of bytes of all rows together.
+    """
+    if offsets[0] != 0:
+        return 0, f"its offset is {offsets[0]}, expected 0"
+    checks = (
+        (offsets[1:] < offsets[:-1], "its bytes end before they begin"),
+        (offsets[1:] > size, f"its bytes leave the file, which has {size:,}"),
+        (offsets[1:] % element_bytes != 0, f"its bytes are no elements of {element_bytes}"),
+    )
+    found = _first_fault(offsets, size, checks)
+    if found is None:
+        return None
+    row = min(found[0], max(0, len(offsets) - 2))
+    return row, f"{found[1]} (bytes {offsets[row]} to {offsets[min(row + 1, len(offsets) - 1)]})"
+
+
+def _first_fault(offsets: Offsets, size: int, checks: Sequence[tuple[Any, str]]) -> tuple[int, str] | None:
+    """Returns the first row for which a check is true, and its reason; the number of rows if only the end is wrong."""
+    found = [(int(np.argmax(wrong)), reason) for wrong, reason in checks if wrong.any()]
+    if found:
+        return min(found, key=lambda fault: fault[0])
+    if offsets[-1] != size:
+        return len(offsets) - 1, f"its bytes end at {offsets[-1]:,}, those of the file at {size:,}"
+    return None
 
 
 def variable_rows(
@@ -171,4 +204,4 @@ def check_jpeg(data: Bytes, size: tuple[int, int]) -> None:
 
 def encoding_of(spec: FieldSpec) -> int | None:
     """Returns the encoding of all rows of a field; None if each has its own."""
-    return {"raw": RAW, "jpeg": JPEG}.get(spec.encoding or "")
+    return {"raw": RAW, "jpeg": JPEG, LIST: RAW}.get(spec.encoding or "")

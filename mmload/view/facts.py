@@ -67,7 +67,7 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
 
 
 def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
-    if not spec.variable_size:
+    if spec.encoding is None:
         return {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
     total = int(record.shards.bytes[f"{name}.{BYTES}"].sum())
     shape = [None if size == VARIABLE else size for size in spec.shape]

@@ -1,0 +1,191 @@
+"""Writes rows with boxes in COCO's layout: PNGs, and for each split a JSON file with boxes, masks and keypoints."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmload.errors import UsageError
+from mmload.export.chosen_rows import (
+    CHANNELS,
+    Choice,
+    ChosenSplit,
+    Exported,
+    ExportRow,
+    Progress,
+    check_images,
+    chosen_rows,
+    class_names,
+    in_parallel,
+    png_of,
+)
+from mmload.export.new_folder import check_destination, new_folder, recipe_text, row_stem
+from mmload.records import ObjectsRecord
+from mmload.store.dataset import Dataset, Split
+from mmload.store.instance_masks import SEGMENTS, parts_of, without_padding
+
+RECIPE = "coco.toml"
+_KNOWN = {"images", "boxes", "labels", "counts", "iscrowd", "area", "keypoints", "image_ids"}
+_KNOWN |= {name for pair in SEGMENTS for name in pair}
+
+
+def to_coco(
+    dataset: Dataset,
+    out: str | Path,
+    choice: Choice | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Writes a dataset as ``OUT/SPLIT/NAME.png`` and ``OUT/annotations/instances_SPLIT.json``.
+
+    Numbers in the files are exact: ``mmload build --config OUT/coco.toml OUT NEW`` builds the same rows again. Masks
+    are polygons or uncompressed run lengths, as they are stored. Rows keep the numbers of their images, and classes
+    those of their categories, if the dataset has them; else they are numbered from 1.
+
+    Args:
+        dataset: dataset of rows with boxes.
+        out: the folder to make; missing or empty.
+        choice: rows to export; None: all.
+        threads: how many encode; None: the cores available.
+        progress: called with (rows done, rows in all).
+
+    Raises:
+        UsageError: if the destination is taken, or there are no such rows.
+        MmloadError: if the folder cannot be written.
+    """
+    place = check_destination(Path(out), dataset.path)
+    chosen = chosen_rows(dataset, choice)
+    check_images(chosen, "export to huggingface instead")
+    check_boxes(chosen)
+    stored = {split.name: len(split) for split, _ in chosen}
+    bodies: dict[str, dict[str, Any]] = {
+        split.name: {"images": [], "annotations": [], "categories": _categories(split)} for split, _ in chosen
+    }
+    numbers = {name: [each["id"] for each in body["categories"]] for name, body in bodies.items()}
+    with new_folder(place) as folder:
+        for name in ("annotations", *bodies):
+            (folder / name).mkdir()
+
+        def write(row: ExportRow) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+            name = f"{row_stem(row.id, row.number, stored[row.split])}.png"
+            (folder / row.split / name).write_bytes(png_of(row.fields["images"]))
+            number = int(row.fields.get("image_ids", row.number + 1))
+            height, width = row.fields["images"].shape[1:]
+            image = {"id": number, "file_name": name, "height": height, "width": width}
+            return row.split, image, list(_annotations(row, number, numbers[row.split]))
+
+        rows = 0
+        for split, image, annotations in in_parallel(chosen, write, threads=threads, progress=progress):
+            rows += 1
+            body = bodies[split]
+            body["images"].append(image)
+            first = len(body["annotations"]) + 1
+            body["annotations"] += [{"id": first + place, **each} for place, each in enumerate(annotations)]
+        for name, body in bodies.items():
+            _check_numbers(name, body)
+            (folder / "annotations" / _file(name)).write_text(json.dumps(body), encoding="ascii")
+        recipe = _recipe(chosen)
+        if recipe is not None:
+            (folder / RECIPE).write_text(recipe, encoding="utf-8")
+    next_ = (shlex.join(["mmload", "build", "--config", str(place / RECIPE), str(place), "NEW"]),) if recipe else ()
+    return Exported(out=Path(out), rows=rows, notes=tuple(_notes(chosen, recipe)), next=next_)
+
+
+def check_boxes(chosen: Sequence[ChosenSplit]) -> None:
+    """Raises UsageError unless all rows have boxes, labels and counts."""
+    for split, _ in chosen:
+        if not {"boxes", "labels", "counts"} <= split.fields.keys():
+            raise UsageError(f"rows of split {split.name!r} of {split.path} have no boxes; export them to imagefolder")
+
+
+def objects_of(split: Split) -> ObjectsRecord:
+    """Returns the description of the objects of a split, empty if it has none."""
+    return split.record.objects or ObjectsRecord()
+
+
+def _file(split: str) -> str:
+    return f"instances_{split}.json"
+
+
+def _categories(split: Split) -> list[dict[str, Any]]:
+    """Returns the categories of a split, with the keypoints of all if it has keypoints."""
+    objects, names = objects_of(split), class_names(split, "labels")
+    numbers = objects.category_ids or tuple(range(1, len(names) + 1))
+    more: dict[str, Any] = {}
+    if "keypoints" in split.fields:
+        more["keypoints"] = list(objects.keypoints) or [
+            str(point) for point in range(split.fields["keypoints"].shape[1])
+        ]
+        more["skeleton"] = [[first + 1, second + 1] for first, second in objects.skeleton]
+    return [{"id": number, "name": name, **more} for number, name in zip(numbers, names, strict=True)]
+
+
+def _annotations(row: ExportRow, image: int, categories: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a row, without their numbers."""
+    fields = without_padding(row.fields)
+    segmentation = _segmentation(fields)
+    for number, (box, label) in enumerate(zip(fields["boxes"].tolist(), fields["labels"].tolist(), strict=True)):
+        width, height = box[2] - box[0], box[3] - box[1]
+        made = {"image_id": image, "category_id": categories[label], "bbox": [box[0], box[1], width, height]}
+        made["area"] = float(fields["area"][number]) if "area" in fields else width * height
+        made["iscrowd"] = int(fields["iscrowd"][number]) if "iscrowd" in fields else 0
+        if "rings" in fields:
+            made["segmentation"] = segmentation.get(number, [])
+        if "keypoints" in fields:
+            points = fields["keypoints"][number]
+            made["keypoints"] = [int(each) if each.is_integer() else each for each in points.reshape(-1).tolist()]
+            made["num_keypoints"] = int((points[:, 2] > 0).sum())
+        yield made
+
+
+def _segmentation(fields: Mapping[str, Any]) -> dict[int, Any]:
+    """Returns the masks of a row's boxes: lists of polygons, or run lengths."""
+    found: dict[int, Any] = {}
+    if "rings" in fields:
+        for box, points in parts_of(fields, "rings", "polygons"):
+            found.setdefault(box, []).append(points.reshape(-1).tolist())
+    if "run_boxes" in fields:
+        size = list(fields["images"].shape[1:])
+        found |= {box: {"size": size, "counts": runs.tolist()} for box, runs in parts_of(fields, "run_boxes", "runs")}
+    return found
+
+
+def _check_numbers(name: str, body: Mapping[str, Any]) -> None:
+    """Raises UsageError if two rows of a split are of one image: COCO tells images by their numbers."""
+    numbers = [image["id"] for image in body["images"]]
+    if len(set(numbers)) < len(numbers):
+        raise UsageError(f"split {name} has several rows of one image by image_ids; export them to huggingface")
+
+
+def _recipe(chosen: Sequence[ChosenSplit]) -> str | None:
+    """Returns the recipe that builds the export again; None if none can."""
+    images = [split.fields["images"] for split, _ in chosen]
+    modes = {CHANNELS[spec.channels] for spec in images}
+    tasks = {_task(split) for split, _ in chosen}
+    if not modes <= {"RGB", "L"} or len(modes) > 1 or len(tasks) > 1:
+        return None
+    names = [split.name for split, _ in chosen]
+    source = {
+        "kind": "coco",
+        "task": tasks.pop(),
+        "annotations": {name: f"annotations/{_file(name)}" for name in names},
+        "images": {name: name for name in names},
+    }
+    comment = f"The same rows again: mmload build --config {RECIPE} . NEW"
+    return recipe_text(comment, source, images, modes.pop())
+
+
+def _task(split: Split) -> str:
+    return "keypoints" if "keypoints" in split.fields else "instances" if "rings" in split.fields else "detection"
+
+
+def _notes(chosen: Sequence[ChosenSplit], recipe: str | None) -> Iterator[str]:
+    omitted = sorted({name for split, _ in chosen for name in split.fields} - _KNOWN)
+    if omitted:
+        yield f"COCO has no place for {', '.join(omitted)}: left out"
+    if recipe is None:
+        yield f"no {RECIPE}: it would build other rows (more than 3 channels, or splits of different tasks)"

@@ -1,0 +1,196 @@
+"""Writes rows with boxes in YOLO's layout: PNGs, a text file of labels for each, and ``data.yaml``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import UsageError
+from mmload.export.chosen_rows import (
+    CHANNELS,
+    Choice,
+    ChosenSplit,
+    Exported,
+    ExportRow,
+    Progress,
+    check_images,
+    chosen_rows,
+    class_names,
+    in_parallel,
+    png_of,
+)
+from mmload.export.coco import check_boxes, objects_of
+from mmload.export.new_folder import check_destination, file_name, new_folder, recipe_text
+from mmload.store.dataset import Dataset, Split
+from mmload.store.instance_masks import SEGMENTS, parts_of, without_padding
+
+Array = npt.NDArray[Any]
+
+RECIPE = "yolo.toml"
+_SPLITS = ("train", "val", "test")
+_FIELDS = {
+    "keypoints": {"boxes", "keypoints"},
+    "rotated": {"boxes", "corners"},
+    "instances": {"boxes", "rings", "polygons"},
+    "detection": {"boxes"},
+}
+"""Task -> the fields that its label files have, beside labels."""
+
+
+def to_yolo(
+    dataset: Dataset,
+    out: str | Path,
+    choice: Choice | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Writes a dataset as ``OUT/data.yaml``, ``OUT/images/SPLIT`` and ``OUT/labels/SPLIT``.
+
+    Labels are keypoints, corners of rotated boxes, polygons or boxes, whichever the dataset has first of these. Numbers
+    have all their digits: ``mmload build --config OUT/yolo.toml OUT NEW`` builds the same rows again, if each object of
+    a dataset with masks has one polygon.
+
+    Args:
+        dataset: dataset of rows with boxes, in splits train, val and test.
+        out: the folder to make; missing or empty.
+        choice: rows to export; None: all.
+        threads: how many encode; None: the cores available.
+        progress: called with (rows done, rows in all).
+
+    Raises:
+        UsageError: if the destination is taken, there are no such rows, or splits have other names or classes.
+        MmloadError: if the folder cannot be written.
+    """
+    place = check_destination(Path(out), dataset.path)
+    chosen = chosen_rows(dataset, choice)
+    check_images(chosen, "export to huggingface instead")
+    check_boxes(chosen)
+    task, names = _task(chosen), _names(chosen)
+    stored = {split.name: len(split) for split, _ in chosen}
+    changes: Counter[str] = Counter()
+    with new_folder(place) as folder:
+        for top in ("images", "labels"):
+            for name in stored:
+                (folder / top / name).mkdir(parents=True)
+
+        def write(row: ExportRow) -> Counter[str]:
+            number = f"{row.number:0{len(str(stored[row.split]))}d}"  # first, as a source reads files by their names
+            stem = f"{row.split}/{number}_{'_'.join(file_name(PurePosixPath(row.id).stem).split())}"
+            (folder / "images" / f"{stem}.png").write_bytes(png_of(row.fields["images"]))
+            lines, changed = _lines(row, task)
+            (folder / "labels" / f"{stem}.txt").write_text("".join(lines), encoding="ascii")
+            return changed
+
+        rows = 0
+        for changed in in_parallel(chosen, write, threads=threads, progress=progress):
+            rows += 1
+            changes += changed
+        (folder / "data.yaml").write_text(_description(chosen, task, names), encoding="utf-8")
+        recipe = _recipe(chosen, task)
+        if recipe is not None:
+            (folder / RECIPE).write_text(recipe, encoding="utf-8")
+    notes = [f"{count:,} objects {what}" for what, count in changes.items()]
+    next_ = (shlex.join(["mmload", "build", "--config", str(place / RECIPE), str(place), "NEW"]),) if recipe else ()
+    return Exported(out=Path(out), rows=rows, notes=(*_notes(chosen, task, recipe), *notes), next=next_)
+
+
+def _task(chosen: Sequence[ChosenSplit]) -> str:
+    """Returns the first task for which all rows have the fields."""
+    return next(task for task, fields in _FIELDS.items() if all(fields <= split.fields.keys() for split, _ in chosen))
+
+
+def _names(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
+    """Returns the class names of all splits; raises UsageError if YOLO has no place for them or the splits."""
+    odd = next((split.name for split, _ in chosen if split.name not in _SPLITS), None)
+    if odd is not None:
+        raise UsageError(f"YOLO has the splits {', '.join(_SPLITS)}, and not {odd}; export one of these with --split")
+    names = {class_names(split, "labels") for split, _ in chosen}
+    if len({split.classes for split, _ in chosen}) > 1:
+        raise UsageError("the splits have different classes; export one of them: give a split")
+    return max(names, key=len)
+
+
+def _lines(row: ExportRow, task: str) -> tuple[list[str], Counter[str]]:
+    """Returns the lines of a label file, and how many objects could not be written as they are."""
+    fields, changed = without_padding(row.fields), Counter[str]()
+    height, width = fields["images"].shape[1:]
+    scale = np.array([width, height], np.float64)
+    boxes = fields["boxes"].astype(np.float64)
+    centers = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2 / scale, (boxes[:, 2:] - boxes[:, :2]) / scale], 1)
+    polygons: dict[int, list[Array]] = {}
+    if task == "instances":
+        for box, points in parts_of(fields, "rings", "polygons"):
+            polygons.setdefault(box, []).append(points.astype(np.float64) / scale)
+    lines = []
+    for number, label in enumerate(fields["labels"].tolist()):
+        if task == "rotated":
+            numbers = fields["corners"][number].astype(np.float64) / scale
+        elif task == "instances":
+            own = polygons.get(number) or [_corners(boxes[number] / np.tile(scale, 2))]
+            changed["have no polygon: their boxes are written"] += number not in polygons
+            changed["have several polygons: they are joined to one"] += len(own) > 1
+            numbers = np.concatenate(own)
+        elif task == "keypoints":
+            points = fields["keypoints"][number].astype(np.float64) / [*scale, 1]
+            numbers = np.concatenate([centers[number], points.reshape(-1)])
+        else:
+            numbers = centers[number]
+        lines.append(f"{label} {' '.join(map(_number, numbers.reshape(-1).tolist()))}\n")
+    return lines, +changed
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def _corners(box: Array) -> Array:
+    x0, y0, x1, y1 = box.tolist()
+    return np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
+
+
+def _description(chosen: Sequence[ChosenSplit], task: str, names: Sequence[str]) -> str:
+    """Returns the text of ``data.yaml``."""
+    lines = ["path: .", *(f"{split.name}: images/{split.name}" for split, _ in chosen), "names:"]
+    lines += [f"  {index}: {json.dumps(name, ensure_ascii=False)}" for index, name in enumerate(names)]
+    if task == "keypoints":
+        split = chosen[0].split
+        points, objects = split.fields["keypoints"].shape[1], objects_of(split)
+        lines += [f"kpt_shape: [{points}, 3]", *([f"flip_idx: {list(objects.flip)}"] if objects.flip else [])]
+        if objects.keypoints:
+            lines.append(f"kpt_names: {{0: {json.dumps(list(objects.keypoints), ensure_ascii=False)}}}")
+    return "\n".join([*lines, ""])
+
+
+def _recipe(chosen: Sequence[ChosenSplit], task: str) -> str | None:
+    """Returns the recipe that builds the export again; None if none can."""
+    images = [split.fields["images"] for split, _ in chosen]
+    modes = {CHANNELS[spec.channels] for spec in images}
+    if not modes <= {"RGB", "L"} or len(modes) > 1:
+        return None
+    comment = f"The same rows again: mmload build --config {RECIPE} . NEW"
+    return recipe_text(comment, {"kind": "yolo", "task": task}, images, modes.pop())
+
+
+def _notes(chosen: Sequence[ChosenSplit], task: str, recipe: str | None) -> Iterator[str]:
+    known = {"images", "labels", "counts"} | _FIELDS[task]
+    omitted = sorted({name for split, _ in chosen for name in _stored(split)} - known)
+    if omitted:
+        yield f"YOLO has no place for {', '.join(omitted)}: left out"
+    if recipe is None:
+        yield f"no {RECIPE}: mmload decodes files to gray or RGB only"
+
+
+def _stored(split: Split) -> Iterator[str]:
+    """Yields the fields of a split that have any values: no run lengths if there are none."""
+    for name in split.fields:
+        if name in SEGMENTS[1] and not split.record.shards.bytes[f"{name}.bytes"].any():
+            continue
+        yield name

@@ -1,0 +1,311 @@
+"""Detection in COCO's layout: folders of images, and an annotation file in JSON for each split.
+
+All annotations are read once when the splits are found. An error in one object or image does not stop that: it becomes
+a SampleError when the image is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
+from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample
+from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, CocoObjects, read_annotations
+from mmload.sources.decode import Decoder
+from mmload.sources.files import Links, check_is_folder, inner_name, read_image_and_jpeg, reading
+from mmload.sources.listing import Listing, notes_on_doubles
+from mmload.sources.objects import ObjectError, fields_of_objects
+from mmload.store.checksum import crc32
+from mmload.store.manifest import is_name
+
+_FILE = re.compile(
+    r"(?:(?P<task>[a-z_]+?)_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
+)
+_PREFIXES = {
+    "detection": ("instances", None),
+    "instances": ("instances", None),
+    "keypoints": ("person_keypoints", None),
+}
+"""Task -> first words of the names of its annotation files."""
+_BESIDE = "_annotations.coco.json"
+"""Name of an annotation file that lies among its images, in a folder for each split, as Roboflow exports them."""
+
+
+class Item(NamedTuple):
+    """One image: its path relative to the root, number and size in the annotation file, and revision."""
+
+    file: str
+    id: int
+    height: int
+    width: int
+    revision: str
+
+
+@dataclass
+class CocoSource:
+    """Images with boxes, masks of instances, or keypoints, as COCO lays them out.
+
+    Attributes:
+        root: the folder with the images' folders and ``annotations``.
+        decoder: decodes images to pixels.
+        task: "detection" (boxes), "instances" (boxes and masks) or "keypoints" (boxes and keypoints).
+        annotations: annotation file relative to the root, or a table split -> file; None: those that are found.
+        images: folder of the images relative to the root, or a table split -> folder; None: the folder that has the
+            split's name.
+        crowds: store crowds, too, with ``iscrowd``; False: leave them out.
+        clip_boxes: cut boxes that reach over the edge, and leave out those of no area, instead of refusing the image.
+        allow_outside: follow paths and links that lead out of the root.
+
+    Raises:
+        RecipeError: if an option is invalid.
+    """
+
+    root: str | Path
+    decoder: Decoder
+    _: KW_ONLY
+    task: str = "detection"
+    annotations: str | Mapping[str, str] | None = None
+    images: str | Mapping[str, str] | None = None
+    crowds: bool = True
+    clip_boxes: bool = False
+    allow_outside: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
+        if self.decoder.exif_orient:
+            raise RecipeError("exif_orient rotates the image but not its boxes; leave it out for COCO")
+        self._root = Path(self.root)
+        self._links = Links(self.root, self.allow_outside)
+        self._annotations = self._checked("annotations", self.annotations)
+        self._images = self._checked("images", self.images)
+
+    def splits(self) -> Mapping[str, CocoSplit]:
+        """Returns the splits, train before the others.
+
+        Raises:
+            SourceError: if a folder or file is missing, an annotation file is damaged, or a link leads out of the root.
+            RecipeError: if the annotation file has to be given.
+        """
+        with reading(self._root):
+            check_is_folder(self._root, "the folder with the images' folders and annotations")
+            splits = {name: self._split(name, file) for name, file in self._files().items()}
+            doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
+            for name, split in splits.items():
+                split.add_notes(doubles[name])
+            return splits
+
+    def _checked(self, option: str, value: Any) -> dict[str, str]:
+        """Returns a path, or a table of paths, as a table; the split of a single path is ""."""
+        table = {} if value is None else {"": value} if isinstance(value, str) else value
+        valid = isinstance(table, Mapping) and all(isinstance(path, str) and path for path in table.values())
+        if not valid or not all(name == "" or is_name(name) for name in table):
+            raise RecipeError(f"{option} is {value!r:.80}; write a path, or a table of paths by split")
+        for path in table.values():
+            if inner_name(path) is None and path != "." and not self.allow_outside:
+                raise RecipeError(f"{option} is {path!r:.80}, which leaves the root; set allow_outside to follow it")
+        return dict(table)
+
+    def _files(self) -> dict[str, Path]:
+        """Returns the annotation file of each split."""
+        if self._annotations:
+            return {name or _split_of(file): self._root / file for name, file in self._annotations.items()}
+        found: dict[str, Path] = {}
+        for path in [*sorted((self._root / "annotations").glob("*.json")), *sorted(self._root.glob(f"*/{_BESIDE}"))]:
+            match = _FILE.fullmatch(path.name)
+            beside = path.name == _BESIDE and is_name(path.parent.name)
+            if not beside and (match is None or match["task"] not in _PREFIXES[self.task]):
+                continue
+            name = path.parent.name if match is None else match["stem"]
+            if name in found:
+                raise RecipeError(
+                    f"{found[name]} and {path} are both of split {name}; give annotations, a table by split"
+                )
+            found[name] = path
+        if not found:
+            raise SourceError(
+                f"{self._root} has no annotation file such as annotations/{_PREFIXES[self.task][0]}_train2017.json; "
+                "give annotations, the path of the file"
+            )
+        return dict(sorted(found.items(), key=lambda each: (not each[0].startswith("train"), each[0])))
+
+    def _folder(self, split: str, file: Path) -> str:
+        """Returns the folder of a split's images, relative to the root."""
+        given = self._images.get(split, self._images.get(""))
+        if given is not None:
+            return "" if given == "." else given
+        if file.name == _BESIDE:
+            return file.parent.relative_to(self._root).as_posix()
+        match = _FILE.fullmatch(file.name)
+        names = [split, f"images/{split}", "images"] if match is None else []
+        for name in ("split", "stem") if match is not None else ():
+            names += [match[name], f"images/{match[name]}"]  # type: ignore[index]  # there is a match
+        for name in [*names, "images"]:
+            if (self._root / name).is_dir():
+                return name
+        raise SourceError(f"{self._root} has no folder {names[0]} with the images of {file}; give images, the folder")
+
+    def _split(self, name: str, file: Path) -> CocoSplit:
+        self._links.check(file)
+        if not file.is_file():
+            raise SourceError(f"no such annotation file: {file}")
+        folder = self._folder(name, file)
+        self._links.check_folder(self._root / folder)
+        read = read_annotations(file, self.task, self.crowds)
+        if not read.images:
+            raise SourceError(f"{file} has no images")
+        items = Listing(Item, (self._item(folder, image, file) for image in read.images))
+        return CocoSplit(self._root, self.decoder, self.clip_boxes, _Meaning.of(read, self.task), items, read.objects)
+
+    def _item(self, folder: str, image: Any, file: Path) -> Item:
+        inner = inner_name(image.file_name)
+        if inner is None:
+            raise SourceError(f"{file}, image {image.id}: the file name {image.file_name!r:.80} leaves the folder")
+        path = f"{folder}/{inner}" if folder else inner
+        if "/" in inner:
+            self._links.check_folder((self._root / path).parent)
+        return Item(path, image.id, image.height, image.width, self._links.revision(f"{self._root}/{path}"))
+
+
+class _Meaning(NamedTuple):
+    """What classes, keypoints and an annotation file are, for the manifest and for messages."""
+
+    file: str
+    classes: tuple[str, ...]
+    objects: ObjectsRecord
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, read: AnnotationFile, task: str) -> _Meaning:
+        """Returns the meaning of the content of a file."""
+        strays = read.objects.strays
+        notes = (f"{counted(strays, 'annotation')} of images that the file does not list: left out",) if strays else ()
+        names = [category.name for category in read.categories]
+        unique = names if len(set(names)) == len(names) else [f"{each.name} {each.id}" for each in read.categories]
+        record = ObjectsRecord(
+            category_ids=tuple(category.id for category in read.categories),
+            **(_keypoints(read.categories) if task == "keypoints" else {}),
+        )
+        return cls(str(read.path), tuple(unique), record, notes)
+
+
+class CocoSplit:
+    """One split.
+
+    Args:
+        root: the source's folder.
+        decoder: decodes images to pixels.
+        clip_boxes: whether boxes that reach over the edge are cut.
+        meaning: what classes and keypoints are.
+        items: the images in the file's order.
+        objects: their objects.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        decoder: Decoder,
+        clip_boxes: bool,
+        meaning: _Meaning,
+        items: Listing[Item],
+        objects: CocoObjects,
+    ) -> None:
+        self.root, self.decoder, self._clip, self._meaning = root, decoder, clip_boxes, meaning
+        self.items, self._objects = items, objects
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the categories, in the order of their numbers."""
+        return self._meaning.classes
+
+    def objects(self) -> ObjectsRecord:
+        """Returns the numbers of the categories, and the names and pairs of keypoints."""
+        return self._meaning.objects
+
+    def part(self, samples: Sequence[int]) -> CocoSplit:
+        items, objects = self.items.only(samples), self._objects.only(samples)
+        return CocoSplit(self.root, self.decoder, self._clip, self._meaning, items, objects)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns notes on annotations that were left out."""
+        return self._meaning.notes
+
+    def add_notes(self, notes: tuple[str, ...]) -> None:
+        """Adds notes for the summary of a build."""
+        self._meaning = self._meaning._replace(notes=(*self._meaning.notes, *notes))
+
+    def id(self, index: int) -> str:
+        """Returns the image's path relative to the root."""
+        return self.items[index].file
+
+    def revision(self, index: int) -> str:
+        """Returns size and time of the image, and a checksum of its objects."""
+        fault = self._objects.faults.get(index, "")
+        objects, digest = self._objects.of_image(index), crc32(fault.encode("utf-8", "surrogatepass"))
+        for values in (objects.boxes, *objects.per_box.values(), *objects.segments.values()):
+            digest = crc32(np.ascontiguousarray(values).tobytes(), digest)
+        item = self.items[index]
+        return f"{item.revision} {item.id} {digest:08x}"
+
+    def read(self, index: int) -> Sample:
+        """Reads the image as ``images`` uint8 [C, H, W], its number as ``image_ids``, and its objects as lists.
+
+        Raises:
+            SampleError: if the image is missing or broken, or one of its objects is wrong.
+        """
+        item = self.items[index]
+        fault = self._objects.faults.get(index)
+        if fault is not None:
+            raise SampleError(item.file, fault)
+        where = f"{self._meaning.file}, image {item.id}"
+        if item.revision == "missing":
+            raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
+        pixels, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
+        size = (pixels.shape[1], pixels.shape[2])
+        try:
+            found = fields_of_objects(self._objects.of_image(index), size, self._clip)
+        except ObjectError as error:
+            annotation = self._objects.ids[self._objects.starts[index] + error.index]
+            raise SampleError(item.file, f"{where}, annotation {annotation}: {error.reason}") from error
+        listed = (item.height, item.width)
+        losses = dict(found.losses)
+        if 0 not in listed and listed != size:
+            losses[SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE] = 1
+        fields = {"images": pixels, **found.fields, "image_ids": torch.tensor(item.id)}
+        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
+
+
+def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:
+    """Returns the keypoints of the category that has most, their skeleton and the table of a flip."""
+    chosen = max(categories, key=lambda category: len(category.keypoints), default=Category(0, ""))
+    names = tuple(chosen.keypoints)
+    pairs = tuple((first - 1, second - 1) for first, second in chosen.skeleton)
+    skeleton = tuple(pair for pair in pairs if min(pair) >= 0 and max(pair) < len(names))
+    return {"keypoints": names, "skeleton": skeleton, "flip": mirrored_names(names)}
+
+
+def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
+    """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
+    places = {name: place for place, name in enumerate(names)}
+    swapped = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+    def other(name: str) -> str:
+        return re.sub(r"(?<![A-Za-z])(left|right|l|r)(?![A-Za-z])", lambda side: swapped[side[0]], name)
+
+    table = tuple(places.get(other(name), place) for place, name in enumerate(names))
+    return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))
+
+
+def _split_of(file: str) -> str:
+    match = _FILE.fullmatch(Path(file).name)
+    return "train" if match is None else match["stem"]

@@ -1,0 +1,406 @@
+"""Reads annotation files of COCO: JSON to arrays of all objects, grouped by image.
+
+A file of half a gigabyte has a million objects. They are decoded one after another, so that arrays remain and no
+objects of Python. An error in one object is kept for its image, and raised when that image is read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import SourceError
+from mmload.runtime.regular_files import read_regular
+from mmload.sources.objects import Objects
+
+Array = npt.NDArray[Any]
+
+TASKS = ("detection", "instances", "keypoints")
+MOST_BYTES = 2**34
+_MOST_RUNS = 2**31
+
+
+class CocoImage(msgspec.Struct, gc=False):
+    """Image of an annotation file; height and width are 0 where the file does not have them."""
+
+    id: int
+    file_name: str
+    height: int = 0
+    width: int = 0
+
+
+class Category(msgspec.Struct):
+    """Category of an annotation file; the skeleton has pairs of keypoints, counted from 1."""
+
+    id: int
+    name: str
+    keypoints: list[str] = []
+    skeleton: list[tuple[int, int]] = []
+
+
+class _RunLengths(msgspec.Struct, gc=False):
+    size: tuple[int, int]
+    counts: str | list[int]
+
+
+class _Annotation(msgspec.Struct, gc=False):
+    image_id: int
+    category_id: int
+    id: int = -1
+    bbox: list[float] | None = None
+    area: float | None = None
+    iscrowd: int | bool = 0
+
+
+class _Instance(_Annotation, gc=False):
+    segmentation: list[list[float]] | _RunLengths | None = None
+
+
+class _Person(_Annotation, gc=False):
+    keypoints: list[float] | None = None
+
+
+class _File(msgspec.Struct):
+    images: list[CocoImage]
+    categories: list[Category] = []
+    annotations: list[msgspec.Raw] = []
+
+
+_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
+    "detection": msgspec.json.Decoder(_Annotation),
+    "instances": msgspec.json.Decoder(_Instance),
+    "keypoints": msgspec.json.Decoder(_Person),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Segments:
+    """Polygons or run lengths of all images.
+
+    Attributes:
+        starts: int64 [images + 1], the first of each image.
+        owners: int32 [m], the object of each, counted within its image.
+        begins: int64 [m], its first value.
+        counts: int32 [m], its number of values.
+        values: float32 [n, 2] points, or int32 [n] runs.
+    """
+
+    starts: Array
+    owners: Array
+    begins: Array
+    counts: Array
+    values: Array
+
+    def of_image(self, image: int) -> tuple[Array, Array]:
+        """Returns the entries, int32 [m, 2], and the values of an image, as a row stores them."""
+        own = slice(self.starts[image], self.starts[image + 1])
+        entries = np.stack([self.owners[own], self.counts[own]], 1).astype(np.int32)
+        return entries, self.values[spans(self.begins[own], self.counts[own])]
+
+    def only(self, images: Array) -> Segments:
+        """Returns those of some images, in their order."""
+        counts = self.starts[images + 1] - self.starts[images]
+        own = spans(self.starts[images], counts)
+        lengths = self.counts[own]
+        return Segments(
+            starts=np.concatenate([[0], np.cumsum(counts)]),
+            owners=self.owners[own],
+            begins=np.cumsum(lengths, dtype=np.int64) - lengths,
+            counts=lengths,
+            values=self.values[spans(self.begins[own], lengths)],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CocoObjects:
+    """Objects of all images of an annotation file, image after image.
+
+    Attributes:
+        starts: int64 [images + 1], the first object of each image.
+        ids: int64 [n], number of each object in the file.
+        boxes: float64 [n, 4], xyxy in pixels.
+        per_box: ``labels``, ``iscrowd``, ``area`` and perhaps ``keypoints``, [n, ...] each.
+        segments: pairs of names of :data:`~mmload.store.instance_masks.SEGMENTS` -> masks of the objects.
+        faults: image -> what is wrong with one of its objects.
+        strays: objects of images that the file does not list.
+    """
+
+    starts: Array
+    ids: Array
+    boxes: Array
+    per_box: Mapping[str, Array]
+    segments: Mapping[tuple[str, str], Segments] = field(default_factory=dict)
+    faults: Mapping[int, str] = field(default_factory=dict)
+    strays: int = 0
+
+    def of_image(self, image: int) -> Objects:
+        """Returns the objects of an image."""
+        own = slice(self.starts[image], self.starts[image + 1])
+        segments: dict[str, Array] = {}
+        for pair, each in self.segments.items():
+            segments |= dict(zip(pair, each.of_image(image), strict=True))
+        per_box = {name: values[own] for name, values in self.per_box.items()}
+        return Objects(boxes=self.boxes[own], per_box=per_box, segments=segments)
+
+    def only(self, images: Sequence[int]) -> CocoObjects:
+        """Returns the objects of some images, in their order."""
+        chosen = np.asarray(images, np.int64)
+        counts = self.starts[chosen + 1] - self.starts[chosen]
+        own = spans(self.starts[chosen], counts)
+        return replace(
+            self,
+            starts=np.concatenate([[0], np.cumsum(counts)]),
+            ids=self.ids[own],
+            boxes=self.boxes[own],
+            per_box={name: values[own] for name, values in self.per_box.items()},
+            segments={pair: each.only(chosen) for pair, each in self.segments.items()},
+            faults={place: self.faults[image] for place, image in enumerate(images) if image in self.faults},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotationFile:
+    """Content of an annotation file."""
+
+    path: Path
+    images: Sequence[CocoImage]
+    categories: Sequence[Category]
+    objects: CocoObjects
+
+
+def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFile:
+    """Reads an annotation file.
+
+    Args:
+        path: its path.
+        task: one of :data:`TASKS`, which decides what is read of each object.
+        crowds: whether objects with ``iscrowd`` are read.
+
+    Raises:
+        SourceError: if it cannot be read, is cut off, or is no such file.
+    """
+    try:
+        content = read_regular(path, most=MOST_BYTES)
+        file = msgspec.json.decode(content, type=_File)
+    except OSError as error:
+        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
+    except msgspec.ValidationError as error:
+        raise SourceError(f"{path} is no annotation file of COCO ({error})") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path} is no JSON, or was cut off ({error}; it has {len(content):,} bytes)") from error
+    categories = sorted(file.categories, key=lambda category: category.id)
+    places = {image.id: place for place, image in enumerate(file.images)}
+    if len(places) < len(file.images) or len({category.id for category in categories}) < len(categories):
+        raise SourceError(f"{path} has two images, or two categories, of one id; give each its own")
+    labels = {category.id: label for label, category in enumerate(categories)}
+    points = max((len(category.keypoints) for category in categories), default=0) if task == "keypoints" else 0
+    if task == "keypoints" and not points:
+        raise SourceError(f"no category of {path} has keypoints; give a file such as person_keypoints_train2017.json")
+    reader = _Objects(path, task, places, labels, points, crowds)
+    for number, raw in enumerate(file.annotations):
+        reader.add(number, raw)
+    return AnnotationFile(path=path, images=file.images, categories=categories, objects=reader.finish())
+
+
+class _Objects:
+    """Columns of objects, in the order of the file, while they are read."""
+
+    def __init__(
+        self,
+        path: Path,
+        task: str,
+        places: Mapping[int, int],
+        labels: Mapping[int, int],
+        keypoints: int,
+        crowds: bool,
+    ) -> None:
+        self._path, self._task, self._places, self._labels = path, task, places, labels
+        self._points, self._crowds, self._decoder = keypoints, crowds, _DECODERS[task]
+        self._images, self._ids, self._classes, self._is_crowd = array("q"), array("q"), array("q"), array("b")
+        self._boxes, self._areas, self._keypoints = array("d"), array("f"), array("f")
+        self._polygons, self._runs = _Parts("f", 2), _Parts("i", 1)
+        self._faults: dict[int, str] = {}
+        self._strays = 0
+
+    def add(self, number: int, raw: msgspec.Raw) -> None:
+        """Adds the object at a place of the file."""
+        try:
+            each = self._decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            raise SourceError(f"{self._path}, annotations[{number}]: {error}") from error
+        image = self._places.get(each.image_id)
+        if image is None:
+            self._strays += 1
+            return
+        if each.iscrowd and not self._crowds:
+            return
+        try:
+            label, box = self._label(each), _box(each)
+            area = box[2] * box[3] if each.area is None else each.area
+            if self._task == "instances":
+                self._add_segments(each)
+            elif self._task == "keypoints":
+                self._keypoints.extend(self._points_of(each))
+        except ValueError as error:
+            self._faults.setdefault(image, f"{self._path}, image {each.image_id}, annotation {each.id}: {error}")
+            return
+        self._images.append(image)
+        self._ids.append(each.id)
+        self._classes.append(label)
+        self._is_crowd.append(bool(each.iscrowd))
+        self._boxes.extend((box[0], box[1], box[0] + box[2], box[1] + box[3]))
+        self._areas.append(area)
+
+    def _label(self, each: Any) -> int:
+        label = self._labels.get(each.category_id)
+        if label is None:
+            raise ValueError(f"category {each.category_id} does not exist; the file has {len(self._labels)}")
+        return label
+
+    def _points_of(self, each: Any) -> list[float]:
+        points: list[float] = [0.0] * (3 * self._points) if each.keypoints is None else each.keypoints
+        if len(points) != 3 * self._points:
+            raise ValueError(f"it has {len(points) / 3:g} keypoints, its category has {self._points}")
+        if any(flag not in (0, 1, 2) for flag in points[2::3]):
+            raise ValueError("a keypoint has another visibility than 0, 1 and 2")
+        return points
+
+    def _add_segments(self, each: Any) -> None:
+        """Adds the masks of an object, after all of them were checked."""
+        found, owner = each.segmentation, len(self._images)
+        if isinstance(found, _RunLengths):
+            self._runs.add(owner, _runs_of(found))
+            return
+        for polygon in found or ():
+            if len(polygon) < 6 or len(polygon) % 2:
+                raise ValueError(f"a polygon has {len(polygon) / 2:g} points, expected at least 3")
+        for polygon in found or ():
+            self._polygons.add(owner, polygon)
+
+    def finish(self) -> CocoObjects:
+        """Returns all objects, grouped by image."""
+        images = np.frombuffer(self._images, np.int64)
+        order = np.argsort(images, kind="stable")
+        count = len(self._places)
+        starts = _starts(images, count)
+        places = np.empty(len(images), np.int64)  # of each object within its image
+        places[order] = np.arange(len(images)) - starts[images[order]]
+        per_box: dict[str, Array] = {
+            "labels": np.frombuffer(self._classes, np.int64)[order],
+            "iscrowd": np.frombuffer(self._is_crowd, np.bool_)[order],
+            "area": np.frombuffer(self._areas, np.float32)[order],
+        }
+        segments: dict[tuple[str, str], Segments] = {}
+        if self._task == "keypoints":
+            per_box["keypoints"] = _cleared(np.frombuffer(self._keypoints, np.float32).reshape(-1, self._points, 3))[
+                order
+            ]
+        if self._task == "instances":
+            segments["rings", "polygons"] = self._polygons.finish(images, places, count)
+            segments["run_boxes", "runs"] = self._runs.finish(images, places, count)
+        return CocoObjects(
+            starts=starts,
+            ids=np.frombuffer(self._ids, np.int64)[order],
+            boxes=np.frombuffer(self._boxes, np.float64).reshape(-1, 4)[order],
+            per_box=per_box,
+            segments=segments,
+            faults=self._faults,
+            strays=self._strays,
+        )
+
+
+class _Parts:
+    """Polygons or run lengths of objects, in the order of the file, while they are read."""
+
+    def __init__(self, kind: str, width: int) -> None:
+        self._owners, self._counts, self._values, self._width = array("q"), array("q"), array(kind), width
+
+    def add(self, owner: int, values: Sequence[float] | Sequence[int]) -> None:
+        """Adds the values of one polygon or mask of an object."""
+        self._owners.append(owner)
+        self._counts.append(len(values) // self._width)
+        self._values.extend(values)  # type: ignore[arg-type]  # ints of runs, floats of points
+
+    def finish(self, images: Array, places: Array, count: int) -> Segments:
+        """Returns all, grouped by image.
+
+        Args:
+            images: int64 [n], the image of each object.
+            places: int64 [n], number of each object within its image.
+            count: number of images.
+        """
+        owners, counts = np.frombuffer(self._owners, np.int64), np.frombuffer(self._counts, np.int64)
+        own = images[owners]
+        order = np.argsort(own, kind="stable")
+        values: Array = np.frombuffer(self._values, np.float32 if self._values.typecode == "f" else np.int32)
+        return Segments(
+            starts=_starts(own, count),
+            owners=places[owners][order].astype(np.int32),
+            begins=(np.cumsum(counts) - counts)[order],
+            counts=counts[order].astype(np.int32),
+            values=values.reshape(-1, 2) if self._width == 2 else values,
+        )
+
+
+def spans(begins: Array, counts: Array) -> Array:
+    """Returns the indexes of several spans, one after another: int64 [sum of counts]."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    indexes: Array = np.repeat(begins - (ends - counts), counts) + np.arange(total)
+    return indexes.astype(np.int64, copy=False)
+
+
+def _starts(images: Array, count: int) -> Array:
+    """Returns the first of each image's entries, if they were sorted by image: int64 [images + 1]."""
+    return np.concatenate([[0], np.cumsum(np.bincount(images, minlength=count))])
+
+
+def _cleared(points: Array) -> Array:
+    """Returns keypoints, those that are not labeled at 0, 0."""
+    return points * (points[..., 2:] > 0)
+
+
+def _box(each: Any) -> list[float]:
+    box: list[float] | None = each.bbox
+    if box is None or len(box) != 4:
+        raise ValueError("it has no bbox of four numbers" if box is None else f"its bbox has {len(box)} numbers")
+    return box
+
+
+def _runs_of(found: _RunLengths) -> list[int]:
+    runs = found.counts if isinstance(found.counts, list) else decoded_runs(found.counts.encode("latin-1", "replace"))
+    height, width = found.size
+    if not all(0 <= run < _MOST_RUNS for run in runs) or sum(runs) != height * width:
+        raise ValueError(f"its run lengths do not cover an image of {width} x {height}")
+    return runs
+
+
+def decoded_runs(text: bytes) -> list[int]:
+    """Decodes the compressed run lengths of pycocotools: differences of 5 bits per character, from "0" on.
+
+    Raises:
+        ValueError: if the text ends in the middle of a number.
+    """
+    codes = np.frombuffer(text, np.uint8).astype(np.int64) - 48
+    if not len(codes):
+        return []
+    is_last = (codes & 0x20) == 0
+    if not is_last[-1] or (codes < 0).any() or (codes > 63).any():
+        raise ValueError("its compressed run lengths are damaged")
+    ends = np.flatnonzero(is_last)
+    firsts = np.concatenate([[0], ends[:-1] + 1])
+    digit = np.arange(len(codes)) - np.repeat(firsts, ends - firsts + 1)
+    numbers = np.add.reduceat((codes & 0x1F) << (5 * digit), firsts)
+    negative = (codes[ends] & 0x10) != 0
+    numbers = np.where(negative, numbers - (np.int64(1) << (5 * (digit[ends] + 1))), numbers)
+    for first in (1, 2):  # from the fourth on, a number is the difference from the one two places before
+        numbers[first::2] = np.cumsum(numbers[first::2])
+    runs: list[int] = numbers.tolist()
+    return runs

@@ -1,0 +1,146 @@
+"""Reads the part of YAML that descriptions of YOLO datasets use: keys with texts, numbers, lists and tables.
+
+Values of a key are in its line (``[a, b]``, ``{0: a}``), or in the indented lines below it, as ``- a`` or ``0: a``;
+lists may be nested once in such a table. Texts over several lines, such as download scripts, are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmload.errors import SourceError
+from mmload.runtime.regular_files import read_regular
+
+_MOST = 2**20
+_KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:\[\]{},"'][^#:]*?)\s*:(?:\s+(.*)|)$""")
+_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,\[\]{}:"']+|[,\[\]{}:])""")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads a file as a table of texts, numbers, lists and tables.
+
+    Raises:
+        SourceError: if it cannot be read, or is more than this part of YAML; names the line.
+    """
+    try:
+        text = read_regular(path, most=_MOST).decode("utf-8-sig")
+    except OSError as error:
+        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not UTF-8 text ({error})") from error
+    lines = [(number, _uncommented(line)) for number, line in enumerate(text.splitlines(), 1)]
+    filled = [(number, line) for number, line in lines if line.strip() and line.strip() not in ("---", "...")]
+    return _table(filled, str(path))
+
+
+def _table(lines: list[tuple[int, str]], path: str) -> dict[Any, Any]:
+    """Returns the table in lines of one indentation, with what is below each."""
+    table: dict[Any, Any] = {}
+    for (number, line), below in _blocks(lines):
+        match = _KEY.fullmatch(line.strip())
+        if match is None:
+            raise SourceError(f"{path}, line {number}: {line.strip()!r:.60} is not KEY: VALUE")
+        key, value = _scalar(match[1]), (match[2] or "").strip()
+        try:
+            if value[:1] in ("|", ">"):
+                continue
+            table[key] = (
+                _below(below, path) if not value else _flow(" ".join([value, *(one.strip() for _, one in below)]))
+            )
+        except ValueError as error:
+            raise SourceError(f"{path}, line {number}: {error}") from error
+    return table
+
+
+def _below(lines: list[tuple[int, str]], path: str) -> Any:
+    """Returns the list or table in the lines below a key; None if there is none."""
+    if not lines:
+        return None
+    if lines[0][1].strip()[:1] in ("[", "{"):
+        return _flow(" ".join(line.strip() for _, line in lines))
+    if lines[0][1].strip().startswith("- "):
+        return [_flow(line.strip().removeprefix("- ").strip()) for _, line in lines]
+    return _table(lines, path)
+
+
+def _blocks(lines: list[tuple[int, str]]) -> Iterator[tuple[tuple[int, str], list[tuple[int, str]]]]:
+    """Yields each line of the first indentation with the lines below it; a list may have the indentation of its key."""
+    first = min((_indent(line) for _, line in lines), default=0)
+    place = 0
+    while place < len(lines):
+        stop = place + 1
+        while stop < len(lines) and (_indent(lines[stop][1]) > first or lines[stop][1].strip().startswith("- ")):
+            stop += 1
+        yield lines[place], lines[place + 1 : stop]
+        place = stop
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _uncommented(line: str) -> str:
+    """Returns a line without the comment at its end: a number sign after a space, outside of quotes."""
+    quote = ""
+    for place, sign in enumerate(line):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'" and (place == 0 or line[place - 1] in " [{,:"):
+            quote = sign
+        elif sign == "#" and (place == 0 or line[place - 1].isspace()):
+            return line[:place].rstrip()
+    return line.rstrip()
+
+
+def _flow(text: str) -> Any:
+    """Returns the value of a text: a list in brackets, a table in braces, or a scalar."""
+    if text[:1] not in "[{":
+        return _scalar(text)
+    parts = [match[1].strip() for match in _PART.finditer(text)]
+    parts = [part for part in parts if part]
+    if "".join(parts).replace(" ", "") != re.sub(r"\s", "", text):
+        raise ValueError(f"{text!r:.60} is no list or table")
+    value, rest = _value(parts)
+    if rest:
+        raise ValueError(f"{text!r:.60} has more after its end")
+    return value
+
+
+def _value(parts: list[str]) -> tuple[Any, list[str]]:
+    """Returns the first value of some parts, and the parts after it."""
+    if not parts:
+        raise ValueError("a list or table does not end")
+    if parts[0] not in ("[", "{"):
+        return _scalar(parts[0]), parts[1:]
+    end, items, rest = {"[": "]", "{": "}"}[parts[0]], [], parts[1:]
+    while rest and rest[0] != end:
+        item, rest = _value(rest)
+        if end == "}":
+            if rest[:1] != [":"]:
+                raise ValueError("a table has a key without a value")
+            value, rest = _value(rest[1:])
+            item = (item, value)
+        items.append(item)
+        if rest[:1] == [","]:
+            rest = rest[1:]
+        elif rest and rest[0] != end:
+            raise ValueError("a list or table has two values without a comma between them")
+    if not rest:
+        raise ValueError("a list or table does not end")
+    return (dict(items) if end == "}" else items), rest[1:]
+
+
+def _scalar(text: str) -> Any:
+    """Returns the text, number, truth value or nothing that a word stands for."""
+    word = text.strip()
+    if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":
+        inner = word[1:-1]
+        return inner.replace("''", "'") if word[0] == "'" else inner.replace('\\"', '"').replace("\\\\", "\\")
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
+        return int(word)
+    if re.fullmatch(r"[+-]?[0-9]*\.[0-9]+", word):
+        return float(word)
+    return {"true": True, "false": False, "null": None, "~": None, "": None}.get(word.lower(), word)

@@ -1,0 +1,120 @@
+"""Exports in COCO's and YOLO's layouts build the same rows again, and pycocotools finds them equal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+
+import numpy as np
+import pytest
+from coco_sets import coco_dataset
+from yolo_sets import YoloSet
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, load
+from mmload.errors import UsageError
+from mmload.export import Choice, to_coco, to_yolo
+from mmload.store.dataset import open as open_dataset
+
+
+def rebuilt(folder, recipe, out):
+    from dataclasses import replace
+
+    return open_dataset(build(replace(load(folder / recipe), root=folder, out=out)).out)
+
+
+def assert_equal(ours, theirs):
+    assert list(ours) == list(theirs)
+    for name, split in ours.items():
+        other = theirs[name]
+        assert split.record.fields == other.record.fields
+        assert split.classes == other.classes
+        assert split.record.objects == other.record.objects
+        assert len(split) == len(other)
+        for field in split.record.fields:
+            pairs = zip(*(each.reader.rows(field, np.arange(len(split))) for each in (split, other)), strict=True)
+            for row, (first, second) in enumerate(pairs):
+                np.testing.assert_array_equal(first, second, err_msg=f"{field} of row {row}")
+
+
+@pytest.mark.parametrize("size", [64, None])
+@pytest.mark.parametrize("task", ["detection", "instances", "keypoints"])
+def test_coco_export_builds_the_same_rows(tmp_path, task, size):
+    dataset = open_dataset(coco_dataset(tmp_path, task, size))
+    made = to_coco(dataset, tmp_path / "again")
+    assert made.notes == ()
+    assert_equal(dataset, rebuilt(tmp_path / "again", "coco.toml", tmp_path / "built again"))
+
+
+def average_precision(truth, kind):
+    coco, evaluation = pytest.importorskip("pycocotools.coco"), pytest.importorskip("pycocotools.cocoeval")
+    found = json.loads(truth.read_text())["annotations"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        ours = coco.COCO(truth)
+        shown = [each for each in found if not each["iscrowd"] and each.get("num_keypoints", 1)]
+        theirs = ours.loadRes([{**each, "score": 1.0} for each in shown])
+        run = evaluation.COCOeval(ours, theirs, kind)
+        run.params.maxDets = [100]
+        if kind == "keypoints":
+            run.params.maxDets, run.params.kpt_oks_sigmas = [20], np.full(3, 0.05)
+        run.evaluate()
+        run.accumulate()
+    precision = run.eval["precision"][..., 0, 0]  # of all sizes
+    return float(precision[precision > -1].mean())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
+@pytest.mark.parametrize("kind", ["bbox", "segm", "keypoints"])
+def test_coco_export_of_ground_truth_has_an_average_precision_of_1(tmp_path, kind):
+    task = {"bbox": "detection", "segm": "instances", "keypoints": "keypoints"}[kind]
+    to_coco(open_dataset(coco_dataset(tmp_path, task)), tmp_path / "again")
+    assert average_precision(tmp_path / "again" / "annotations" / "instances_train.json", kind) == 1.0
+
+
+LINES = {
+    "detection": ("0 0.5 0.5 0.25 0.5", "1 0.123456789 0.3 0.2 0.4"),
+    "instances": ("1 0.1 0.1 0.5 0.123456789 0.5 0.9", "0 0.5 0.5 0.75 0.5 0.75 1 0.5 1"),
+    "keypoints": ("0 0.5 0.5 0.5 0.5 0.3 0.5 2 0 0 0 0.51234567 0.75 1",),
+    "rotated": ("1 0.5 0.1 0.75 0.512345678 0.5 0.9 0.25 0.5",),
+}
+
+
+@pytest.mark.parametrize("task", LINES)
+def test_yolo_export_builds_the_same_rows(tmp_path, task):
+    made = YoloSet(tmp_path / "yolo", "kpt_shape: [3, 3]\nflip_idx: [0, 2, 1]\n" if task == "keypoints" else "")
+    made.image("bb", *LINES[task])
+    made.image("a")
+    transforms = ({"step": "Letterbox", "size": 64},)
+    recipe = BuildRecipe(
+        kind="yolo", root=made.root, out=tmp_path / "built", options={"task": task}, transforms=transforms
+    )
+    dataset = open_dataset(build(recipe).out)
+    exported = to_yolo(dataset, tmp_path / "again")
+    assert exported.notes == ()
+    assert_equal(dataset, rebuilt(tmp_path / "again", "yolo.toml", tmp_path / "built again"))
+
+
+def test_yolo_export_notes_what_it_cannot_write(tmp_path):
+    exported = to_yolo(open_dataset(coco_dataset(tmp_path)), tmp_path / "yolo")
+    notes = "\n".join(exported.notes)
+    assert "YOLO has no place for area, image_ids, iscrowd, run_boxes, runs: left out" in notes
+    assert "objects have no polygon: their boxes are written" in notes
+    assert "objects have several polygons: they are joined to one" in notes
+
+
+def test_coco_export_of_a_class_keeps_the_rows_that_have_it(tmp_path):
+    dataset = open_dataset(coco_dataset(tmp_path))
+    made = to_coco(dataset, tmp_path / "cars", Choice(split="train", of_class="car"))
+    labels = dataset["train"][:].labels
+    assert made.rows == int((labels == 1).any(1).sum())
+
+
+def test_coco_export_without_boxes_is_refused(tmp_path):
+    from building import EXACT, make_pictures
+
+    made = build(
+        BuildRecipe(kind="imagefolder", root=make_pictures(tmp_path / "p"), out=tmp_path / "o", transforms=EXACT)
+    )
+    with pytest.raises(UsageError, match="have no boxes"):
+        to_coco(open_dataset(made.out), tmp_path / "coco")

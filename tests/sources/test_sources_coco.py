@@ -1,0 +1,294 @@
+"""COCO's layout: what is read of it, compared with pycocotools, and what is wrong with it, in one line each."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from coco_sets import CocoSet, coco_dataset, example, uncompressed
+
+from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.sources.coco import mirrored_names
+from mmload.sources.coco_annotations import decoded_runs
+from mmload.store.dataset import open as open_dataset
+from mmload.store.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
+
+
+def arrays(sample):
+    return {name: tensor.numpy() for name, tensor in sample.fields.items()}
+
+
+@pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # of pycocotools
+def test_coco_split_reads_what_pycocotools_reads(tmp_path):
+    coco = pytest.importorskip("pycocotools.coco")
+    made = example(tmp_path)
+    (train,) = made.splits(task="instances").values()
+    theirs = coco.COCO(made.file)
+    assert train.classes == ("person", "car", "toothbrush")
+    assert train.objects().category_ids == (1, 3, 90)
+    for index, image in enumerate(made.body["images"]):
+        sample = train.read(index)
+        fields, expected = arrays(sample), theirs.imgToAnns[image["id"]]
+        assert train.id(index) == sample.id == f"train2017/{image['file_name']}"
+        boxes = np.array([each["bbox"] for each in expected], np.float64).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        np.testing.assert_array_equal(fields["boxes"], boxes.astype(np.float32))
+        assert fields["counts"] == len(expected)
+        assert fields["image_ids"] == image["id"]
+        assert [(1, 3, 90)[label] for label in fields["labels"]] == [each["category_id"] for each in expected]
+        assert fields["iscrowd"].tolist() == [bool(each["iscrowd"]) for each in expected]
+        np.testing.assert_allclose(fields["area"], [each["area"] for each in expected], rtol=1e-6)
+        polygons = parts_of(fields, "rings", "polygons")
+        runs = dict(parts_of(fields, "run_boxes", "runs"))
+        for number, each in enumerate(expected):
+            if each["iscrowd"]:
+                np.testing.assert_array_equal(mask_of_runs(runs[number], *sample.size), theirs.annToMask(each))
+                continue
+            own = [points.reshape(-1) for box, points in polygons if box == number]
+            assert len(own) == len(each["segmentation"])
+            for points, polygon in zip(own, each["segmentation"], strict=True):
+                np.testing.assert_array_equal(points, np.array(polygon, np.float32))
+
+
+def test_coco_keypoints_are_read_with_visibility_skeleton_and_flip(tmp_path):
+    made = example(tmp_path, prefix="person_keypoints")
+    (train,) = made.splits(task="keypoints").values()
+    assert train.objects().keypoints == ("nose", "left_eye", "right_eye")
+    assert train.objects().skeleton == ((0, 1), (0, 2))
+    assert train.objects().flip == (0, 2, 1)
+    expected = [each["keypoints"] for each in made.body["annotations"] if each["image_id"] == 3]
+    np.testing.assert_array_equal(
+        train.read(2).fields["keypoints"].reshape(len(expected), -1), np.array(expected, np.float32)
+    )
+
+
+def test_coco_without_crowds_leaves_them_out(tmp_path):
+    (train,) = example(tmp_path).splits(crowds=False).values()
+    assert not any(train.read(index).fields["iscrowd"].any() for index in range(len(train)))
+
+
+def test_coco_part_reads_the_same_samples(tmp_path):
+    (train,) = example(tmp_path).splits(task="instances").values()
+    part = train.part([4, 0, 1])
+    for place, index in enumerate((4, 0, 1)):
+        assert part.revision(place) == train.revision(index)
+        for name, tensor in train.read(index).fields.items():
+            assert torch.equal(part.read(place).fields[name], tensor), name
+
+
+def test_coco_objects_in_any_order_are_grouped_by_image(tmp_path):
+    made = example(tmp_path / "a")
+    (ordered,) = made.splits(task="instances").values()
+    expected = [arrays(ordered.read(index)) for index in range(len(ordered))]
+    made.body["annotations"].sort(key=lambda each: -each["image_id"])  # stable: the order within an image stays
+    (mixed,) = made.splits(task="instances").values()
+    for index, fields in enumerate(expected):
+        for name, values in fields.items():
+            np.testing.assert_array_equal(arrays(mixed.read(index))[name], values)
+
+
+def test_coco_revision_changes_with_a_label(tmp_path):
+    made = example(tmp_path)
+    (before,) = made.splits().values()
+    made.body["annotations"][0]["category_id"] = 90 if made.body["annotations"][0]["category_id"] != 90 else 1
+    (after,) = made.splits().values()
+    changed = [before.revision(index) != after.revision(index) for index in range(len(before))]
+    assert changed == [True, *[False] * 5]
+
+
+def test_coco_splits_are_named_without_their_year(tmp_path):
+    for split in ("val2017", "train2017"):
+        made = CocoSet(tmp_path, split)
+        made.image(1)
+        made.write()
+    assert list(made.splits()) == ["train", "val"]
+
+
+def test_coco_two_years_have_to_be_chosen(tmp_path):
+    for split in ("train2014", "train2017"):
+        made = CocoSet(tmp_path, split)
+        made.image(1)
+        made.write()
+    with pytest.raises(RecipeError, match="both of split train; give annotations"):
+        made.splits()
+    assert list(made.splits(annotations="annotations/instances_train2014.json")) == ["train"]
+
+
+def test_coco_annotations_beside_images_are_found(tmp_path):
+    made = CocoSet(tmp_path, "valid")
+    made.image(1)
+    made.write()
+    made.file.rename(tmp_path / "valid" / "_annotations.coco.json")
+    made.file = tmp_path / "valid" / "_annotations.coco.json"
+    assert list(made.splits()) == ["valid"]
+
+
+def fault(made, **options):
+    (train,) = made.splits(**options).values()
+    with pytest.raises(SampleError) as caught:
+        train.read(0)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+FAULTS = {
+    "polygon of two points": ({"segmentation": [[1, 1, 5, 5]]}, "instances", "a polygon has 2 points"),
+    "odd polygon": ({"segmentation": [[1, 1, 5, 5, 9, 1, 3]]}, "instances", "a polygon has 3.5 points"),
+    "outside": ({"bbox": [30, 2, 20, 5]}, "detection", "the box 30, 2, 50, 7 leaves the 40 x 30 image"),
+    "no area": ({"bbox": [3, 2, 5, 0]}, "detection", "the box 3, 2, 8, 2 has no area"),
+    "no box": ({"bbox": None}, "detection", "it has no bbox"),
+    "three numbers": ({"bbox": [1, 2, 3]}, "detection", "its bbox has 3 numbers"),
+    "category": ({"category_id": 7}, "detection", "category 7 does not exist"),
+    "keypoints": ({"keypoints": [1, 2, 2] * 4}, "keypoints", "it has 4 keypoints, its category has 3"),
+    "visibility": ({"keypoints": [1, 2, 5] * 3}, "keypoints", "another visibility"),
+    "runs": ({"segmentation": {"size": [30, 40], "counts": [5, 6]}}, "instances", "do not cover an image of 40 x 30"),
+    "compressed": ({"segmentation": {"size": [30, 40], "counts": "oo"}}, "instances", "run lengths are damaged"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_coco_faulty_object_is_named_by_file_image_and_annotation(tmp_path, case):
+    change, task, expected = FAULTS[case]
+    made = CocoSet(tmp_path, prefix="person_keypoints" if task == "keypoints" else "instances")
+    made.image(17)
+    made.object(17, [1, 2, 5, 5], **change)
+    message = fault(made, task=task)
+    assert expected in message
+    assert f"{made.file}, image 17, annotation 100: " in message
+
+
+def test_coco_missing_image_is_an_error_of_its_sample(tmp_path):
+    made = CocoSet(tmp_path)
+    made.image(17, write=False)
+    assert f"{made.file}, image 17: no such file: {tmp_path / 'train2017' / '000017.png'}" in fault(made)
+
+
+def test_coco_file_that_was_cut_off_is_one_line(tmp_path):
+    made = example(tmp_path)
+    made.write()
+    content = made.file.read_bytes()
+    made.file.write_bytes(content[: len(content) // 2])
+    made.write = lambda: None
+    with pytest.raises(SourceError, match="is no JSON, or was cut off") as caught:
+        made.splits()
+    assert str(made.file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_coco_image_or_category_of_one_id_twice_is_an_error(tmp_path):
+    made = CocoSet(tmp_path)
+    made.image(1)
+    made.body["images"] *= 2
+    with pytest.raises(SourceError, match="two images"):
+        made.splits()
+
+
+def test_coco_clip_boxes_cuts_and_leaves_out(tmp_path):
+    made = CocoSet(tmp_path)
+    made.image(1)
+    triangle = [1, 1, 9, 1, 1, 9]
+    for box in ([30, 2, 20, 5], [3, 2, 5, 0], [1, 2, 5, 5]):
+        made.object(1, box, segmentation=[triangle])
+    (train,) = made.splits(clip_boxes=True, task="instances").values()
+    sample = train.read(0)
+    assert sample.fields["boxes"].tolist() == [[30, 2, 40, 7], [1, 2, 6, 7]]
+    assert sample.fields["rings"].tolist() == [[0, 3], [1, 3]]
+    assert sample.losses == {"boxes_clipped": 2}
+
+
+def test_coco_box_over_the_edge_by_rounding_is_cut(tmp_path):
+    made = CocoSet(tmp_path)
+    made.image(1)
+    made.object(1, [30.2, 2, 10.4, 28.5])
+    (train,) = made.splits().values()
+    assert train.read(0).fields["boxes"].tolist() == [[pytest.approx(30.2), 2, 40, 30]]
+
+
+def test_coco_annotations_of_unlisted_images_are_a_note(tmp_path):
+    made = CocoSet(tmp_path)
+    made.image(1)
+    made.object(2, [1, 2, 3, 4])
+    (train,) = made.splits().values()
+    assert train.notes() == ("1 annotation of images that the file does not list: left out",)
+
+
+def test_coco_paths_that_leave_the_root_are_refused(tmp_path):
+    made = CocoSet(tmp_path / "coco")
+    made.image(1)
+    with pytest.raises(RecipeError, match="leaves the root"):
+        made.splits(annotations="../a.json")
+    made.body["images"][0]["file_name"] = "../../a.png"
+    with pytest.raises(SourceError, match="leaves the folder"):
+        made.splits()
+
+
+def test_decoded_runs_are_those_of_pycocotools():
+    mask_functions = pytest.importorskip("pycocotools.mask")
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        mask = random.random(random.integers(1, 90, 2)) < random.choice([0.0, 0.02, 0.5, 0.98, 1.0])
+        text = mask_functions.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"]
+        assert decoded_runs(text) == uncompressed(mask)["counts"]
+
+
+def test_runs_of_a_mask_give_the_mask():
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        mask = random.random(random.integers(1, 20, 2)) < random.choice([0.0, 0.1, 0.5, 1.0])
+        assert runs_of_mask(mask).tolist() == uncompressed(mask)["counts"]
+        np.testing.assert_array_equal(mask_of_runs(runs_of_mask(mask), *mask.shape), mask)
+
+
+def test_masks_of_remaining_boxes_have_their_new_numbers():
+    fields = {"rings": np.array([[0, 2], [2, 1], [1, 3]], np.int32), "polygons": np.arange(12).reshape(6, 2)}
+    remaining = of_boxes(fields, np.array([True, False, True]))
+    assert remaining["rings"].tolist() == [[0, 2], [1, 1]]
+    assert remaining["polygons"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_mirrored_names_exchange_sides():
+    assert mirrored_names(("nose", "left_eye", "right_eye")) == (0, 2, 1)
+    assert mirrored_names(("L ear", "nose")) == (0, 1)
+    assert mirrored_names(("l_ear", "r_ear", "bleft")) == (1, 0, 2)
+
+
+def test_coco_build_stores_lists_without_padding(tmp_path):
+    out = coco_dataset(tmp_path)
+    body = json.loads((out / "dataset.json").read_text())
+    assert body["requires"] == ["lists"]
+    record = body["splits"]["train"]
+    assert record["fields"]["boxes"] == {"dtype": "float32", "shape": [-1, 4], "encoding": "list"}
+    assert record["objects"]["category_ids"] == [1, 3, 90]
+    offsets = np.fromfile(out / "train" / "000000" / "boxes.offsets.memmap", "<i8")
+    counts = np.fromfile(out / "train" / "000000" / "counts.memmap", "<i8")
+    np.testing.assert_array_equal(np.diff(offsets), 16 * counts)
+    assert (out / "train" / "000000" / "boxes.bytes.memmap").stat().st_size == 16 * counts.sum()
+
+
+@pytest.mark.parametrize("size", [64, None])
+def test_coco_build_gives_padded_batches(tmp_path, size):
+    split = open_dataset(coco_dataset(tmp_path, size=size))["train"]
+    (source,) = (each for name, each in splits_at(tmp_path / "coco").items() if name == "train")
+    most = int(split[:].counts.max()) if size else max(int(split[row].counts) for row in range(len(split)))
+    assert split.fields["boxes"].shape == (most, 4)
+    for row in range(len(split)):
+        fields, own = source.read(row).fields, split[row]
+        count = int(own.counts)
+        assert count == fields["counts"]
+        assert own.labels[:count].tolist() == fields["labels"].tolist()
+        assert (own.labels[count:] == -1).all()
+        assert (own.boxes[count:] == 0).all()
+        height, width = fields["images"].shape[1:]
+        scale = 1.0 if size is None else min(size / height, size / width)
+        sides = own.boxes[:count, 2:] - own.boxes[:count, :2]
+        expected = fields["boxes"][:, 2:] - fields["boxes"][:, :2]
+        assert torch.allclose(sides, expected * scale, rtol=0.05, atol=0.5)
+
+
+def splits_at(root):
+    from mmload.sources import make_source
+    from mmload.sources.decode import Decoder
+
+    return make_source("coco", root, Decoder(), {"task": "instances"}).splits()

@@ -1,0 +1,178 @@
+"""YOLO's layout: boxes, polygons, keypoints and rotated boxes in pixels, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from yolo_sets import YoloSet
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.sources.yaml_subset import read_yaml
+from mmload.store.dataset import open as open_dataset
+
+
+def test_yolo_boxes_are_read_in_pixels(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.5 0.5 0.25 0.5", "", "1 0.1 0.2 0.2 0.4")
+    made.image("b")
+    (train,) = made.splits().values()
+    assert (train.classes, len(train), train.id(0)) == (("cat", "dog"), 2, "images/train/a.png")
+    sample = train.read(0)
+    np.testing.assert_allclose(sample.fields["boxes"], [[15, 5, 25, 15], [0, 0, 8, 8]], rtol=1e-6)
+    assert sample.fields["labels"].tolist() == [0, 1]
+    assert sample.lists == {"boxes", "labels"}
+    assert train.read(1).fields["counts"] == 0
+    assert train.notes() == ("1 image without a label file: no objects",)
+
+
+def test_yolo_polygons_are_instances_or_boxes_around_them(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "1 0.1 0.1 0.5 0.1 0.5 0.9", "0 0.5 0.5 0.75 0.5 0.75 1 0.5 1")
+    made.image("bb")
+    (train,) = made.splits(task="instances").values()
+    fields = train.read(0).fields
+    np.testing.assert_allclose(fields["boxes"], [[4, 2, 20, 18], [20, 10, 30, 20]], rtol=1e-6)
+    assert fields["rings"].tolist() == [[0, 3], [1, 4]]
+    np.testing.assert_allclose(fields["polygons"][:3], [[4, 2], [20, 2], [20, 18]], rtol=1e-6)
+    assert train.read(1).fields["polygons"].shape == (0, 2)
+    (boxes,) = made.splits().values()
+    assert boxes.read(0).fields["boxes"].tolist() == fields["boxes"].tolist()
+
+
+@pytest.mark.parametrize("numbers", [2, 3])
+def test_yolo_keypoints_have_visibility_and_flip(tmp_path, numbers):
+    made = YoloSet(tmp_path, f"kpt_shape: [3, {numbers}]\nflip_idx: [0, 2, 1]\n")
+    points = "0.25 0.5 2 0 0 0 0.5 0.75 1" if numbers == 3 else "0.25 0.5 0 0 0.5 0.75"
+    made.image("a", f"0 0.5 0.5 0.5 0.5 {points}")
+    (train,) = made.splits().values()
+    assert train.objects().flip == (0, 2, 1)
+    shown = train.read(0).fields["keypoints"].tolist()
+    assert shown == [[[10, 10, 2], [0, 0, 0], [20, 15, 1 if numbers == 3 else 2]]]
+
+
+def test_yolo_rotated_boxes_are_corners_and_the_box_around_them(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "1 0.5 0.1 0.75 0.5 0.5 0.9 0.25 0.5")
+    (train,) = made.splits(task="rotated").values()
+    fields = train.read(0).fields
+    np.testing.assert_allclose(fields["corners"], [[[20, 2], [30, 10], [20, 18], [10, 10]]], rtol=1e-6)
+    np.testing.assert_allclose(fields["boxes"], [[10, 2, 30, 18]], rtol=1e-6)
+
+
+LINES = {
+    "7 0.5 0.5 0.5 0.5": "class 7 does not exist; data.yaml has 2",
+    "0.5 0.5 0.5 0.5 0.5": "class 0.5 does not exist",
+    "0 0.5 0.5 0.5": "it has 4 numbers, expected 5 for detection",
+    "0 0.5 0.5 0.5 x": "could not convert string to float",
+    "0 15 5 25 15": "a number is no share",
+    "0 0.5 0.5 0 0.5": "the box 20, 5, 20, 15 has no area in the 40 x 20 image",
+    "0 0.9 0.5 0.5 0.5": "the box 26, 5, 46, 15 leaves the 40 x 20 image",
+    "0 nan 0.5 0.5 0.5": "a number is no share",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_yolo_faulty_line_is_named_by_its_number(tmp_path, line):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.5 0.5 0.5 0.5", "", line)
+    (train,) = made.splits().values()
+    with pytest.raises(SampleError) as caught:
+        train.read(0)
+    assert f"labels/train/a.txt, line 3: {LINES[line]}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_yolo_polygon_of_two_points_is_an_error(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.5 0.5 0.5 0.5")
+    (train,) = made.splits(task="instances").values()
+    with pytest.raises(SampleError, match="line 1: it has 2 points, a polygon has at least 3"):
+        train.read(0)
+
+
+def test_yolo_keypoints_of_another_number_are_an_error(tmp_path):
+    made = YoloSet(tmp_path, "kpt_shape: [3, 3]\n")
+    made.image("a", "0 0.5 0.5 0.5 0.5 0.5 0.5 2")
+    (train,) = made.splits().values()
+    with pytest.raises(SampleError, match="line 1: it has 1 keypoints, data.yaml has 3"):
+        train.read(0)
+
+
+def test_yolo_image_of_a_list_that_is_missing_is_an_error_of_its_sample(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.5 0.5 0.5 0.5")
+    (tmp_path / "train.txt").write_text("./images/train/a.png\nimages/train/gone.png\n")
+    made.describe("train: train.txt\nnames: [cat, dog]\n")
+    (train,) = made.splits().values()
+    assert train.read(0).fields["counts"] == 1
+    with pytest.raises(SampleError, match="no such file"):
+        train.read(1)
+
+
+def test_yolo_description_of_roboflow_is_read(tmp_path):
+    YoloSet(tmp_path)
+    for split in ("train", "valid"):
+        (tmp_path / split / "images").mkdir(parents=True)
+        (tmp_path / split / "labels").mkdir()
+        made = YoloSet(tmp_path)
+        made.image("a", "1 0.5 0.5 0.5 0.5")
+        (tmp_path / "images/train/a.png").rename(tmp_path / split / "images/a.png")
+        (tmp_path / "labels/train/a.txt").rename(tmp_path / split / "labels/a.txt")
+    made.describe("train: ../train/images\nval: ../valid/images\n\nnc: 2\nnames: ['cat', 'dog']\n")
+    splits = made.splits()
+    assert {name: split.id(0) for name, split in splits.items()} == {
+        "train": "train/images/a.png",
+        "val": "valid/images/a.png",
+    }
+    assert splits["val"].read(0).fields["labels"].tolist() == [1]
+
+
+def test_yolo_description_errors_name_the_file(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a")
+    for text, expected in (
+        ("names: [cat]\n", "names no images"),
+        ("train: images/train\n", "no names of classes"),
+        ("train: elsewhere\nnames: [cat]\n", "names elsewhere, which does not exist"),
+        ("train: images/train\nnames: [cat\n", "line 2: a list or table does not end"),
+        ("train: images/train\nnames: [cat]\nkpt_shape: [3]\n", "kpt_shape is"),
+        ("train: images/train\nnames: [cat]\nkpt_shape: [3, 3]\nflip_idx: [0, 0, 1]\n", "flip_idx"),
+    ):
+        made.describe(text)
+        with pytest.raises(SourceError, match="data.yaml") as caught:
+            made.splits()
+        assert expected in str(caught.value)
+    with pytest.raises(RecipeError, match="task is"):
+        made.splits(task="segment")
+
+
+def test_yaml_subset_reads_what_pyyaml_reads(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    path = tmp_path / "data.yaml"
+    texts = (
+        "path: ../datasets/coco8 # dataset root dir\ntrain: images/train\nval: 'images/val'\ntest:\n\n"
+        'names:\n  0: person\n  1: "traffic light"\n  2: it\'s\n',
+        "nc: 3\nnames: ['a', \"b, c\", d e]\nshape: [17, 3]\nflip_idx:\n  [0, 2, 1,\n   4, 3]\n",
+        "names: {0: person, 1: 'dog # no comment'}\ntrain:\n- a/b\n- c\nval:\n  - d\nlast: true\nshare: 0.5\n",
+        "kpt_names:\n  0:\n    - nose\n    - left eye\n  1: [a, b]\nurl: https://a.b/c#d\n",
+    )
+    for text in texts:
+        path.write_text(text)
+        assert read_yaml(path) == yaml.safe_load(text)
+    path.write_text("download: |\n  import os\n  x: [\nnames: [a]\n")
+    assert read_yaml(path) == {"names": ["a"]}
+
+
+def test_yolo_build_stores_what_was_read(tmp_path):
+    made = YoloSet(tmp_path / "yolo", "kpt_shape: [2, 3]\nflip_idx: [1, 0]\n")
+    made.image("a", "0 0.5 0.5 0.5 0.5 0.5 0.5 2 0.25 0.25 1", "1 0.5 0.5 1 1 0 0 0 0.5 0.5 2")
+    made.image("bb")
+    transforms = ({"step": "Letterbox", "size": 80},)
+    out = build(BuildRecipe(kind="yolo", root=made.root, out=tmp_path / "out", transforms=transforms)).out
+    batch = open_dataset(out)["train"][:]
+    assert batch.counts.tolist() == [2, 0]
+    assert batch.boxes[0].tolist() == [[20, 30, 60, 50], [0, 20, 80, 60]]
+    assert batch.extra["keypoints"][0].tolist() == [[[40, 40, 2], [20, 30, 1]], [[0, 0, 0], [40, 40, 2]]]
+    assert (batch.extra["keypoints"][1] == 0).all()
