@@ -7,7 +7,7 @@ The names, arguments and defaults are those of ``torchvision.transforms.v2``. A 
 from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.boxes import BoxRule
 from mmload.augment.canvas_steps import Letterbox, RandomShortestSize, ScaleJitter
-from mmload.augment.color import ColorJitter, Normalize, RandomGrayscale
+from mmload.augment.color import ColorJitter, Normalize, RandomGrayscale, RandomHSV
 from mmload.augment.draws import sample_seeds, view_seeds
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import PerSample
@@ -29,6 +29,7 @@ from mmload.augment.levels import (
     RandomSolarize,
 )
 from mmload.augment.mix import CutMix, MixUp
+from mmload.augment.mosaic import Mosaic
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from mmload.augment.random_steps import RandomApply, RandomChoice, RandomOrder
 from mmload.augment.resize import ProgressiveSize, RandomResizedCrop, Resize
@@ -48,6 +49,7 @@ __all__ = [
     "GaussianBlur",
     "Letterbox",
     "MixUp",
+    "Mosaic",
     "Normalize",
     "PerSample",
     "ProgressiveSize",
@@ -61,6 +63,7 @@ __all__ = [
     "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
+    "RandomHSV",
     "RandomHorizontalFlip",
     "RandomInvert",
     "RandomIoUCrop",

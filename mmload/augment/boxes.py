@@ -7,6 +7,8 @@ reads images.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,16 +38,36 @@ class BoxRule:
     Attributes:
         min_size: pixels that both sides must still have (torchvision's SanitizeBoundingBoxes: 1).
         min_visible: share of its area before the clip that a box must still show, 0 to 1.
+        max_aspect: greatest quotient of the longer and the shorter side.
     """
 
     min_size: float = 1.0
     min_visible: float = 0.0
+    max_aspect: float = math.inf
 
     def __post_init__(self) -> None:
         size = number("min_size", self.min_size, least=0, expected="pixels from 0")
         share = number("min_visible", self.min_visible, least=0, greatest=1, expected="a share from 0 to 1")
         object.__setattr__(self, "min_size", size)
         object.__setattr__(self, "min_visible", share)
+        if self.max_aspect != math.inf:
+            aspect = number("max_aspect", self.max_aspect, least=1, expected="a quotient from 1")
+            object.__setattr__(self, "max_aspect", aspect)
+
+    def permits(self, boxes: Tensor) -> Tensor:
+        """Returns which boxes [..., 4] have sides that remain: bool [...]."""
+        sides = boxes[..., 2:] - boxes[..., :2]
+        stays = (sides >= self.least).all(-1)
+        if self.max_aspect == math.inf:
+            return stays
+        return stays & (sides.amax(-1) <= self.max_aspect * sides.amin(-1))
+
+    @property
+    def beyond_torchvision(self) -> str:
+        """Setting that torchvision's SanitizeBoundingBoxes does not have, such as "min_visible, here 0.1"; else ""."""
+        if self.min_visible:
+            return f"min_visible, here {self.min_visible:g}"
+        return "" if self.max_aspect == math.inf else f"max_aspect, here {self.max_aspect:g}"
 
     @property
     def least(self) -> float:
@@ -138,8 +160,7 @@ def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
     """Drops boxes by the rule and by what passes did to them; no pass: none is dropped."""
     if trail is None or batch.boxes is None:
         return batch
-    sides = batch.boxes[..., 2:] - batch.boxes[..., :2]
-    stays = (sides >= rule.least).all(2) & (trail.share >= rule.min_visible)
+    stays = rule.permits(batch.boxes) & (trail.share >= rule.min_visible)
     return _repacked(batch, batch.boxes, (stays | ~(trail.cut | trail.cropped[:, None])) & ~trail.dropped)
 
 
@@ -284,3 +305,65 @@ def _area(boxes: Tensor) -> Tensor:
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole > 0, part / whole.clamp(min=1e-12), 0.0)
+
+
+class MovingTiles(NamedTuple):
+    """Geometry by which the boxes of T tiles move to B canvases and through their maps, x before y.
+
+    Attributes:
+        samples: int64 [T], sample of each tile, in order.
+        factors: float64 [T, 2], factors by which the tile's image is resized.
+        corners: int64 [T, 2], where it lies on its canvas.
+        canvas: int64 [T, 2], size of its canvas.
+        maps: float64 [T, 3, 3], from its canvas to the output.
+    """
+
+    samples: Tensor
+    factors: Tensor
+    corners: Tensor
+    canvas: Tensor
+    maps: Tensor
+
+
+def composed_boxes(
+    batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTiles, size: Sequence[int]
+) -> tuple[Batch, Trail]:
+    """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
+
+    Args:
+        batch: B samples, whose boxes are replaced.
+        fields: the tiles' ``boxes`` [T, M, 4], and ``labels``, ``difficult`` and ``counts`` if there are any.
+        tiles: the tiles' geometry.
+        size: height and width of the output.
+    """
+    boxes, count = fields["boxes"], batch.batch_size[0]
+    most = torch.full((len(boxes),), boxes.shape[1]) if "counts" not in fields else fields["counts"]
+    tile, place = (torch.arange(boxes.shape[1]) < most[:, None]).nonzero(as_tuple=True)
+    on_canvas = boxes[tile, place].to(torch.float64) * tiles.factors[tile].repeat(1, 2)
+    on_canvas = (on_canvas + tiles.corners[tile].repeat(1, 2))[:, None]
+    width, height = tiles.canvas[tile].unbind(1)
+    on_canvas, _, shown = _cut(on_canvas, width, height)
+    corners = torch.nn.functional.pad(_corners(on_canvas)[:, 0], (0, 1), value=1.0)
+    points = corners @ tiles.maps[tile].transpose(1, 2)
+    points = points[..., :2] / points[..., 2:].clamp(min=1e-6)
+    around = torch.cat((points.amin(1), points.amax(1)), 1)[:, None]
+    moved, _, still = _cut(around, int(size[1]), int(size[0]))
+    samples = tiles.samples[tile]
+    counts = torch.bincount(samples, minlength=count)
+    longest = max(int(counts.max()) if count else 0, 1)
+    column = torch.arange(len(samples)) - (counts.cumsum(0) - counts)[samples]
+    packed = {"boxes": boxes.new_zeros((count, longest, 4)), "labels": torch.full((count, longest), -1)}
+    packed["boxes"][samples, column] = moved[:, 0].to(boxes.dtype)
+    for name in ("labels", "difficult"):
+        if name in fields:
+            packed.setdefault(name, fields[name].new_zeros((count, longest)))[samples, column] = fields[name][
+                tile, place
+            ]
+    if "labels" not in fields:
+        del packed["labels"]
+    share = boxes.new_zeros((count, longest))
+    share[samples, column] = (shown * still)[:, 0].to(share.dtype)
+    nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)
+    frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
+    composed: Batch = batch.replace(**packed, counts=counts)
+    return composed, Trail(frames, whole, nothing, share, nothing)

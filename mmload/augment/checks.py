@@ -18,6 +18,7 @@ from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import check_foreign, moves
 from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip
 from mmload.augment.mix import MixStep
+from mmload.augment.mosaic import Mosaic
 from mmload.augment.resize import Resize
 from mmload.augment.step import AfterStep, LevelStep, Step, check_dtype, check_shape, sees_fields
 from mmload.batch import Batch
@@ -40,10 +41,12 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
         raise argument_error("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
     _check_one_size(steps)
     normalized = False
-    for step in steps:
+    for place, step in enumerate(steps):
         if not isinstance(step, nn.Module):
             raise TypeError(f"{shown(step)} is not an nn.Module: wrap a function in a module with a forward")
-        if not isinstance(step, Step | AfterStep):
+        if isinstance(step, Mosaic) and place:
+            raise ValueError("Mosaic comes after other steps; put it first, as it composes rows as they are stored")
+        if not isinstance(step, Step | AfterStep | Mosaic):
             check_foreign(step)
         if dtype == torch.uint8:
             _check_uint8(step)
@@ -109,7 +112,7 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
         ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.
     """
     for step in steps:
-        if isinstance(step, Step | AfterStep):
+        if isinstance(step, Step | AfterStep | Mosaic):
             step.check_fields(boxes=boxes, masks=masks)
         elif (boxes or masks) and moves(step):
             name = type(step).__name__

@@ -23,6 +23,7 @@ from mmload.augment.arguments import argument_error, integer, shown, torch_devic
 from mmload.augment.boxes import BoxRule
 from mmload.augment.checks import check_batch, check_fields, check_steps, check_targets
 from mmload.augment.draws import fresh_seeds
+from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
 from mmload.batch import Batch, lazy_rows
 from mmload.errors import counted
@@ -200,6 +201,12 @@ class Collate(nn.Module):
         self._possible: set[object] = set()  # what later passes start from, of those that were found to be possible
 
     @property
+    def composer(self) -> Mosaic | None:
+        """Step that composes samples of several rows; None: there is none."""
+        first = self.steps[0] if len(self.steps) else None
+        return first if isinstance(first, Mosaic) else None
+
+    @property
     def epoch(self) -> int | None:
         """Epoch of the next batches: of the loader that calls in this thread, else as set; None: not known."""
         of_loader = epoch_of_loader()
@@ -271,6 +278,8 @@ class Collate(nn.Module):
         """
         sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
         prepared = self.prepare(batch, (images[0].shape[0], 0, 0), sizes=sizes, masks=masks, generator=generator)
+        if prepared.tile_rows is not None:
+            images = [images[row] for row in prepared.tile_rows.numbers.tolist()]
         out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
         prepared.render_lines(0, ImageLines.of_images(images), out)
         finished = prepared.finish(out)
@@ -326,6 +335,7 @@ class Collate(nn.Module):
         sizes: Tensor | None = None,
         masks: OwnMasks | None = None,
         framed: bool = False,
+        tiles: Tiles | None = None,
     ) -> PreparedBatch:
         """Draws and describes a batch whose images are yet to be read.
 
@@ -338,6 +348,7 @@ class Collate(nn.Module):
             sizes: int64 [B, 2], height and width of each image; None: images are fixed-size.
             masks: masks in place of the batch's if ``sizes`` are given; None: there are none.
             framed: whether images to which no step gives one size are put on a canvas of the largest.
+            tiles: rows that the :attr:`composer` composes samples of; None: it draws them among those of the batch.
 
         Returns:
             The prepared batch, to be rendered row by row or at once, and then finished.
@@ -348,7 +359,7 @@ class Collate(nn.Module):
         check_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
         check_targets(self.steps, batch.targets)
         seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
-        return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes, masks, framed)
+        return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes, masks, framed, tiles)
 
     def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
         """Rejects steps after the first pass that cannot be done to what it gives, before it is rendered.

@@ -1,4 +1,4 @@
-"""Steps that change colors: Normalize, RandomGrayscale and ColorJitter, named and set as in torchvision v2."""
+"""Steps that change colors: Normalize, RandomGrayscale and ColorJitter, as in torchvision v2, and RandomHSV."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import LARGEST, around, chance, elements, numbers, shown
+from mmload.augment.arguments import LARGEST, around, chance, elements, number, numbers, shown
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted
+from mmload.render.hsv_kernel import HUES
 from mmload.render.level_program import (
     BRIGHTNESS,
     CONTRAST,
     GRAY,
+    HSV,
     HUE,
     MOST_NUMBERS,
     NONE,
@@ -222,6 +224,39 @@ class ColorJitter(LevelStep):
         slot = OperationSlot(operations=frozenset(codes) - {NONE})
         table = constant(tuple(float(code) for code in codes), torch.int64, device)
         return Program(codes=table[factors.order], numbers=numbers, slots=(slot,) * len(codes))
+
+
+class RandomHSV(LevelStep):
+    """Random hue, saturation and value, drawn per sample, as YOLO's recipes change them.
+
+    An image becomes uint8 HSV as OpenCV has it (hue 0 to 179). With draws from -1 to 1, hues rotate by ``draw * hue``
+    of a full turn, rounded down to a 180th, and saturation and value are multiplied by ``1 + draw * gain``, cut at 255
+    and rounded down: the three tables of ``cv2.LUT``. It becomes RGB again, rounded down, too. Of one channel the value
+    changes.
+
+    Args:
+        hue: greatest rotation either way, in full turns, 0 to 0.5.
+        saturation: greatest change of the factor of the saturation, 0 to 1.
+        value: greatest change of the factor of the value, 0 to 1.
+
+    Raises:
+        ValueError: if an argument is out of range, or (when run) the images have neither one nor three channels.
+    """
+
+    is_drop_in = False  # torchvision has none
+
+    def __init__(self, hue: float = 0.015, saturation: float = 0.7, value: float = 0.4) -> None:
+        super().__init__()
+        self.hue = number("hue", hue, least=0.0, greatest=0.5, expected="a rotation from 0 to 0.5")
+        self.saturation = number("saturation", saturation, least=0.0, greatest=1.0, expected="a gain from 0 to 1")
+        self.value = number("value", value, least=0.0, greatest=1.0, expected="a gain from 0 to 1")
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """Draws a rotation and two factors per sample."""
+        gains = constant((self.hue, self.saturation, self.value), torch.float64, plan.device)
+        turn, *factors = ((2 * draws.uniform(3) - 1) * gains).unbind(1)
+        turned = (turn * HUES).floor().remainder(HUES)
+        return Program.single_operation(HSV, plan.count, plan.device, turned, *(1 + factor for factor in factors))
 
 
 def _factor(name: str, value: float | Sequence[float] | None) -> tuple[float, float] | None:

@@ -117,6 +117,11 @@ class Draws:
         self._step = signed(STEP * (step + 1))
         self._used = 0
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the draws."""
+        return self._seeds.device
+
     def epoch(self, what: str) -> int:
         """Returns the batch's epoch; ``what`` names the setting that depends on it.
 

@@ -241,7 +241,7 @@ class PerSample(AfterStep):
                 f"min_visible is {rule.min_visible:g}, and PerSample({self._name}) moves boxes without reporting what "
                 "share of each remains: give the collate's box_rule a min_size alone"
             )
-        return same | ((boxes[:, 2:] - boxes[:, :2]).amin(1) >= rule.least)
+        return same | rule.permits(boxes)
 
     @property
     def _name(self) -> str:

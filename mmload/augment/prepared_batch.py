@@ -16,6 +16,7 @@ from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fiel
 from mmload.augment.checks import check_output, check_values
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
+from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import AfterStep, Step, sees_fields, white
 from mmload.batch import Batch
 from mmload.render.kernel_arguments import ImageLines, Places
@@ -146,6 +147,10 @@ class Steps(Protocol):
     box_rule: BoxRule
 
     @property
+    def composer(self) -> Mosaic | None:
+        """Step that composes samples of several rows; None: there is none."""
+
+    @property
     def epoch(self) -> int | None:
         """Epoch of the next batches; None: not known."""
 
@@ -161,6 +166,7 @@ class PreparedBatch:
         shape: [B, C, h, w] of the memory to render into.
         dtype: dtype of that memory.
         memory_format: memory format of that memory.
+        tile_rows: rows that the samples are composed of; None: each is made of its own row.
     """
 
     def __init__(
@@ -173,6 +179,7 @@ class PreparedBatch:
         sizes: Tensor | None = None,
         masks: OwnMasks | None = None,
         framed: bool = False,
+        tiles: Tiles | None = None,
     ) -> None:
         self._collate = collate
         self._own_masks, self._framed = masks, framed
@@ -182,9 +189,15 @@ class PreparedBatch:
         self._epoch = collate.epoch
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
-        start = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
-        start = start if sizes is None else Plan.unchanged_sizes(sizes, shape[0])
-        self.rendering, self._next = self._described(0, start, source)
+        first = collate.composer
+        if first is not None:
+            tiles = tiles or first.tiles_of(batch, self._draws(0), shape, source, sizes)
+            start, self._batch, self._trail = first.composed(batch, tiles, self._draws(0), shape[0])
+        else:
+            start = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
+            start = start if sizes is None else Plan.unchanged_sizes(sizes, shape[0])
+        self.tile_rows = None if tiles is None else tiles.rows
+        self.rendering, self._next = self._described(0 if first is None else 1, start, source)
         collate.check_later_passes(batch, self.rendering, self._next)
         self.shape = self.rendering.plan.shape
         self.dtype = self.rendering.dtype
@@ -198,18 +211,25 @@ class PreparedBatch:
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Renders samples from ``first`` on from wherever their lines are, on a CPU.
 
-        Threads may share a batch, unless its samples are mixed: these are rendered in order, by one thread.
+        Threads may share a batch, unless its samples are mixed or composed: these are rendered in order, by one thread.
 
         Args:
-            first: the first of them.
-            lines: lines of the samples' images; of variable size, at least those that are :attr:`needed`.
-            out: [b, C, h, w].
+            first: the first of them; of composed samples, the first tile.
+            lines: lines of the samples' images, or of the tiles'; of variable size, at least those :attr:`needed`.
+            out: [b, C, h, w]; of composed samples, all of the batch.
         """
-        self.rendering.on_cpu.render_lines(first, lines, out)
+        if self.tile_rows is None:
+            self.rendering.on_cpu.render_lines(first, lines, out)
+        else:
+            self.rendering.on_cpu.render_tiles(first, lines, out)
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples, as :meth:`mmload.render.rendering.Rendering.render_batch` does."""
         check_values(images, indices, self._collate.steps)
+        if self.tile_rows is not None:
+            rows = self.tile_rows.numbers if indices is None else indices[self.tile_rows.numbers]
+            self.render_lines(0, ImageLines.of_batch(images.contiguous(), rows.numpy()), out)
+            return
         self.rendering.render_batch(images, out, indices)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -43,6 +43,8 @@ class Views(nn.Module):
             _check_collate_type(f"view {number}", view)
         if not views:
             raise ValueError("the number of views is 0, expected a Collate for each view")
+        if any(view.composer is not None for view in views):
+            raise ValueError("Mosaic cannot be used in Views, whose views show the same rows; use a Collate")
         devices = dict.fromkeys(view.device for view in views)
         if len(devices) > 1:
             first, second, *_ = devices
@@ -166,3 +168,23 @@ def has_per_sample(collate: object) -> bool:
 def _check_collate_type(name: str, view: object) -> None:
     if not isinstance(view, Collate):
         raise TypeError(f"{name} is {shown(view)}, expected a Collate")
+
+
+def rendering_device(collate: object, device: torch.device, tier: str, decode: str) -> torch.device:
+    """Returns the device where a loader's batches are rendered: the CPU if their samples are composed of several rows.
+
+    Args:
+        collate: the loader's.
+        device: device of the batches.
+        tier: where the loader is asked to read rows from.
+        decode: the loader's decoder of JPEGs.
+
+    Raises:
+        ValueError: if samples are composed, and rows are to be on a device or decoded there.
+    """
+    if not isinstance(collate, Collate) or collate.composer is None:
+        return device
+    for name, value in (("tier", tier), ("decode", decode)):
+        if value in ("device", "cuda"):
+            raise ValueError(f"{name}={value!r}, but Mosaic is rendered on a CPU; leave {name} out")
+    return torch.device("cpu")

@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate, batch_of_epoch
-from mmload.augment.draws import sample_seeds
+from mmload.augment.draws import Draws, sample_seeds
+from mmload.augment.mosaic import BOX_FIELDS, Tiles
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
@@ -28,7 +29,7 @@ from mmload.loader.tiers import DeviceTier, Tier, lines_of, sizes_of, tier_of_fi
 from mmload.render.kernel_arguments import Places
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
-from mmload.store.split_views import AnySplit
+from mmload.store.split_views import AnySplit, View
 
 if TYPE_CHECKING:
     from mmload.loader.device_batches import DeviceBatches, DeviceDecoder, ResidentRows
@@ -61,7 +62,7 @@ class BatchSettings:
     """Settings of the batches of a loader. Picklable.
 
     Attributes:
-        split: source of the rows.
+        view: source of the rows, and which of them are read.
         fields: fields to read.
         collate: makes the batch of the rows; None: the rows as stored.
         device: device of the batches.
@@ -74,7 +75,7 @@ class BatchSettings:
         decode: decoder of JPEGs, one of :data:`~mmload.loader.arguments.DECODERS`.
     """
 
-    split: AnySplit
+    view: View
     fields: Sequence[str]
     collate: Callable[[Batch], BatchOrViews] | None
     device: torch.device
@@ -96,9 +97,10 @@ class BatchWorker:
     """
 
     def __init__(self, settings: BatchSettings, new_pool: Callable[[], MemoryPool] | None = None) -> None:
-        split, fields, collate = settings.split, settings.fields, settings.collate
+        split, fields, collate = settings.view.rows, settings.fields, settings.collate
         self._settings, self._split, self._collate = settings, split, collate
         views = collates_of(collate)
+        self._composer = collate.composer if isinstance(collate, Collate) else None
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
@@ -132,6 +134,8 @@ class BatchWorker:
                 self._on_device = self._resident = on_device.ResidentRows(decoder, port, len(self._split))
             elif settings.decode == "cuda":
                 self._on_device = decoder
+            return
+        if self._composer is not None:  # on a CPU
             return
         copied = self._others if self._tier is None or settings.tier == "device" else [*self._others, "images"]
         self._device_batches = on_device.DeviceBatches(
@@ -216,8 +220,10 @@ class BatchWorker:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
         batch, collate = self._without_images(rows, seeds), self._collate
         if self._tier is not None and isinstance(collate, Collate | Views):
-            views = self._prepared(batch, rows, epoch)
-            return partial(self._finished_views, views, self._rendered(views, rows))
+            tiles = self._tiles(rows, seeds, epoch)
+            read = rows if tiles is None else tiles.rows.numbers
+            views = self._prepared(batch, rows, epoch, tiles)
+            return partial(self._finished_views, views, self._rendered(views, read))
         if self._tier is not None:
             batch.images = self._gathered(self._tier, rows)
 
@@ -236,7 +242,16 @@ class BatchWorker:
         self._add_seconds(render=perf_counter() - began)
         return made if isinstance(self._collate, Views) else made[0]
 
-    def _prepared(self, batch: Batch, rows: Tensor, epoch: int) -> Sequence[PreparedBatch]:
+    def _tiles(self, rows: Tensor, seeds: Tensor, epoch: int) -> Tiles | None:
+        """Draws the rows that samples are composed of, and reads their sizes and boxes; None: of their own."""
+        if self._tier is None or self._composer is None:
+            return None
+        view = self._settings.view
+        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
+        fields = {name: self._read(name, drawn.numbers) for name in self._others if name in BOX_FIELDS}
+        return Tiles(drawn, sizes_of(self._tier.rows, drawn.numbers), fields)
+
+    def _prepared(self, batch: Batch, rows: Tensor, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""
         if self._tier is None or not isinstance(self._collate, Collate | Views):
             raise RuntimeError("no images are read, or a collate has no draws")
@@ -247,6 +262,7 @@ class BatchWorker:
             sizes = sizes_of(self._tier.rows, rows)
             masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
+            more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),
@@ -254,6 +270,7 @@ class BatchWorker:
                 sizes=sizes,
                 masks=masks,
                 framed=self._settings.framed,
+                **more,
             )
         return prepared if isinstance(prepared, tuple) else (prepared,)
 
@@ -289,7 +306,7 @@ class BatchWorker:
         for stored in self._tier.parts(rows, needed):
             lines, stop = lines_of(stored, self._tier.rows), first + len(stored.rows)
             for view, out in zip(views, outs, strict=True):
-                view.render_lines(first, lines, out[first:stop])
+                view.render_lines(first, lines, out if self._composer is not None else out[first:stop])
             first = stop
         self._add_seconds(render=perf_counter() - began)
         return outs

@@ -20,6 +20,7 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Form
 from mmload.augment.step import Step
+from mmload.augment.views import rendering_device
 from mmload.batch import Batch, BatchOrViews
 from mmload.loader.arguments import (
     check_cache_pixels,
@@ -168,15 +169,15 @@ class Loader:
         self.drop_last = drop_last
         self.collate = collate = Collate(*collate) if isinstance(collate, Sequence) else collate
         self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
-        self.prefetch = prefetch
-        self.seed = seed
+        self.prefetch, self.seed = prefetch, seed
         self.device = device_for(device, collate)
         self._fields = resolve_fields(self.split, fields)
         check_variable_size(self.split, self._fields, collate, self.device, tier, framed=bucket is not None)
         check_cache_pixels(cache_pixels, self.split, self._fields, tier)
         check_decode(decode, self.split, self._fields, collate, self.device, cache_pixels)
         self._decode = decode
-        self.tier, self.tier_reason, self._cache_pixels = choose_tier(tier, self.split, self.device, cache_pixels)
+        rendered = rendering_device(collate, self.device, tier, decode)
+        self.tier, self.tier_reason, self._cache_pixels = choose_tier(tier, self.split, rendered, cache_pixels)
         named = resolve_order(shuffle, order, sampler, bucket)
         self._order: Order | SamplerOrder
         if sampler is not None:
@@ -366,7 +367,7 @@ class Loader:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
             settings = BatchSettings(
-                split=self.split,
+                view=self._view,
                 fields=self._fields,
                 collate=self.collate,
                 device=self.device,

@@ -84,8 +84,8 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
     if totals.left_out:
         limits = f"more than {MAX_PIXELS:,} pixels or a width of 1"
         notes.append(f"{counted(totals.left_out, 'row')} not compared: torch cannot resize an image to {limits}")
-    if "boxes" in split.fields and collate.box_rule.min_visible:
-        notes.append(f"boxes are not compared: torchvision has no min_visible, here {collate.box_rule.min_visible:g}")
+    if "boxes" in split.fields and collate.box_rule.beyond_torchvision:
+        notes.append(f"boxes are not compared: torchvision has no {collate.box_rule.beyond_torchvision}")
     return verdicts + [Verdict.note("load", f"{name}, equal draws", text) for text in notes]
 
 
@@ -180,7 +180,7 @@ def _compare_fields(
         same = batch.masks[k].shape == mask.shape
         difference = float((batch.masks[k] != mask).to(torch.float64).mean()) if same else float("inf")
         totals.field("masks", difference, _SCATTERED if _warps(draws) else 0.0)
-    if "boxes" in items and not collate.box_rule.min_visible:
+    if "boxes" in items and not collate.box_rule.beyond_torchvision:
         least = collate.box_rule.least if _cut_off(draws, k) else -torch.inf
         totals.field("boxes", _boxes_difference(batch, k, items, stored, least), _BOX_LIMIT)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
+from mmload.render.cpu_canvas import CpuCanvas
 from mmload.render.cpu_mixing import CpuMixing
 from mmload.render.holes import holes_in, holes_of
 from mmload.render.kernel_arguments import (
@@ -126,10 +127,32 @@ class CpuRendering:
         lines.check_complete(self.needed[samples], sizes, channels)
         self._resize(samples, lines, self._plan.resampling, out)
 
+    def render_tiles(self, first: int, lines: ImageLines, out: Tensor) -> None:
+        """Paints tiles, and finishes the samples of which the last tile is painted.
+
+        Args:
+            first: the first of the tiles; the others follow it.
+            lines: lines of the tiles' images, at least those of :attr:`needed`.
+            out: [B, C, h, w], all samples.
+
+        Raises:
+            IndexError, ValueError: as :meth:`render_lines` does, or if tiles before ``first`` are missing.
+        """
+        if self._canvas is None:
+            raise ValueError("the images are not composed of tiles")
+        self._check_output(slice(0, self._plan.count), out)
+        for sample, levels in self._canvas.paint(first, lines):
+            here = slice(sample, sample + 1)
+            crops = self._crops(here, levels)
+            if self._operations is None:
+                self._finish(sample, crops, out[here])
+            else:
+                self._change(self._operations, here, crops, self._origin, out[here])
+
     @lazy_property
     def needed(self) -> Places:
-        """Lines that each image's window needs: :data:`~mmload.render.kernel_arguments.NEEDED` [B]."""
-        return needed_lines(self._plan)
+        """Lines that each window needs of its image, or each tile: :data:`~mmload.render.kernel_arguments.NEEDED`."""
+        return needed_lines(self._plan) if self._plan.canvas is None else self._plan.canvas.needed
 
     def _check_output(self, samples: slice, out: Tensor) -> None:
         """Checks that memory has the shape and dtype of the plan's samples."""
@@ -178,7 +201,7 @@ class CpuRendering:
             if self._operations is None:
                 self._finish(here.start, crops, out[part])
             else:
-                self._change(self._operations, here, crops, self._origin(resampling), out[part])
+                self._change(self._operations, here, crops, self._origin, out[part])
 
     def _resize_and_color(
         self, samples: slice, lines: ImageLines, resampling: Resampling, streamed: bool, out: Pixels
@@ -187,7 +210,7 @@ class CpuRendering:
         from mmload.render.sample_kernels import changes_of, no_operations, resize_addresses, resize_into
 
         full = scratch("resized", (1, self._plan.source[0], resampling.height, resampling.width), torch.uint8)
-        origin = self._origin(resampling)
+        origin = self._origin
         levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
         changing = self._operations is not None
         operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
@@ -205,12 +228,19 @@ class CpuRendering:
         ground = self._fill if placed is None else _levels(placed.fill, self._plan.source[0])
         return Resizes(*lines, self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
 
-    def _origin(self, resampling: Resampling) -> int:
-        """Returns where levels after a resize come from: they change where they lie unless a crop follows."""
-        is_cropped = resampling.top is not None or resampling.left is not None
-        if not is_cropped and (resampling.height, resampling.width) == self._plan.shape[2:]:
+    @property
+    def _origin(self) -> int:
+        """Origin of levels on a canvas or after a resize: they change where they lie unless a crop follows."""
+        part = self._plan.resampling or self._plan
+        if part.top is None and part.left is None and self._whole_sides == self._plan.shape[2:]:
             return IN_PLACE
         return INSIDE if self._are_inside else ANYWHERE
+
+    @property
+    def _whole_sides(self) -> tuple[int, int]:
+        """Height and width of the images that windows are cut out of."""
+        resampling, (_, height, width) = self._plan.resampling, self._plan.source
+        return (height, width) if resampling is None else (resampling.height, resampling.width)
 
     def _crops(self, samples: slice, images: Bytes) -> Crops:
         """Returns samples' windows in images; their indices are 0, and the windows may be written to."""
@@ -280,12 +310,10 @@ class CpuRendering:
     @lazy_property
     def _are_inside(self) -> bool:
         """Whether all windows lie inside of the images that they are cut out of."""
-        resampling = self._plan.resampling
-        sides = self._plan.source[1:] if resampling is None else (resampling.height, resampling.width)
         starts = self._crop_windows["top"], self._crop_windows["left"]
         return all(
             one.min(initial=0) >= 0 and one.max(initial=0) <= side - size
-            for one, side, size in zip(starts, sides, self._plan.shape[2:], strict=True)
+            for one, side, size in zip(starts, self._whole_sides, self._plan.shape[2:], strict=True)
         )
 
     @lazy_property
@@ -303,6 +331,11 @@ class CpuRendering:
         elif resampling is not None:
             resizes["high"], resizes["wide"] = resampling.height, resampling.width
         return resizes
+
+    @lazy_property
+    def _canvas(self) -> CpuCanvas | None:
+        canvas = self._plan.canvas
+        return None if canvas is None else CpuCanvas(canvas, _levels(canvas.fill, self._plan.source[0]))
 
     @lazy_property
     def _mixing(self) -> CpuMixing | None:

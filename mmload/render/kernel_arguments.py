@@ -156,6 +156,20 @@ RESIZED = np.dtype(
 size after the resize; ``down`` and ``right`` the line and column of the canvas where it begins, which may be negative.
 """
 
+_TILE_PLACES = ("layer", "begins", "top", "left", "bottom", "right")
+_TILE_NUMBERS = ("a", "b", "c", "d", "e", "f", "g", "h", "i", "u0", "u1", "v0", "v1")
+
+TILE = np.dtype(
+    [(name, np.int64) for name in _TILE_PLACES] + [(name, np.float64) for name in _TILE_NUMBERS], align=True
+)
+"""Part of an image on a canvas, seen through a map.
+
+``layer`` is the canvas, and ``begins`` is 1 for its first tile. ``top``, ``left``, ``bottom`` and ``right`` are the
+part of the image that shows. The point (x, y) of the canvas is ((a x + b y + c) / n, (d x + e y + f) / n) of the image,
+with n = g x + h y + i above 0; the centers of pixels are at halves. ``u0``, ``u1``, ``v0`` and ``v1`` are the tile's
+limits in the image: left, right, top and bottom.
+"""
+
 HOLE = np.dtype([(name, np.int64) for name in ("top", "left", "height", "width", "noise")], align=True)
 """Rectangle of a sample that is overwritten; ``noise`` is the key of its noise. A height of 0: there is none."""
 
@@ -318,6 +332,8 @@ _RESIZES = tuple_type(
 )
 _MIXTURES = tuple_type(Mixtures, float32[::1], int64[:, ::1], uint8[::1], int64, boolean)
 
+PAINT = types.void(uint8[::1], from_dtype(PLACE)[::1], from_dtype(TILE)[::1], uint8[::1], BYTES)
+BLEND = types.void(BYTES, float32)
 COPY_WINDOWS = types.void(BYTES, _WINDOWS, BYTES)
 RUN = types.void(BYTES, _WINDOWS, _OPERATIONS, _SCRATCH)
 RESIZE = types.void(_RESIZES, BYTES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mmload.render.hsv_kernel import change_hsv
 from mmload.render.kernel_arguments import (
     COPY_WINDOWS,
     RUN,
@@ -31,6 +32,7 @@ from mmload.render.level_program import (
     FLIP_X,
     FLIP_Y,
     GRAY,
+    HSV,
     HUE,
     INVERT,
     MIX_ADD,
@@ -253,6 +255,10 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, spare: Byte
         _saturate(planes[0], planes[1], planes[2], numbers[0], numbers[1])
     elif code == HUE and len(planes) == 3:
         _rotate_hue(planes[0], planes[1], planes[2], numbers[0])
+    elif code == HSV and len(planes) == 3:
+        change_hsv(planes[0], planes[1], planes[2], numbers)
+    elif code == HSV:
+        _brighten(levels, numbers[2])
     elif code == GRAY and len(planes) == 3:
         _gray(planes[0], planes[1], planes[2])
     elif code == INVERT:

@@ -20,6 +20,7 @@ from torch import Tensor
     CONTRAST,
     SATURATION,
     HUE,
+    HSV,
     GRAY,
     INVERT,
     SOLARIZE,
@@ -38,11 +39,12 @@ from torch import Tensor
     MIX_BEGIN,
     MIX_ADD,
     MIX_END,
-) = range(23)
+) = range(24)
 """Codes of the operations. An operation has these numbers, in the order of a program's ``numbers``:
 
 - BRIGHTNESS: the factor. CONTRAST, SATURATION, SHARPNESS: the factor, and 1 less it, rounded by itself as in
-  torchvision. HUE: the rotation in full turns of the color circle.
+  torchvision. HUE: the rotation in full turns of the color circle. HSV: the rotation in 180ths of a turn, a whole
+  number from 0, and the factors of saturation and value.
 - SOLARIZE: the threshold, in values of the image. POSTERIZE: the number of bits that stay.
 - BLUR: the kernel's width and height in pixels, and its standard deviation.
 - PERMUTE: the channels that come first, second, third.
@@ -55,7 +57,7 @@ from torch import Tensor
 MOST_NUMBERS = 8
 """Upper bound on the numbers of an operation."""
 
-COLORS = frozenset({BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAY, AUTOCONTRAST, SHARPNESS})
+COLORS = frozenset({BRIGHTNESS, CONTRAST, SATURATION, HUE, HSV, GRAY, AUTOCONTRAST, SHARPNESS})
 """Operations that torchvision runs on images of one or three channels only."""
 
 WARPS = frozenset({AFFINE_NEAREST, AFFINE_BILINEAR, PERSPECTIVE_NEAREST, PERSPECTIVE_BILINEAR})

@@ -1,7 +1,8 @@
 """Description of what a list of steps does to each sample of a batch, made before any pixel is touched.
 
-A :class:`Plan` has one source window, one optional resize, one flip per axis, a list of operations on levels, one
-color map, holes, and a mixing of samples, in that order. Each step adds its draws by one call;
+A :class:`Plan` has one source, perhaps a canvas of several rows, one window of it, one optional resize, one flip per
+axis, a list of operations on levels, one color map, holes, and a mixing of samples, in that order. Each step adds its
+draws by one call;
 :mod:`mmload.render.rendering` carries out the result in a single pass. A step that does not fit into that order
 (``fits_...``) starts a new plan. No pixel is read here.
 """
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.level_program import FLIP_X, FLIP_Y, GRAY, MOVES, Program, chain
-from mmload.render.plan_parts import Hole, Mixing, Padding, Placement, Resampling
+from mmload.render.plan_parts import Canvas, Hole, Mixing, Padding, Placement, Resampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Plan:
         device: device of the tensors in this description.
         height: rows of the output.
         width: columns of the output.
+        canvas: what the images that come in are composed of; None: they are rows as they are stored.
         top: int64 [B], first row of the source window; may lie outside the image. None: the window is the image.
         left: int64 [B], first column of it.
         rows: int64 [B] or one number, rows of the window.
@@ -54,6 +56,7 @@ class Plan:
     device: torch.device
     height: int
     width: int
+    canvas: Canvas | None = None
     top: Tensor | None = None
     left: Tensor | None = None
     rows: Tensor | int = 0
@@ -107,6 +110,12 @@ class Plan:
             sizes=sizes,
         )
 
+    @classmethod
+    def composed(cls, count: int, channels: int, canvas: Canvas) -> Plan:
+        """Returns the plan that changes nothing of images composed on canvases of uint8 rows."""
+        source = channels, canvas.height, canvas.width
+        return replace(cls.unchanged(count, source, 255.0, torch.device("cpu")), canvas=canvas)
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """[B, C, H, W] of the output."""
@@ -154,7 +163,13 @@ class Plan:
 
     def fits_padding(self) -> bool:
         """Returns whether nothing is cropped so far, so that padding is outside of the image."""
-        untouched = self.top is None and self.resampling is None and self.gray is None and self.program is None
+        untouched = (
+            self.canvas is None
+            and self.top is None
+            and self.resampling is None
+            and self.gray is None
+            and self.program is None
+        )
         return untouched and self.fits_levels()
 
     def fits_canvas(self) -> bool:
@@ -167,7 +182,13 @@ class Plan:
 
     def fits_variable_windows(self) -> bool:
         """Returns whether variable-size windows can still be composed, to be resized later."""
-        return self.fits_window() and self.resampling is None and self.shift is None and self.gray is None
+        return (
+            self.canvas is None
+            and self.fits_window()
+            and self.resampling is None
+            and self.shift is None
+            and self.gray is None
+        )
 
     def fits_placement(self, mode: str) -> bool:
         """Returns whether a resize to a size per sample on a canvas can still be composed.
@@ -187,7 +208,7 @@ class Plan:
         A bicubic one cannot after a change of colors: it overshoots, and is clipped to levels before they change. A
         nearest one cannot after a flip: which of two pixels is nearest depends on the side from which it counts.
         """
-        if self.program is not None:
+        if self.program is not None or self.canvas is not None:
             return False
         colored = self.gray is not None or self.shift is not None
         flipped = self.flip_x is not None or self.flip_y is not None

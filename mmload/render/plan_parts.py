@@ -1,17 +1,46 @@
-"""Parts of a plan: padding, placement on a canvas, resize, rectangles that are overwritten, mixing of samples."""
+"""Parts of a plan: canvases, padding, placement, resize, rectangles that are overwritten, mixing of samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from mmload.render.kernel_arguments import Numbers, Places, Records
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 """Names of the ways in which padding is filled."""
 
 LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue, as ``torchvision.transforms.v2.functional.rgb_to_grayscale`` has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canvas:
+    """Canvases that the images of a plan are composed on: T tiles of B samples, each a part of an image.
+
+    Attributes:
+        height: rows of a canvas.
+        width: columns of a canvas.
+        samples: int64 [T], sample of each tile, in order.
+        tiles: :data:`~mmload.render.kernel_arguments.TILE` [T].
+        sizes: int64 [T, 2], height and width of each tile's image.
+        needed: :data:`~mmload.render.kernel_arguments.NEEDED` [T], lines of each tile's image that show.
+        fill: value of a canvas beside its tiles per channel, or one for all.
+        shares: float32 [B], weight of layer 0, in which layer 1 is blended; NaN: the sample has one layer.
+    """
+
+    height: int
+    width: int
+    samples: Numbers
+    tiles: Records
+    sizes: Numbers
+    needed: Places
+    fill: tuple[float, ...]
+    shares: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)

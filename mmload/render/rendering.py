@@ -118,7 +118,7 @@ def _check(plan: Plan, dtype: torch.dtype) -> None:
     if min(plan.source[:1] if plan.sizes is not None else plan.source) < 1:
         raise ValueError(f"images have the shape {plan.source}, expected [C, H, W] with a pixel at least")
     placed = None if plan.resampling is None else plan.resampling.placement
-    for fill in [around.fill for around in (plan.padding, placed) if around is not None]:
+    for fill in [around.fill for around in (plan.canvas, plan.padding, placed) if around is not None]:
         if plan.peak > 1:
             check_levels("fill", fill)
         if len(fill) not in (1, plan.source[0]):

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from mmload.render import level_program as levels
+from mmload.render.hsv_kernel import changed_hsv
 from mmload.render.level_program import OperationSlot, Program
 from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.render.torch_warps import warped
@@ -261,6 +262,7 @@ _OPERATIONS: dict[int, Callable[[Tensor, Tensor, float], Tensor]] = {
     levels.CONTRAST: _contrast,
     levels.SATURATION: _saturation,
     levels.HUE: _hue,
+    levels.HSV: changed_hsv,
     levels.GRAY: _gray,
     levels.INVERT: _invert,
     levels.SOLARIZE: _solarize,

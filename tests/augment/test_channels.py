@@ -15,7 +15,15 @@ from mmload.batch import Batch
 COUNT = 5
 RAGGED = ("RandomIoUCrop", "RandomZoomOut")
 COLORS = (
-    *("AugMix", "AutoAugment", "ColorJitter", "RandAugment", "RandomAdjustSharpness", "RandomAutocontrast"),
+    *(
+        "AugMix",
+        "AutoAugment",
+        "ColorJitter",
+        "RandAugment",
+        "RandomHSV",
+        "RandomAdjustSharpness",
+        "RandomAutocontrast",
+    ),
     *("RandomGrayscale", "RandomPhotometricDistort", "TrivialAugmentWide", "RandomApply", "RandomChoice"),
 )
 """Steps that take one channel or three, those that hold one of them included."""

@@ -40,6 +40,7 @@ _ONE_OF_EACH: list[Callable[[], nn.Module]] = [
     augment.RandomEqualize,
     lambda: augment.RandomErasing(0.8, value=FILL),
     lambda: augment.RandomGrayscale(0.5),
+    lambda: augment.RandomHSV(0.1),
     augment.RandomHorizontalFlip,
     augment.RandomInvert,
     lambda: augment.RandomIoUCrop(trials=9),

@@ -1,0 +1,205 @@
+"""Canvases composed of tiles, compiled: each tile is a part of an image, seen through an affine or perspective map.
+
+An output pixel belongs to a tile if its center, mapped into the tile's image, lies within the tile's limits; of several
+such tiles the last one is on top. Its value is the mean of the four pixels around that place, weighted by their
+distance in float32 and rounded to the nearest level; beyond the image's edge its last pixels are repeated. Nothing is
+checked here; :mod:`mmload.render.kernel_arguments` describes the arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mmload.render.kernel_arguments import (
+    BLEND,
+    LINES,
+    PAINT,
+    PLANES,
+    Bytes,
+    Places,
+    Records,
+    Words,
+)
+from mmload.render.warp_kernels import rounded_level, weighted_mean
+from mmload.runtime.numba_compile import called, divides, inlined, numba_compiled
+from mmload.runtime.numba_internals import never_inline, pair
+
+_U = np.uintp
+_F = np.float32
+_W = np.uint32
+_NOTHING = _F(0)
+_NEAR = 1e-6
+"""Least divisor of a point: others are behind the point of view."""
+
+
+@called
+def _pack(
+    memory: Bytes, base: int, steps: tuple[int, int, int], part: tuple[int, int, int, int], channels: int, out: Words
+) -> None:
+    """Packs up to four channels of a part of an image (top, left, rows, columns) into one word per pixel.
+
+    A line and a column are added, so that four neighbors of every pixel can be read; those have no weight.
+
+    Args:
+        memory: uint8 [n].
+        base: byte of the image's first pixel.
+        steps: bytes from channel to channel, line to line, and pixel to pixel.
+        part: the part.
+        channels: number of channels.
+        out: uint32 [(rows + 1) * (columns + 1)].
+    """
+    beside, below, after = steps
+    top, left, rows, columns = part
+    pitch = _U(columns + 1)
+    for y in range(_U(rows)):
+        line, place = y * pitch, _U(base + left * after) + (y + _U(top)) * _U(below)
+        second, third = place + _U(beside), place + _U(2 * beside)
+        if channels == 3 and after == 1:
+            for x in range(_U(columns)):
+                word = _W(memory[place + x]) | _W(_W(memory[second + x]) << _W(8))
+                out[line + x] = _W(word | _W(_W(memory[third + x]) << _W(16)))
+        elif channels == 3 and after == 3 and beside == 1:
+            for x in range(_U(columns)):
+                at = place + _U(3) * x
+                word = _W(memory[at]) | _W(_W(memory[at + _U(1)]) << _W(8))
+                out[line + x] = _W(word | _W(_W(memory[at + _U(2)]) << _W(16)))
+        else:
+            for x in range(_U(columns)):
+                word = _W(0)
+                for c in range(_U(channels)):
+                    level = _W(memory[place + c * _U(beside) + x * _U(after)])
+                    word = _W(word | _W(level << _W(_U(8) * c)))
+                out[line + x] = word
+        out[line + _U(columns)] = _W(0)
+    for x in range(pitch):
+        out[_U(rows) * pitch + x] = _W(0)
+
+
+@inlined
+def _clip(first: int, stop: int, slope: float, start: float) -> tuple[int, int]:
+    """Narrows columns to those where ``slope * (column + 0.5) + start`` is not negative."""
+    if slope > 0:
+        first = max(first, int(math.ceil(min(max(-start / slope - 0.5, -1.0), stop + 1.0))))
+    elif slope < 0:
+        stop = min(stop, int(math.floor(min(max(-start / slope - 0.5, -1.0), stop + 1.0))) + 1)
+    elif start < 0:
+        stop = first
+    return first, stop
+
+
+@divides
+def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int, int], out: Bytes) -> None:
+    """Paints a tile of a packed part of an image that is ``shrink`` times smaller on a canvas [C, H, W]."""
+    never_inline()
+    channels, height, width = out.shape
+    top, left, rows, columns = part
+    u, v = np.empty(width, np.float32), np.empty(width, np.float32)
+    offsets = np.empty(width, np.int32)
+    pairs, corners = np.empty((2, width), np.uint64), np.empty((4, width), np.uint32)
+    pitch, most_right, most_low = np.int32(columns + 1), _F(columns - 1), _F(rows - 1)
+    size = 1.0 / shrink
+    is_perspective = tile.g != 0 or tile.h != 0
+    for y in range(height):
+        down = y + 0.5
+        across, over, depth = tile.b * down + tile.c, tile.e * down + tile.f, tile.h * down + tile.i
+        first, stop = 0, width
+        first, stop = _clip(first, stop, tile.a - tile.u0 * tile.g, across - tile.u0 * depth)
+        first, stop = _clip(first, stop, tile.u1 * tile.g - tile.a, tile.u1 * depth - across)
+        first, stop = _clip(first, stop, tile.d - tile.v0 * tile.g, over - tile.v0 * depth)
+        first, stop = _clip(first, stop, tile.v1 * tile.g - tile.d, tile.v1 * depth - over)
+        first, stop = _clip(first, stop, tile.g, depth - _NEAR)
+        if first >= stop:
+            continue
+        count = stop - first
+        if is_perspective:
+            for x in range(_U(count)):
+                place = np.float64(x) + (first + 0.5)
+                below = 1.0 / (tile.g * place + depth)
+                u[x] = _F((tile.a * place + across) * below * size - (0.5 + left))
+                v[x] = _F((tile.d * place + over) * below * size - (0.5 + top))
+        else:
+            right, low = _F(tile.a * size), _F(tile.d * size)
+            begin = _F((tile.a * (first + 0.5) + across) * size - 0.5 - left)
+            start = _F((tile.d * (first + 0.5) + over) * size - 0.5 - top)
+            for x in range(_U(count)):
+                step = _F(np.int32(x))
+                u[x], v[x] = right * step + begin, low * step + start
+        for x in range(_U(count)):
+            column_, row_ = min(max(u[x], _NOTHING), most_right), min(max(v[x], _NOTHING), most_low)
+            column, row = np.floor(column_), np.floor(row_)
+            offsets[x] = np.int32(row) * pitch + np.int32(column)
+            u[x], v[x] = column_ - column, row_ - row
+        for x in range(_U(count)):  # two loads per pixel, in a loop by themselves: see warp_bilinear
+            offset = _U(offsets[x])
+            pairs[0, x], pairs[1, x] = pair(packed, offset), pair(packed, offset + _U(pitch))
+        for x in range(_U(count)):
+            corners[0, x], corners[1, x] = _W(pairs[0, x]), _W(pairs[0, x] >> np.uint64(32))
+            corners[2, x], corners[3, x] = _W(pairs[1, x]), _W(pairs[1, x] >> np.uint64(32))
+        line, begins = _U(y), _U(first)
+        if channels == 3:  # at once, as in warp_bilinear
+            for x in range(_U(count)):
+                a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
+                out[0, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
+                a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
+                out[1, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
+                a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
+                out[2, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
+        else:
+            for channel in range(_U(channels)):
+                for x in range(_U(count)):
+                    a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
+                    out[channel, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
+                    corners[0, x], corners[1, x] = _W(a >> _W(8)), _W(b >> _W(8))
+                    corners[2, x], corners[3, x] = _W(c >> _W(8)), _W(d >> _W(8))
+
+
+@numba_compiled(PAINT)
+def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Bytes) -> None:
+    """Paints the tiles of a sample, in order.
+
+    Args:
+        memory: uint8 [n], where the images are.
+        places: :data:`~mmload.render.kernel_arguments.PLACE` [T], the image of each tile. All lines that it needs are
+            there.
+        tiles: :data:`~mmload.render.kernel_arguments.TILE` [T].
+        ground: uint8 [C], the canvas beside the tiles.
+        out: uint8 [L, C, H, W], a canvas for each layer, C at most 4. A tile that begins a layer clears it.
+    """
+    _, channels, height, width = out.shape
+    for k in range(len(tiles)):
+        tile, place = tiles[k], places[k]
+        canvas = out[tile.layer]
+        if tile.begins:
+            for c in range(_U(channels)):
+                for y in range(_U(height)):
+                    for x in range(_U(width)):
+                        canvas[c, y, x] = ground[c]
+        shrink = int(place.shrink)
+        high, wide = (place.height + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
+        top, left = max(tile.top // shrink, place.first), tile.left // shrink
+        bottom = min((tile.bottom + shrink - 1) // shrink, place.first + place.count)
+        rows, columns = bottom - top, min((tile.right + shrink - 1) // shrink, wide) - left
+        if rows <= 0 or columns <= 0:
+            continue
+        if place.layout == PLANES:
+            beside, below, after = high * wide, wide, 1
+        elif place.layout == LINES:
+            beside, below, after = wide, channels * wide, 1
+        else:
+            beside, below, after = 1, channels * wide, channels
+        packed = np.empty((rows + 1) * (columns + 1), np.uint32)
+        part = top - place.first, left, rows, columns
+        _pack(memory, place.start, (beside, below, after), part, channels, packed)
+        _paint_tile(packed, tile, shrink, (top, left, rows, columns), canvas)
+
+
+@numba_compiled(BLEND)
+def blend(layers: Bytes, share: np.float32) -> None:
+    """Replaces the first of two layers, uint8 [2, C, H, W], by share * first + (1 - share) * second, rounded."""
+    first, second = layers[0].reshape(-1), layers[1].reshape(-1)
+    rest = _F(1) - share
+    for i in range(_U(first.size)):
+        first[i] = rounded_level(_F(first[i]) * share + _F(second[i]) * rest)

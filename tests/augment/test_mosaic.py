@@ -1,0 +1,255 @@
+"""Mosaic against images put together by hand, torchvision's perspective, and plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional as F
+
+from mmload.augment import (
+    BoxRule,
+    Mosaic,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomHSV,
+    RandomResizedCrop,
+    Views,
+    sample_seeds,
+)
+from mmload.augment.collate import Collate
+from mmload.augment.draws import Draws
+from mmload.batch import Batch
+
+STILL: dict[str, Any] = {"translate": 0.0, "scale": 0.0}
+ALL = BoxRule(min_size=0)
+
+
+def batch_of(count: int, height: int = 40, width: int = 40, most: int = 4, channels: int = 3) -> Batch:
+    generator = torch.Generator().manual_seed(9)
+    corners = torch.rand((count, most, 2, 2), generator=generator) * torch.tensor([width, height])
+    counts = torch.randint(0, most + 1, (count,), generator=generator)
+    real = torch.arange(most) < counts[:, None]
+    return Batch(
+        images=torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator),
+        boxes=torch.cat((corners.amin(2), corners.amax(2)), dim=2) * real[:, :, None],
+        labels=torch.where(real, torch.arange(count)[:, None] * most + torch.arange(most), -1),
+        difficult=real & (torch.arange(most) % 2 == 0),
+        counts=counts,
+        seeds=sample_seeds(1, 0, torch.arange(count)),
+        ids=torch.arange(count),
+        batch_size=[count],
+    )
+
+
+def rows_of(step: Mosaic, batch: Batch) -> list[list[int]]:
+    """The rows of each sample, own last."""
+    rows = step.tile_rows(Draws(batch.seeds, 0, epoch=0), torch.arange(len(batch)), len(batch), lambda places: places)
+    return [rows.numbers[rows.samples == k].tolist() for k in range(len(batch))]
+
+
+def centers(batch: Batch) -> Tensor:
+    """Rows and columns at which four images of 40 x 40 meet."""
+    return ((0.5 + Draws(batch.seeds, 0).branch(2).uniform(10)[:, :2]) * 40).to(torch.int64)
+
+
+def real_boxes(batch: Batch, k: int) -> dict[int, Tensor]:
+    count = int(batch.counts[k])
+    return dict(zip(batch.labels[k, :count].tolist(), batch.boxes[k, :count], strict=True))
+
+
+def test_mosaic_without_a_map_is_the_middle_of_four_images() -> None:
+    batch, step = batch_of(12), Mosaic(40, **STILL)
+    made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
+    at, rows = centers(batch), rows_of(step, batch)
+    assert made.images.shape == (12, 3, 40, 40)
+    for k in range(12):
+        y, x = at[k].tolist()
+        canvas = torch.full((3, 160, 160), 114, dtype=torch.uint8)
+        places = [(y, x), (y, x - 40), (y - 40, x), (y - 40, x - 40)]  # of the rows, which end with the sample's own
+        for row, (top, left) in zip(rows[k], places, strict=True):
+            canvas[:, 40 + top : 80 + top, 40 + left : 80 + left] = batch.images[row]
+        assert rows[k][3] == k
+        assert torch.equal(made.images[k], canvas[:, 60:100, 60:100])
+        if len(set(rows[k])) < 4:
+            continue
+        wanted = {}
+        for row, (top, left) in zip(rows[k], places, strict=True):
+            for label, box in real_boxes(batch, row).items():
+                on_canvas = (box + torch.tensor([left, top] * 2)).clamp(0, 80) - 20
+                clipped = on_canvas.clamp(0, 40)
+                if (clipped[2:] > clipped[:2]).all():
+                    wanted[label] = clipped
+        found = real_boxes(made, k)
+        assert found.keys() == wanted.keys()
+        for label, box in wanted.items():
+            torch.testing.assert_close(found[label], box, rtol=0, atol=1e-4)
+
+
+def test_mosaic_boxes_of_1000_draws_are_those_of_torchvisions_perspective() -> None:
+    count = 1000
+    batch = batch_of(count)
+    step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
+    made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
+    uniform = Draws(batch.seeds, 0).branch(2).uniform(10)
+    maps = step._maps(uniform, torch.full((count, 2), 40))
+    inverse = torch.linalg.inv(maps)
+    checked = 0
+    for k in range(count):
+        boxes = tv_tensors.BoundingBoxes(
+            batch.boxes[k, : int(batch.counts[k])], format="XYXY", canvas_size=(40, 40), dtype=torch.float64
+        )
+        coefficients = (inverse[k] / inverse[k, 2, 2]).reshape(-1)[:8].tolist()
+        moved = F.perspective(boxes, None, None, coefficients=coefficients).as_subclass(Tensor)
+        moved = moved.clamp(0, 40)
+        stays = ((moved[:, 2:] - moved[:, :2]) >= 1e-6).all(1)
+        got = made.boxes[k, : int(made.counts[k])]
+        torch.testing.assert_close(got, moved[stays].float(), rtol=0, atol=2e-3)
+        assert made.labels[k, : int(made.counts[k])].tolist() == batch.labels[k, : len(stays)][stays].tolist()
+        checked += int(stays.sum())
+    assert checked > 1000
+
+
+def test_mosaic_pixels_are_those_of_torchvisions_perspective() -> None:
+    batch = batch_of(60)
+    smooth = torch.nn.functional.interpolate(batch.images[:, :, :8, :8].float(), (40, 40), mode="bilinear")
+    batch.images = smooth.to(torch.uint8)
+    step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
+    made = Collate(step, dtype=torch.uint8)(batch)
+    inverse = torch.linalg.inv(step._maps(Draws(batch.seeds, 0).branch(2).uniform(10), torch.full((60, 2), 40)))
+    y, x = torch.meshgrid(torch.arange(40) + 0.5, torch.arange(40) + 0.5, indexing="ij")
+    for k in range(60):
+        coefficients = (inverse[k] / inverse[k, 2, 2]).reshape(-1)[:8].tolist()
+        wanted = F.perspective(batch.images[k], None, None, coefficients=coefficients)
+        points = torch.einsum("ij,jyx->iyx", inverse[k], torch.stack([x, y, torch.ones_like(x)]).double())
+        inside = ((points[:2] / points[2] > 0.6) & (points[:2] / points[2] < 39.4)).all(0)
+        apart = (made.images[k].int() - wanted.int()).abs()
+        assert apart[:, inside].max() <= 1
+        outside = ((points[:2] / points[2] < -0.01) | (points[:2] / points[2] > 40.01)).any(0)
+        assert (made.images[k][:, outside] == 114).all()
+
+
+def test_mosaic_of_nine_covers_the_middle_and_has_the_boxes_of_nine() -> None:
+    batch, step = batch_of(20, most=2), Mosaic(40, tiles=9, **STILL)
+    batch.boxes[:] = torch.tensor([0.0, 0, 40, 40])
+    batch.counts[:] = 1
+    batch.labels = torch.stack([torch.arange(20), torch.full((20,), -1)], 1)
+    batch.images = torch.arange(20, dtype=torch.uint8)[:, None, None, None].expand(20, 3, 40, 40).contiguous()
+    made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
+    rows = rows_of(step, batch)
+    at = centers(batch) - 20
+    for k in range(20):
+        assert len(rows[k]) == 9
+        assert rows[k][-1] == k
+        y, x = at[k].tolist()
+        own = made.images[k, 0, max(y - 20, 0) : max(y + 20, 0), max(x - 20, 0) : max(x + 20, 0)]
+        assert (own == k).all()  # the sample's own is in the middle and on top
+        shown = set(made.images[k].unique().tolist())
+        assert shown <= {114, *rows[k]}
+        assert set(made.labels[k, : int(made.counts[k])].tolist()) <= set(rows[k])
+        for label in made.labels[k, : int(made.counts[k])].tolist():
+            assert label in shown or rows[k].count(label) > 1 or label != k
+
+
+def test_mosaic_images_of_another_shape_are_letterboxed() -> None:
+    batch = batch_of(3, 30, 60)
+    made = Collate(Mosaic((40, 40), p=0, **STILL), dtype=torch.uint8, box_rule=ALL)(batch)
+    assert (made.images[:, :, :10] == 114).all()
+    assert (made.images[:, :, 30:] == 114).all()
+    assert (made.images[:, :, 10:30] != 114).float().mean() > 0.9
+    expected = batch.boxes * (40 / 60) + torch.tensor([0.0, 10, 0, 10])
+    for k in range(3):
+        stays = (batch.boxes[k, :, 2:] > batch.boxes[k, :, :2]).all(1)
+        torch.testing.assert_close(made.boxes[k, : int(made.counts[k])], expected[k][stays], rtol=0, atol=1e-4)
+
+
+def test_mosaic_probabilities_are_those_asked_for() -> None:
+    batch = batch_of(2000, 4, 4)
+    lengths = torch.tensor([len(rows) for rows in rows_of(Mosaic(4, p=0.3), batch)])
+    assert set(lengths.tolist()) == {1, 4}
+    assert 0.27 < (lengths == 4).float().mean() < 0.33
+    step = Mosaic(4, mixup=0.2)
+    blended = torch.tensor([len(rows) for rows in rows_of(step, batch)]) == 8
+    assert 0.17 < blended.float().mean() < 0.23
+
+
+def test_mosaic_stops_at_its_epoch() -> None:
+    batch = batch_of(6)
+    collate = Collate(Mosaic(40, stop_epoch=3, mixup=1.0, **STILL), dtype=torch.uint8, box_rule=ALL)
+    with pytest.raises(ValueError, match="stop_epoch follows the epoch, which is not known"):
+        collate(batch)
+    collate.set_epoch(2)
+    assert not torch.equal(collate(batch).images, batch.images)
+    collate.set_epoch(3)
+    assert torch.equal(collate(batch).images, batch.images)
+
+
+def test_mixup_blends_two_mosaics_with_the_boxes_of_both() -> None:
+    batch = batch_of(30)
+    alone = Collate(Mosaic(40, **STILL), dtype=torch.uint8, box_rule=ALL)(batch)
+    step = Mosaic(40, mixup=0.5, alpha=1e9, **STILL)  # half of each
+    made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
+    blended = torch.tensor([len(rows) == 8 for rows in rows_of(step, batch)])
+    assert 5 < blended.sum() < 25
+    assert torch.equal(made.images[~blended], alone.images[~blended])
+    other = 2 * made.images[blended].int() - alone.images[blended].int()
+    assert (other >= -1).all()
+    assert (other <= 256).all()
+    assert (made.counts >= alone.counts).all()
+    assert (made.counts[blended] > alone.counts[blended]).any()
+    assert torch.equal(made.counts[~blended], alone.counts[~blended])
+
+
+def test_steps_after_a_mosaic_join_its_pass() -> None:
+    batch = batch_of(8)
+    first = Collate(Mosaic(40, degrees=10), dtype=torch.uint8, box_rule=ALL)(batch)
+    later = [RandomCrop(36), RandomHorizontalFlip(), RandomHSV()]
+    apart = Collate(torch.nn.Identity(), *later, dtype=torch.uint8, box_rule=ALL)(first)
+    made = Collate(Mosaic(40, degrees=10), *later, dtype=torch.uint8, box_rule=ALL)(batch)
+    assert made.images.shape == (8, 3, 36, 36)
+    assert torch.equal(made.images, apart.images)
+    for k in range(8):
+        assert real_boxes(made, k).keys() >= real_boxes(apart, k).keys()
+    floats = Collate(Mosaic(40), Normalize.imagenet(), RandomHorizontalFlip())(batch)
+    assert floats.images.dtype == torch.float32
+    resized = Collate(Mosaic(40), RandomResizedCrop(20), dtype=torch.uint8)(batch)
+    assert resized.images.shape == (8, 3, 20, 20)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Mosaic(40, tiles=5), "tiles is 5, expected 4 or 9"),
+        (lambda: Mosaic(0), "size is 0"),
+        (lambda: Mosaic(40, scale=1.0), "scale is 1"),
+        (lambda: Mosaic(40, perspective=0.1), "perspective is 0.1"),
+        (lambda: Mosaic(40, shear=90), "shear is 90"),
+        (lambda: Mosaic(40, mixup=2), "mixup is 2"),
+        (lambda: Mosaic(40, stop_epoch=-1), "stop_epoch is -1"),
+        (lambda: Collate(RandomHorizontalFlip(), Mosaic(40)), "Mosaic comes after other steps; put it first"),
+        (lambda: Views(Collate(Mosaic(40))), "Mosaic cannot be used in Views"),
+        (lambda: Collate(Mosaic(40))(batch_of(2).replace(boxes=None)), "Mosaic needs boxes"),
+        (lambda: Collate(Mosaic(40))(batch_of(2, channels=5)), "at most 4 channels, these have 5"),
+        (lambda: Collate(Mosaic(40, fill=(1, 2)))(batch_of(2)), "fill has 2 numbers and the images 3 channels"),
+        (
+            lambda: Collate(Mosaic(40))(batch_of(2).replace(images=torch.rand(2, 3, 40, 40))),
+            "Mosaic takes uint8 images on a CPU, these are torch.float32",
+        ),
+        (
+            lambda: Collate(Mosaic(40))(batch_of(2).replace(masks=torch.zeros((2, 40, 40), dtype=torch.uint8))),
+            "leave masks out of fields",
+        ),
+    ],
+)
+def test_mosaic_what_cannot_be_done_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_mosaic_its_repr_makes_it_again() -> None:
+    step = Mosaic((40, 48), tiles=9, mixup=0.1, stop_epoch=5)
+    assert repr(eval(repr(step))) == repr(step)
