@@ -19,7 +19,7 @@ from torch import Tensor
 from mmload.augment.arguments import integer
 from mmload.render.plan import Plan
 from mmload.runtime.memory_pool import constant
-from mmload.runtime.numba_compile import variant
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import (
     GOLDEN,
     INCREMENT,
@@ -269,28 +269,23 @@ def log_gammas_by_torch(bits: Tensor, alpha: float) -> Tensor:
 
 
 def log_gammas(words: Words, alpha: float) -> npt.NDArray[np.float64]:
-    """Returns logarithms of Gamma(alpha), float64 [B], of words; the first call compiles the loop."""
-    logarithms: npt.NDArray[np.float64] = variant(_log_gammas, _LOG_GAMMAS, nogil=False)(words, alpha)
-    return logarithms
-
-
-_LOG_GAMMAS = "float64[::1](uint64[:, ::1], float64)"
-
-
-def _log_gammas(words: Words, alpha: float) -> npt.NDArray[np.float64]:
-    """Returns logarithms of Gamma(alpha), as :func:`log_gammas_by_torch` does.
+    """Returns logarithms of Gamma(alpha), float64 [B], as :func:`log_gammas_by_torch` does.
 
     Args:
         words: uint64 [B, 3 n + 1]: of n tries the radius and the angle of a normal draw and the draw that accepts or
             rejects it, radii first; and the draw that makes alpha of alpha + 1.
         alpha: above 0.
-
-    Returns:
-        float64 [B], from the first try that is accepted.
     """
+    out = np.empty(len(words))
+    _write_log_gammas(words, alpha, out)
+    return out
+
+
+@numba_compiled("void(uint64[:, ::1], float64, float64[::1])", nogil=False)
+def _write_log_gammas(words: Words, alpha: float, out: npt.NDArray[np.float64]) -> None:
+    """Writes the logarithms, each from the first try that is accepted."""
     tries = words.shape[1] // 3
     d = alpha + 1.0 - 1.0 / 3.0
-    out = np.empty(len(words))
     for k in range(len(words)):
         found = 0.0
         for one in range(tries + 1):
@@ -303,4 +298,3 @@ def _log_gammas(words: Words, alpha: float) -> npt.NDArray[np.float64]:
             if one == tries or (cube > 0 and math.log1p(-unit_of_word(words[k, 2 * tries + at])) < bound):
                 break
         out[k] = found + math.log1p(-unit_of_word(words[k, 3 * tries])) / alpha + math.log(d)
-    return out

@@ -17,7 +17,7 @@ from mmload.augment.step import Step
 from mmload.errors import counted
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Hole
-from mmload.runtime.numba_compile import variant
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Words, unit_of_word
 
 
@@ -87,9 +87,8 @@ class RandomErasing(Step):
             return torch.where(found, first(rows, fitting), 0), torch.where(found, first(cols, fitting), 0)
         low, high = (math.log(bound) for bound in self.ratio)
         words = draws.bits(2 * ATTEMPTS).numpy().view(np.uint64)
-        sides = variant(_first_rectangles, _FIRST_RECTANGLES, nogil=False)(
-            words, height * width, *self.scale, low, high, height, width
-        )
+        sides = np.zeros((2, len(words)), np.int64)
+        _find_rectangles(words, height * width, *self.scale, low, high, height, width, sides)
         rows, cols = torch.from_numpy(sides)
         return rows, cols
 
@@ -106,13 +105,21 @@ def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
     return None
 
 
-_FIRST_RECTANGLES = "int64[:, ::1](uint64[:, ::1], float64, float64, float64, float64, float64, int64, int64)"
-
-
-def _first_rectangles(
-    words: Words, area: float, least: float, greatest: float, low: float, high: float, rows: int, cols: int
-) -> npt.NDArray[np.int64]:
-    """Returns the first rectangle per sample that fits, of those that :func:`~mmload.augment.resize.rectangles` draws.
+@numba_compiled(
+    "void(uint64[:, ::1], float64, float64, float64, float64, float64, int64, int64, int64[:, ::1])", nogil=False
+)
+def _find_rectangles(
+    words: Words,
+    area: float,
+    least: float,
+    greatest: float,
+    low: float,
+    high: float,
+    rows: int,
+    cols: int,
+    out: npt.NDArray[np.int64],
+) -> None:
+    """Writes the first rectangle per sample that fits, of those that :func:`~mmload.augment.resize.rectangles` draws.
 
     Args:
         words: uint64 [B, 2 n]; the first n draw shares of the area, the others ratios.
@@ -123,12 +130,9 @@ def _first_rectangles(
         high: logarithm of the greatest ratio.
         rows: exclusive upper bound of the first side.
         cols: exclusive upper bound of the second side.
-
-    Returns:
-        int64 [2, B]: both sides; 0 where none of a sample's rectangles fits.
+        out: int64 [2, B]: both sides; left as it is where none of a sample's rectangles fits.
     """
     tries = words.shape[1] // 2
-    out = np.zeros((2, len(words)), np.int64)
     for k in range(len(words)):
         for attempt in range(tries):
             target = area * (least + (greatest - least) * unit_of_word(words[k, attempt]))
@@ -137,4 +141,3 @@ def _first_rectangles(
             if first < rows and second < cols:
                 out[0, k], out[1, k] = first, second
                 break
-    return out

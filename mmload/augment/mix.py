@@ -24,7 +24,7 @@ from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import pasted_pixels
-from mmload.runtime.numba_compile import variant
+from mmload.runtime.numba_compile import numba_compiled
 
 Floats = npt.NDArray[np.float32]
 
@@ -293,9 +293,7 @@ def _blended_indices(indices: Tensor, share: Tensor, classes: int) -> Tensor | N
     """Blends class indices on a CPU; None if they are none, or out of range."""
     blended = torch.empty((len(indices), classes))
     words = None if indices.dtype.is_floating_point else indices.to(torch.int64).contiguous().numpy()
-    right = words is not None and variant(_blend_indices, _BLEND_INDICES, nogil=False)(
-        words, share.contiguous().numpy(), blended.numpy()
-    )
+    right = words is not None and _blend_indices(words, share.contiguous().numpy(), blended.numpy())
     return blended if right else None
 
 
@@ -309,9 +307,7 @@ def _classes(number: object) -> int:
     return integer("num_classes", number, least=1, greatest=_MOST_CLASSES, expected=_CLASSES)
 
 
-_BLEND_INDICES = "boolean(int64[::1], float32[::1], float32[:, ::1])"
-
-
+@numba_compiled("boolean(int64[::1], float32[::1], float32[:, ::1])", nogil=False)
 def _blend_indices(indices: npt.NDArray[np.int64], shares: Floats, out: Floats) -> bool:
     """Blends each one-hot vector with the one before it, the first with the last; false if an index is out of range.
 

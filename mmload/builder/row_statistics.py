@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.runtime.numba_compile import inlined, numba_compiled
+from mmload.runtime.declarations import inlined
+from mmload.runtime.numba_compile import numba_compiled
 
 Pixels = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from simplejpeg import decode_jpeg  # type: ignore[import-untyped]
 
 from mmload.errors import DamagedError
-from mmload.runtime.numba_compile import called, inlined, numba_compiled
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.store.variable_rows import check_jpeg
 
 Bytes = npt.NDArray[np.uint8]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.runtime.numba_compile import inlined, numba_compiled
+from mmload.runtime.declarations import inlined
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import FACTORS, FEW_ROUNDS, MANY_ROUNDS, ROUNDS, SMALL, Words
 
 APART = 256

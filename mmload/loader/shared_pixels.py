@@ -25,8 +25,8 @@ from mmload.loader.tiers import MEMORY_SHARE, HitCounter, ReadTier, StoredRows, 
 from mmload.records import FieldSpec
 from mmload.render.kernel_arguments import LINES, PIXELS, ImageLines, Places
 from mmload.runtime import shared_segment
+from mmload.runtime.intrinsics import finish_streams
 from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.numba_internals import finish_streams
 from mmload.runtime.resources import free_memory, local_ranks
 from mmload.runtime.shared_segment import NotSharedError, Segment
 from mmload.store.row_reader import Numbers, memory_of
@@ -65,7 +65,8 @@ class SharedPixels:
 
     def absent(self, rows: Tensor) -> Tensor:
         """Returns those of the rows, int64 [B], that are not in memory; the others may be read from :attr:`memory`."""
-        return torch.from_numpy(_absent_rows(np.ascontiguousarray(rows.numpy()), self._states))
+        found = np.empty(len(rows), np.int64)
+        return torch.from_numpy(found[: _find_absent(np.ascontiguousarray(rows.numpy()), self._states, found)])
 
     def write(self, rows: Numbers, lines: ImageLines) -> None:
         """Writes the pixels of rows, int64 [B], that were read and checked, and of whose images all lines are there.
@@ -223,20 +224,20 @@ def room_for_pixels(split: AnySplit) -> tuple[bool, str]:
     return False, f"are more than {MEMORY_SHARE:.0%} of {shown}{unshared}"
 
 
-@numba_compiled("int64[::1](int64[::1], uint8[::1])", nogil=False)
-def _absent_rows(rows: Numbers, states: Bytes) -> Numbers:  # pragma: no cover
-    """Returns the rows whose state is 0: not there. The others may be read afterwards: the fence comes between.
+@numba_compiled("int64(int64[::1], uint8[::1], int64[::1])", nogil=False)
+def _find_absent(rows: Numbers, states: Bytes, found: Numbers) -> int:  # pragma: no cover
+    """Writes the rows whose state is 0, which are not there, and returns how many they are.
 
-    On x86 no fence is needed, as loads are seen in order; other processors could load a row before its state.
+    The others may be read afterwards: the fence comes between. On x86 no fence is needed, as loads are seen in order;
+    other processors could load a row before its state.
     """
-    found = np.empty(len(rows), np.int64)
     count = 0
     for i in range(len(rows)):
         if states[rows[i]] == 0:
             found[count] = rows[i]
             count += 1
     finish_streams()
-    return found[:count]
+    return count
 
 
 @numba_compiled("void(int64[::1], uint8[::1])", nogil=False)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
+from mmload.runtime.declarations import External
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resident_pages import POPULATE_READ, WILLNEED
 
@@ -23,18 +22,16 @@ Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 Addresses = npt.NDArray[np.uintp]
 
-_types: Any = types  # numba is only partially typed
-_INT, _LONG, _WORD = _types.int32, _types.int64, _types.uintp
-_OPEN = _types.ExternalFunction("open", _INT(_WORD, _INT))
-_CREATE = _types.ExternalFunction("creat", _INT(_WORD, _INT))
-_CLOSE = _types.ExternalFunction("close", _INT(_INT))
-_ADVISE = _types.ExternalFunction("posix_fadvise", _INT(_INT, _LONG, _LONG, _INT))
-_READ = _types.ExternalFunction("pread", _LONG(_INT, _WORD, _WORD, _LONG))
-_WRITE = _types.ExternalFunction("write", _LONG(_INT, _WORD, _WORD))
-_SEEK = _types.ExternalFunction("lseek", _LONG(_INT, _LONG, _INT))
-_RENAME = _types.ExternalFunction("rename", _INT(_WORD, _WORD))
-_MAP = _types.ExternalFunction("mmap", _WORD(_WORD, _WORD, _INT, _INT, _INT, _LONG))
-_MADVISE = _types.ExternalFunction("madvise", _INT(_WORD, _WORD, _INT))
+_OPEN = External("open", "int32(uintp, int32)")
+_CREATE = External("creat", "int32(uintp, int32)")
+_CLOSE = External("close", "int32(int32)")
+_ADVISE = External("posix_fadvise", "int32(int32, int64, int64, int32)")
+_READ = External("pread", "int64(int32, uintp, uintp, int64)")
+_WRITE = External("write", "int64(int32, uintp, uintp)")
+_SEEK = External("lseek", "int64(int32, int64, int32)")
+_RENAME = External("rename", "int32(uintp, uintp)")
+_MAP = External("mmap", "uintp(uintp, uintp, int32, int32, int32, int64)")
+_MADVISE = External("madvise", "int32(uintp, uintp, int32)")
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY"))  # no wait for a FIFO
 _WILLNEED = getattr(os, "POSIX_FADV_WILLNEED", -1)  # -1: macOS, where the call does not exist

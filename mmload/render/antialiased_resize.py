@@ -21,8 +21,9 @@ from torch import Tensor
 from mmload.render.kernel_arguments import NEEDED, Places
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Resampling
-from mmload.runtime.numba_compile import called, fused, inlined, variant
-from mmload.runtime.numba_internals import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, transpose
+from mmload.runtime.declarations import called, fused, inlined
+from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, transpose
+from mmload.runtime.numba_compile import numba_compiled
 
 Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.int32]
@@ -53,8 +54,6 @@ SHRINKS = (2, 4)
 
 RESERVE = 1.5
 """Factor by which its window has to shrink more than that: with less, pixels differ by more than parity allows."""
-
-_PART = "void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1])"
 
 _U = np.uintp
 _BAND = 64
@@ -267,17 +266,9 @@ def resample(
         _blend(_Lines(resized[c], -first, 1), over, top, width, sums, out[c, down : down + height], right)
 
 
-def _resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes) -> None:
-    count, height, width, channels = planes.shape
-    over = taps(height, high, reach, top, top + out.shape[2])
-    aside = taps(width, wide, reach, left, left + out.shape[3])
-    for p in range(_U(count)):
-        lines = planes[p].reshape(height, width * channels)
-        resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0))
-
-
+@numba_compiled("void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1])")
 def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes) -> None:
-    """Resizes an image and keeps a window of the result; compiled by the first call, as only builds need it.
+    """Resizes an image and keeps a window of the result.
 
     Args:
         planes: uint8 [P, H, W, K]: P planes of K interleaved channels each.
@@ -288,7 +279,12 @@ def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach:
         reach: one of :data:`REACHES`.
         out: uint8 [P, K, h, w].
     """
-    variant(_resize_part, _PART)(planes, high, wide, top, left, reach, out)
+    count, height, width, channels = planes.shape
+    over = taps(height, high, reach, top, top + out.shape[2])
+    aside = taps(width, wide, reach, left, left + out.shape[3])
+    for p in range(_U(count)):
+        lines = planes[p].reshape(height, width * channels)
+        resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0))
 
 
 def needed_lines(plan: Plan) -> Places:

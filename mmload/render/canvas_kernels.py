@@ -24,8 +24,9 @@ from mmload.render.kernel_arguments import (
     Words,
 )
 from mmload.render.warp_kernels import rounded_level, weighted_mean
-from mmload.runtime.numba_compile import called, divides, inlined, numba_compiled
-from mmload.runtime.numba_internals import never_inline, pair
+from mmload.runtime.declarations import called, divides, inlined
+from mmload.runtime.intrinsics import never_inline, pair
+from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
 _F = np.float32

@@ -20,7 +20,6 @@ from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
     FLIPPED_X,
     FLIPPED_Y,
-    FLOATS,
     Bytes,
     Crops,
     Floats,
@@ -30,10 +29,12 @@ from mmload.render.kernel_arguments import (
     Pixels,
     compiled_for,
     crop_signature,
+    outputs,
 )
 from mmload.render.plan_parts import PADDING_MODES
-from mmload.runtime.numba_compile import inlined, numba_compiled
-from mmload.runtime.numba_internals import LINE, borrowed, finish_streams, rounded, stream
+from mmload.runtime.declarations import inlined
+from mmload.runtime.intrinsics import LINE, borrowed, finish_streams, rounded, stream
+from mmload.runtime.numba_compile import numba_compiled
 
 Index = int | np.uintp
 
@@ -141,7 +142,7 @@ def _copy_inside(
             target[at + x] = rounded((np.float32(images[index, c, row, origin + x]) - less) * times, target)
 
 
-@numba_compiled(crop_signature(FLOATS))
+@numba_compiled(*map(crop_signature, outputs(4)))
 def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
 
@@ -233,6 +234,7 @@ def interleave(images: Bytes, index: Index, row: Index, columns: Span, lines: By
                 lines[at + x * _U(channels) + c] = value
 
 
+@numba_compiled(*map(crop_signature, outputs(3)))
 def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
     """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
@@ -285,5 +287,5 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
 
 
 def crop_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`crop` or :func:`crop_interleaved` for an output; only contiguous float32 is compiled already."""
+    """Returns :func:`crop` or :func:`crop_interleaved` for an output."""
     return compiled_for(out, crop if out.ndim == 4 else crop_interleaved, crop_signature)

@@ -44,9 +44,9 @@ from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
 from mmload.render.torch_resample import Placed, on_canvas_of, placements
 from mmload.render.torch_sampling import Window, chunks, windows
+from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import constant, past_caches, scratch
-from mmload.runtime.numba_internals import LINE
 
 CHUNK_ELEMENTS = 200_000
 """Elements that are rendered as levels or float32 before they are changed or converted: they stay in cache."""

@@ -19,9 +19,9 @@ from torch import Tensor
 from mmload.render.kernel_arguments import HOLE, Holes, Pixels
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Hole
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.intrinsics import rounded
 from mmload.runtime.memory_pool import constant, scratch
-from mmload.runtime.numba_compile import called, inlined
-from mmload.runtime.numba_internals import rounded
 from mmload.runtime.random_words import GOLDEN, INCREMENT, mix_word, mixed, shift_right
 
 # Coefficients of Cephes' logf, sinf and cosf, highest power first.

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Floats
+from mmload.runtime.declarations import divides
 from mmload.runtime.memory_pool import constant
-from mmload.runtime.numba_compile import divides
 
 _U = np.uintp
 _F = np.float32

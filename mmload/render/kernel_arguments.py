@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import boolean, float32, from_dtype, int16, int64, types, uint8, uint16, uint32, uintp
 from torch import Tensor
 
+from mmload.runtime.declarations import RecordArray, Signature, Type, tuple_type, void
 from mmload.runtime.numba_compile import variant
-from mmload.runtime.numba_internals import tuple_type
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -212,7 +211,7 @@ class Paint(NamedTuple):
             some lines: [P, l * V].
         scale: float32, as shift.
         holes: holes of the samples.
-        streamed: whether lines bypass the caches, as :data:`~mmload.runtime.numba_internals.stream` writes them.
+        streamed: whether lines bypass the caches, as :data:`~mmload.runtime.intrinsics.stream` writes them.
     """
 
     shift: Floats
@@ -307,44 +306,44 @@ class Mixtures(NamedTuple):
 
 
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
-"""Dtype as which kernels write half precision: see :data:`~mmload.runtime.numba_internals.rounded`."""
+"""Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
 
-BYTES, FLOATS = uint8[:, :, :, ::1], float32[:, :, :, ::1]
+BYTES, FLOATS = "uint8[:, :, :, ::1]", "float32[:, :, :, ::1]"
 """Types of contiguous outputs."""
 
 OUTPUTS = {
-    (np.dtype(str(kind)), ndim): kind[(slice(None),) * (ndim - 1) + (slice(None, None, 1),)]
-    for kind in (float32, uint8, int16, uint16)
+    (np.dtype(kind), ndim): f"{kind}[{':, ' * (ndim - 1)}::1]"
+    for kind in ("float32", "uint8", "int16", "uint16")
     for ndim in (3, 4)
 }
 """Types of the outputs that crops write by dtype and dimensions: [B, C, h, w], or [B, h, w * C] of channels_last."""
 
-_ADDRESSES, _WINDOWS = uintp[::1], from_dtype(WINDOW)[::1]
-_HOLES = tuple_type(Holes, from_dtype(HOLE)[:, ::1], float32[:, ::1], float32[::1])
-_CROPS = tuple_type(Crops, BYTES, _WINDOWS, uint8[::1], int64)
-_PAINT = tuple_type(Paint, float32[::1], float32[::1], _HOLES, boolean)
-_LINE_PAINT = tuple_type(Paint, float32[:, ::1], float32[:, ::1], _HOLES, boolean)
-_OPERATIONS = tuple_type(Operations, int64[:, ::1], float32[:, :, ::1], int64[:, ::1])
-_SCRATCH = tuple_type(Scratch, uint8[::1], float32[::1], uint32[::1])
-_CHANGES = tuple_type(Changes, _OPERATIONS, _SCRATCH, BYTES, _WINDOWS, _PAINT, int64, _ADDRESSES)
-_RESIZES = tuple_type(
-    Resizes, uint8[::1], from_dtype(PLACE)[::1], from_dtype(RESIZED)[::1], uint8[::1], int64, uint8[::1], int64
-)
-_MIXTURES = tuple_type(Mixtures, float32[::1], int64[:, ::1], uint8[::1], int64, boolean)
+_BYTES, _FLOATS, _ADDRESSES, _WINDOWS = "uint8[::1]", "float32[::1]", "uintp[::1]", RecordArray(WINDOW)
+_HOLES = tuple_type(Holes, RecordArray(HOLE, 2), "float32[:, ::1]", _FLOATS)
+_CROPS = tuple_type(Crops, BYTES, _WINDOWS, _BYTES, "int64")
+_PAINT = tuple_type(Paint, _FLOATS, _FLOATS, _HOLES, "boolean")
+_LINE_PAINT = tuple_type(Paint, "float32[:, ::1]", "float32[:, ::1]", _HOLES, "boolean")
+_OPERATIONS = tuple_type(Operations, "int64[:, ::1]", "float32[:, :, ::1]", "int64[:, ::1]")
+_SCRATCH = tuple_type(Scratch, _BYTES, _FLOATS, "uint32[::1]")
+_CHANGES = tuple_type(Changes, _OPERATIONS, _SCRATCH, BYTES, _WINDOWS, _PAINT, "int64", _ADDRESSES)
+_RESIZES = tuple_type(Resizes, _BYTES, RecordArray(PLACE), RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
+_MIXTURES = tuple_type(Mixtures, _FLOATS, "int64[:, ::1]", _BYTES, "int64", "boolean")
 
-PAINT = types.void(uint8[::1], from_dtype(PLACE)[::1], from_dtype(TILE)[::1], uint8[::1], BYTES)
-BLEND = types.void(BYTES, float32)
-COPY_WINDOWS = types.void(BYTES, _WINDOWS, BYTES)
-RUN = types.void(BYTES, _WINDOWS, _OPERATIONS, _SCRATCH)
-RESIZE = types.void(_RESIZES, BYTES)
+PAINT = void(_BYTES, RecordArray(PLACE), RecordArray(TILE), _BYTES, BYTES)
+BLEND = void(BYTES, "float32")
+COPY_WINDOWS = void(BYTES, _WINDOWS, BYTES)
+RUN = void(BYTES, _WINDOWS, _OPERATIONS, _SCRATCH)
+RESIZE = void(_RESIZES, BYTES)
+
+_Signatures = Callable[[Type], Signature]
 
 
-def compiled_for(out: Pixels, kernel: Callable[..., None], signature: Callable[[Any], Any]) -> Callable[..., None]:
-    """Returns a kernel for an output of this dtype and dimensions; the first call may compile it, which takes seconds.
+def compiled_for(out: Pixels, kernel: Callable[..., None], signature: _Signatures) -> Callable[..., None]:
+    """Returns a kernel for an output of this dtype and dimensions.
 
     Args:
         out: the output.
-        kernel: compiled for some outputs, or for none.
+        kernel: declared for it.
         signature: returns the kernel's signature for the type of an output.
     """
     return _compiled_for(out.dtype, out.ndim, kernel, signature)
@@ -352,26 +351,31 @@ def compiled_for(out: Pixels, kernel: Callable[..., None], signature: Callable[[
 
 @cache
 def _compiled_for(
-    dtype: np.dtype[Any], ndim: int, kernel: Callable[..., None], signature: Callable[[Any], Any]
+    dtype: np.dtype[Any], ndim: int, kernel: Callable[..., None], signature: _Signatures
 ) -> Callable[..., None]:
     return variant(kernel, signature(OUTPUTS[dtype, ndim]))
 
 
-def crop_signature(output: Any) -> Any:
+def crop_signature(output: Type) -> Signature:
     """Returns the signature of a crop to an output of this type."""
-    return types.void(_CROPS, _PAINT, output)
+    return void(_CROPS, _PAINT, output)
 
 
-def changed_signature(output: Any) -> Any:
+def changed_signature(output: Type) -> Signature:
     """Returns the signature of a crop whose levels change, to an output of this type."""
-    return types.void(_CROPS, _PAINT, _CHANGES, output)
+    return void(_CROPS, _PAINT, _CHANGES, output)
 
 
-def resized_signature(output: Any) -> Any:
+def resized_signature(output: Type) -> Signature:
     """Returns the signature of a resized crop to an output of this type."""
-    return types.void(_RESIZES, _CROPS, _PAINT, _CHANGES, _ADDRESSES, output)
+    return void(_RESIZES, _CROPS, _PAINT, _CHANGES, _ADDRESSES, output)
 
 
-def mix_signature(output: Any) -> Any:
+def mix_signature(output: Type) -> Signature:
     """Returns the signature of a mixing to an output of this type."""
-    return types.void(_CROPS, _LINE_PAINT, _MIXTURES, output)
+    return void(_CROPS, _LINE_PAINT, _MIXTURES, output)
+
+
+def outputs(ndim: int) -> list[str]:
+    """Returns the types of outputs of as many dimensions."""
+    return [kind for (_, dimensions), kind in OUTPUTS.items() if dimensions == ndim]

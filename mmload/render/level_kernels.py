@@ -50,8 +50,9 @@ from mmload.render.level_program import (
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.render.warp_kernels import flip, mirror, upside_down, warp_bilinear, warp_nearest
-from mmload.runtime.numba_compile import called, divides, inlined, numba_compiled
-from mmload.runtime.numba_internals import fma
+from mmload.runtime.declarations import called, divides, inlined
+from mmload.runtime.intrinsics import fma
+from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
 _F = np.float32

@@ -15,10 +15,8 @@ import numpy as np
 from mmload.render.cpu_kernels import CONSTANT, Index, Span, find_sources, interleave, span_of
 from mmload.render.holes import LineRange, erase
 from mmload.render.kernel_arguments import (
-    BYTES,
     FLIPPED_X,
     FLIPPED_Y,
-    FLOATS,
     Bytes,
     Crops,
     Floats,
@@ -28,9 +26,11 @@ from mmload.render.kernel_arguments import (
     Paint,
     Pixels,
     mix_signature,
+    outputs,
 )
-from mmload.runtime.numba_compile import called, numba_compiled
-from mmload.runtime.numba_internals import borrowed, finish_streams, rounded, stream
+from mmload.runtime.declarations import called
+from mmload.runtime.intrinsics import borrowed, finish_streams, rounded, stream
+from mmload.runtime.numba_compile import numba_compiled
 
 SLOTS = 3
 """Number of cached samples: the first, which is mixed with the last, and two that take turns."""
@@ -138,7 +138,7 @@ def _hold(memory: Floats, sources: Numbers) -> None:
     """Does nothing, but keeps its arguments alive until it is called."""
 
 
-@numba_compiled(mix_signature(FLOATS), mix_signature(BYTES))
+@numba_compiled(*map(mix_signature, outputs(4)))
 def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images, and mixes each with the one of the sample before.
 

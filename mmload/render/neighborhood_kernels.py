@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from mmload.render.kernel_arguments import Bytes, Floats, Numbers
-from mmload.runtime.numba_compile import called, inlined
-from mmload.runtime.numba_internals import fma, never_inline
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.intrinsics import fma, never_inline
 
 _U = np.uintp
 _F = np.float32

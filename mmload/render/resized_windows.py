@@ -11,7 +11,8 @@ import numpy as np
 from mmload.render.antialiased_resize import Taps, resample, taps, window_taps
 from mmload.render.cpu_kernels import CONSTANT, reflected
 from mmload.render.kernel_arguments import LINES, PLANES, RESIZE, Bytes, Resizes
-from mmload.runtime.numba_compile import called, inlined, numba_compiled
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
 

@@ -42,18 +42,18 @@ from mmload.render.kernel_arguments import (
     resized_signature,
 )
 from mmload.render.level_program import MOST_NUMBERS, Program
+from mmload.runtime.declarations import CallBy, inlined
 from mmload.runtime.memory_pool import scratch
-from mmload.runtime.numba_compile import inlined, variant
-from mmload.runtime.numba_internals import address_of, call_by
+from mmload.runtime.numba_compile import address_of, numba_compiled, variant
 
 _KINDS = tuple(OUTPUTS.values())
 
 _NO_ADDRESSES: Addresses = np.zeros(0, np.uintp)
 _NO_SCRATCH = Scratch(np.empty(0, np.uint8), np.empty(0, np.float32), np.empty(0, np.uint32))
 
-_copy_windows, _crop_bytes, _run, _resize = map(call_by, (COPY_WINDOWS, crop_signature(BYTES), RUN, RESIZE))
-_change = call_by(*map(changed_signature, _KINDS))
-_color = call_by(*map(crop_signature, _KINDS))
+_copy_windows, _crop_bytes, _run, _resize = map(CallBy, (COPY_WINDOWS, crop_signature(BYTES), RUN, RESIZE))
+_change = CallBy(*map(changed_signature, _KINDS))
+_color = CallBy(*map(crop_signature, _KINDS))
 
 
 @inlined
@@ -69,6 +69,7 @@ def _operations_of(operations: Operations, k: int) -> Operations:
     return Operations(operations.codes[k : k + 1], operations.numbers[k : k + 1], operations.fills)
 
 
+@numba_compiled(*map(changed_signature, _KINDS))
 def render_changed(crops: Crops, paint: Paint, changes: Changes, out: Pixels) -> None:
     """Cuts samples out, changes their levels, colors and erases them.
 
@@ -94,6 +95,7 @@ def render_changed(crops: Crops, paint: Paint, changes: Changes, out: Pixels) ->
             _color(addresses[3], (still, _paint_of(paint, k), out[k : k + 1]))
 
 
+@numba_compiled(*map(resized_signature, _KINDS))
 def render_resized(
     resizes: Resizes, crops: Crops, paint: Paint, changes: Changes, addresses: Addresses, out: Pixels
 ) -> None:
@@ -123,12 +125,12 @@ def render_resized(
 
 
 def change_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`render_changed` for an output, compiled by the first call."""
+    """Returns :func:`render_changed` for an output."""
     return compiled_for(out, render_changed, changed_signature)
 
 
 def resize_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`render_resized` for an output, compiled by the first call."""
+    """Returns :func:`render_resized` for an output."""
     return compiled_for(out, render_resized, resized_signature)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers, Words
-from mmload.runtime.numba_compile import called, divides, inlined
-from mmload.runtime.numba_internals import fma, never_inline, pair
+from mmload.runtime.declarations import called, divides, inlined
+from mmload.runtime.intrinsics import fma, never_inline, pair
 
 _U = np.uintp
 _F = np.float32

@@ -1,117 +1,152 @@
-"""The private interfaces of numba and llvmlite that mmload uses; no other module uses any.
+"""The private interfaces of numba and llvmlite that compile kernels; no other module but the intrinsics uses any.
 
-Compiling with machine code from our own cache, types of named tuples, calls by address, and intrinsics: functions that
-compiled ones call and whose code is generated here. ``tests/runtime/test_numba_internals.py`` fails on a release that
-changes one of the interfaces, and ``pyproject.toml`` bounds the versions.
+numba compiles a kernel and what it calls to LLVM's code; here an entry that Python calls is added to it, and what
+numba's runtime would do, so that the object file needs nothing of numba. ``tests/runtime/test_numba_internals.py``
+fails on a release that changes one of the interfaces, and ``pyproject.toml`` bounds the versions.
 """
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import cache
+from types import CellType, CodeType, FunctionType
+from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.core import caching, cgutils, config, serialize, sigutils, typeinfer
+from llvmlite import binding, ir
+from numba import from_dtype, njit, types
+from numba.core import cgutils, compiler, compiler_lock, config, dispatcher, sigutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
+from numba.np import arrayobj
 
-_caching: Any = caching  # numba is only partially typed
+from mmload.runtime import numba_intrinsics
+from mmload.runtime.declarations import CallBy, External, Intrinsic, Part, RecordArray, Signature, TupleType, Type
+from mmload.runtime.machine_code import ENTRY, NATIVE
+
+_arrayobj: Any = arrayobj  # numba is only partially typed
 _cgutils: Any = cgutils
+_compiler: Any = compiler
 _config: Any = config
-_serialize: Any = serialize
+_dispatcher: Any = dispatcher
+_lock: Any = compiler_lock
 _sigutils: Any = sigutils
 _types: Any = types
 
-LINE = 64
-"""Bytes of a cache line."""
+_BYTE, _INT, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_POINTER = _BYTE.as_pointer()
 
-TRANSPOSED_ROWS, TRANSPOSED_COLUMNS = 32, 16
-"""Lines of a block that ``transpose`` transposes, and bytes of each."""
+_HEADER_BYTES = 64
+"""Bytes before an array's memory: numba's count of references, and where the memory begins."""
 
-
-class CodeFiles(Protocol):
-    """Files of the machine code of one function; replaces numba's ``IndexDataCacheFile``."""
-
-    def load(self, key: object) -> Any:
-        """Returns the code saved with this key, or None."""
-
-    def save(self, key: object, data: object) -> None:
-        """Saves the code."""
-
-    def flush(self) -> None:
-        """Removes what is outdated."""
+_KINDS = {"bool": "b", "int": "i", "uint": "u", "float": "f"}
 
 
-def compile_signatures(
-    dispatcher: Any, signatures: Sequence[Any], files_of: Callable[[str, str, object], CodeFiles]
-) -> None:
-    """Compiles a function that numba's ``njit`` returned for some signatures, and for no other one later.
+class _Compiler(_dispatcher._FunctionCompiler):  # type: ignore[misc]  # numba is only partially typed
+    """Compiles a function to LLVM's code, without numba's wrappers, and does not load it."""
+
+    def _customize_flags(self, flags: Any) -> Any:
+        flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = True
+        return flags
+
+
+def compile_object(function: Callable[..., Any], signature: Signature | str, nogil: bool) -> bytes:
+    """Compiles a kernel.
 
     Args:
-        dispatcher: result of ``njit``.
-        signatures: in numba's notation, or its signature objects.
-        files_of: takes the cache folder, a prefix of file names and the stamp of the source file.
+        function: the plain function.
+        signature: what it takes and returns.
+        nogil: whether it releases the interpreter lock.
+
+    Returns:
+        An object file with the functions :data:`~mmload.runtime.machine_code.ENTRY` and ``NATIVE``.
     """
-    if _config.DISABLE_JIT:
-        return
-    try:
-        cache = _caching.FunctionCache(dispatcher.py_func)
-    except RuntimeError:  # there is no writable cache folder
-        pass
-    else:
-        stamp = cache._impl.locator.get_source_stamp()
-        cache._cache_file = files_of(cache.cache_path, cache._impl.filename_base, stamp)
-        dispatcher._cache = cache
-    with typeinfer.register_dispatcher(dispatcher):
-        for signature in signatures:
-            dispatcher.compile(signature)
-        dispatcher.disable_compile()
+    made: Any = njit(nogil=True)(_resolved(function))
+    own = _Compiler(made.py_func, made.targetdescr, made.targetoptions, made.locals, _compiler.Compiler)
+    types_of = _numba_signature(signature)
+    with _lock.global_compiler_lock:
+        compiled = own.compile(types_of.args, types_of.return_type)
+        _Entry(compiled, function.__name__, nogil).add()
+        return _emit(compiled.library, compiled.fndesc.llvm_func_name)
 
 
-def dump_code(data: object) -> bytes:
-    """Serializes the code that numba saves in a cache."""
-    content: bytes = _serialize.dumps(data)
-    return content
+def _emit(library: Any, native: str) -> bytes:
+    """Links and optimizes a library as numba does, and returns its object file."""
+    for linked in dict.fromkeys(library._linking_libraries):
+        library._final_module.link_in(linked._get_module_for_linking(), preserve=True)
+    library._optimize_final_module()
+    module, codegen = library._final_module, library._codegen
+    module.get_function(native).name = NATIVE
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name not in (ENTRY, NATIVE):
+            value.linkage = "internal"
+    machine = binding.Target.from_triple(module.triple).create_target_machine(
+        codegen._get_host_cpu_name(), codegen._tm_features, int(_config.OPT), reloc="pic", codemodel="default"
+    )
+    passes = binding.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options()))
+    module.verify()
+    code: bytes = machine.emit_object(module)
+    return code
 
 
-def code_settings() -> tuple[object, ...]:
-    """Returns numba's settings that machine code depends on."""
-    return _config.BOUNDSCHECK, _config.OPT
+def _numba_signature(signature: Signature | str) -> Any:
+    if isinstance(signature, str):
+        arguments, result = _sigutils.normalize_signature(signature)
+        return result(*arguments)
+    return _numba_type(signature.result)(*map(_numba_type, signature.arguments))
 
 
-def has_signature(function: Callable[..., Any], signature: Any) -> bool:
-    """Returns whether a function is compiled for a signature."""
-    return _sigutils.normalize_signature(signature)[0] in getattr(function, "overloads", {})
+def _numba_type(kind: Type) -> Any:
+    if isinstance(kind, TupleType):
+        return _types.BaseTuple.from_types([_numba_type(field) for field in kind.fields], kind.kind)
+    if isinstance(kind, RecordArray):
+        return _types.Array(from_dtype(kind.dtype), kind.ndim, "C")
+    [found], _ = _sigutils.normalize_signature(f"({kind},)") if kind != "void" else ([_types.void], None)
+    return found
 
 
-def tuple_type(kind: type, *fields: Any) -> Any:
-    """Returns the type of a named tuple in signatures: its class, and the types of its fields."""
-    return _types.BaseTuple.from_types(fields, kind)
+def _resolved(function: Callable[..., Any]) -> FunctionType:
+    """Returns a function that calls numba's functions where the given one calls those that stand for them."""
+    plain: Any = function
+    names = _names(plain.__code__)
+    known = plain.__globals__ | {name: _resolve(plain.__globals__[name]) for name in names & plain.__globals__.keys()}
+    cells = tuple(CellType(_resolve(cell.cell_contents)) for cell in plain.__closure__ or ())
+    made = FunctionType(plain.__code__, known, plain.__name__, plain.__defaults__, cells)
+    made.__module__, made.__qualname__ = plain.__module__, plain.__qualname__
+    return made
 
 
-# Functions that call each other by address: neither is compiled anew into the other. A numba function that calls
-# another is compiled together with it, each time for several seconds if that one is large. An address is an argument at
-# run time, so it costs nothing to compile, and the machine code stays valid in the cache.
+def _names(code: CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
 
 
-def address_of(function: Callable[..., Any], signature: Any) -> int:
-    """Returns the address of a function's machine code for a signature; valid as long as the function."""
-    compiled: Any = function
-    arguments, _ = _sigutils.normalize_signature(signature)
-    overload = compiled.overloads[arguments]
-    address: int = overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name)
-    return address
+def _resolve(value: Any) -> Any:
+    if isinstance(value, Part):
+        return _part(value.function, **value.options)
+    if isinstance(value, Intrinsic):
+        return getattr(numba_intrinsics, value.name)
+    if isinstance(value, External):
+        arguments, result = _sigutils.normalize_signature(value.signature)
+        return _types.ExternalFunction(value.name, result(*arguments))
+    return _call_by(value) if isinstance(value, CallBy) else value
 
 
-def call_by(*signatures: Any) -> Any:
-    """Makes an intrinsic ``call(address, arguments)`` that calls a function of one of the signatures.
+_parts: dict[Callable[..., Any], Any] = {}
 
-    The signature is the one whose types are exactly those of the tuple of arguments; the caller must make sure that a
-    function of this signature is at the address.
-    """
-    known = [_sigutils.normalize_signature(signature)[0] for signature in signatures]
+
+def _part(function: Callable[..., Any], **options: Any) -> Any:
+    made = _parts.get(function)
+    if made is None:
+        made = _parts[function] = njit(nogil=True, **options)(_resolved(function))
+    return made
+
+
+@cache
+def _call_by(call: CallBy) -> Any:
+    """Makes an intrinsic ``call(address, arguments)`` that calls a kernel of one of the signatures."""
+    known = [_numba_signature(signature).args for signature in call.signatures]
 
     def _call(context: Any, address: Any, arguments: Any) -> Any:
         declared = tuple(_types.unliteral(kind) for kind in arguments.types)
@@ -133,237 +168,229 @@ def call_by(*signatures: Any) -> Any:
     return intrinsic(_call)
 
 
-def _array(target: Any, builder: Any, signature: Any, arguments: Any, place: int) -> Any:
-    """Returns the fields of the array that is an argument of an intrinsic."""
-    return target.make_array(signature.args[place])(target, builder, arguments[place])
+class _Entry:
+    """Function of Python's stable interface that takes objects, calls a kernel and returns an object.
 
+    It is a ``METH_FASTCALL`` function whose first argument is ``numpy.ndarray``. What an array has is read from where
+    numpy's public structures have it. Arguments of other types are a TypeError, as in numba.
 
-def _check_index(target: Any, builder: Any, index: Any, length: Any) -> None:
-    """Generates code that raises IndexError if an index is not below a length; none without bounds checks."""
-    if target.enable_boundscheck:
-        _cgutils.do_boundscheck(target, builder, index, length)
-
-
-def _fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return types.float32(types.float32, types.float32, types.float32), code
-
-
-fma: Any = intrinsic(_fma)
-"""In compiled functions, ``fma(a, b, c)`` is a * b + c of float32, rounded once, as torch's kernels round it."""
-
-
-def _pair(context: Any, words: Any, at: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, place = _array(target, builder, signature, arguments, 0), arguments[1]
-        _check_index(target, builder, builder.add(place, ir.Constant(place.type, 1)), array.nitems)
-        both = builder.bitcast(builder.gep(array.data, [place]), ir.IntType(64).as_pointer())
-        return builder.load(both, align=4)
-
-    return types.uint64(words, types.uintp), code
-
-
-pair: Any = intrinsic(_pair)
-"""In compiled functions, ``pair(words, at)`` reads two neighbors of a flat uint32 array by one load.
-
-The first is in the lower half. ``at`` + 1 must be inside of the array.
-"""
-
-
-def _never_inline(context: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.function.attributes.add("noinline")
-        return target.get_dummy_value()
-
-    return types.void(), code
-
-
-never_inline: Any = intrinsic(_never_inline)
-"""In compiled functions, ``never_inline()`` forbids LLVM to inline the function that calls it into its callers.
-
-Inside of a large function LLVM no longer recognizes that loops may be vectorized: a blur took three times as long.
-"""
-
-
-def _borrowed(context: Any, array: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view = _array(target, builder, signature, arguments, 0)
-        view.meminfo = ir.Constant(view.meminfo.type, None)
-        return view._getvalue()
-
-    return array(array), code
-
-
-borrowed: Any = intrinsic(_borrowed)
-"""In compiled functions, ``borrowed(array)`` is the array without counted references: another variable must hold it.
-
-References are counted atomically, and an atomic instruction waits until all streamed values are written. A call that
-counts them between two bands of lines took 0.4 us.
-"""
-
-
-def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        values, sink = (_array(target, builder, signature, arguments, place) for place in range(2))
-        place, size = arguments[2:]
-        element = target.get_data_type(signature.args[0].dtype)
-        lanes = LINE // target.get_abi_sizeof(element)
-        line_type = ir.VectorType(element, lanes).as_pointer()
-        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        step = ir.Constant(size.type, lanes)
-        for end, array in ((size, values), (builder.add(place, size), sink)):  # rounded up to cache lines
-            lines = builder.udiv(builder.add(end, ir.Constant(end.type, lanes - 1)), step)
-            beyond = builder.add(array.nitems, ir.Constant(end.type, 1))
-            _check_index(target, builder, builder.mul(lines, step), beyond)
-        with _cgutils.for_range_slice(builder, ir.Constant(size.type, 0), size, step) as (i, _):
-            line = builder.load(builder.bitcast(builder.gep(values.data, [i]), line_type), align=1)
-            address = builder.gep(sink.data, [builder.add(place, i)])
-            builder.store(line, builder.bitcast(address, line_type), align=LINE).set_metadata("nontemporal", hint)
-        return target.get_dummy_value()
-
-    return types.void(source, out, types.uintp, types.uintp), code
-
-
-stream: Any = intrinsic(_stream)
-"""In compiled functions, ``stream(source, out, at, count)`` copies with stores that bypass the caches.
-
-A store into a cache first reads the memory that it replaces: half of the traffic, if the output is too large to stay in
-the cache. Both arrays are flat and have the same dtype; the values, and the offset ``at``, are multiples of a cache
-line. Other threads see the values after ``finish_streams()``.
-"""
-
-
-def _finish_streams(context: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return target.get_dummy_value()
-
-    return types.void(), code
-
-
-finish_streams: Any = intrinsic(_finish_streams)
-"""In compiled functions, ``finish_streams()`` is a fence after which all streamed values are visible."""
-
-
-def _transpose(context: Any, source: Any, row: Any, column: Any, out: Any, line: Any, place: Any) -> Any:
-    half, byte = TRANSPOSED_ROWS // 2, ir.IntType(8)
-
-    def mask(places: Sequence[int]) -> ir.Constant:
-        return ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
-
-    def interleaved(part: int) -> ir.Constant:
-        """Returns the mask that interleaves the first or second halves of all lines of two vectors of two lines."""
-        firsts = [half * lane + 8 * part + i for lane in range(2) for i in range(8)]
-        return mask([place for first in firsts for place in (first, TRANSPOSED_ROWS + first)])
-
-    masks = interleaved(0), interleaved(1)
-
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def addresses(place: int, size: tuple[int, int]) -> list[Any]:
-            """Returns the address of each line of the block in an array, whose corner are the arguments after it."""
-            array, (y, x) = _array(target, builder, signature, arguments, place), arguments[place + 1 : place + 3]
-            lengths = _cgutils.unpack_tuple(builder, array.shape, 2)
-            for start, count, length in zip((y, x), size, lengths, strict=True):
-                _check_index(target, builder, builder.add(start, ir.Constant(start.type, count - 1)), length)
-            pitch, _ = _cgutils.unpack_tuple(builder, array.strides, 2)
-            kind = ir.VectorType(byte, size[1]).as_pointer()
-            lines = (builder.mul(builder.add(y, ir.Constant(y.type, i)), pitch) for i in range(size[0]))
-            return [builder.bitcast(builder.gep(array.data, [builder.add(line, x)]), kind) for line in lines]
-
-        read = addresses(0, (TRANSPOSED_ROWS, TRANSPOSED_COLUMNS))
-        written = addresses(3, (TRANSPOSED_COLUMNS, TRANSPOSED_ROWS))
-        lines = [builder.load(address, align=1) for address in read]
-        # A vector holds two lines, 16 apart: so all that follows stays within 16 bytes, where shuffles are quickest.
-        joined = mask(range(TRANSPOSED_ROWS))
-        blocks = [builder.shuffle_vector(lines[i], lines[half + i], joined) for i in range(half)]
-        for _ in range(4):  # a perfect shuffle of 16 x 16 bytes, four times, is their transpose
-            pairs = [(blocks[i], blocks[half // 2 + i]) for i in range(half // 2)]
-            blocks = [builder.shuffle_vector(*two, one) for two in pairs for one in masks]
-        for address, block in zip(written, blocks, strict=True):
-            builder.store(block, address, align=1)
-        return target.get_dummy_value()
-
-    return types.void(source, types.uintp, types.uintp, out, types.uintp, types.uintp), code
-
-
-transpose: Any = intrinsic(_transpose)
-"""In compiled functions, ``transpose(source, row, column, out, line, place)`` transposes a block of bytes.
-
-The block of ``TRANSPOSED_ROWS`` x ``TRANSPOSED_COLUMNS`` at ``source[row, column]`` goes to ``out[line, place]``. Both
-arrays are contiguous uint8 in two dimensions, indices are unsigned. A block takes 64 shuffles of vectors. Words of
-eight bytes that exchange bytes, pairs and fours by shifts and masks took seven times as long: half of the time of a
-resize.
-"""
-
-_SHORT, _WORD, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
-
-
-def _rounded(context: Any, value: Any, out: Any) -> Any:
-    convert = {types.int16: _to_float16, types.uint16: _to_bfloat16}.get(out.dtype)
-
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return arguments[0] if convert is None else convert(target, builder, arguments[0])
-
-    return (types.float32 if convert is None else out.dtype)(types.float32, out), code
-
-
-rounded: Any = intrinsic(_rounded)
-"""In compiled functions, ``out[i] = rounded(value, out)`` stores a float32 into an array of half precision, or another.
-
-numpy has no bfloat16, and numba no float16 on CPUs: int16 stands for the bits of float16, uint16 for those of bfloat16.
-A value is rounded once, to nearest even, with the bits that torch gives. A crop takes 0.85 of the CPU time of a float32
-one to float16 and as long to bfloat16: half as many bytes are written, which pays for the conversion. A table of the
-256 levels of a channel would be as exact, but loads of single values do not vectorize.
-"""
-
-
-def _to_bfloat16(target: Any, builder: Any, value: Any) -> Any:
-    """Generates the upper half of the bits, rounded by an integer sum, which vectorizes; so NaN may have no payload.
-
-    The instruction of AVX512-BF16 takes subnormal numbers for 0, which torch does not.
+    Args:
+        compiled: numba's result.
+        name: name of the kernel, for errors.
+        nogil: whether it releases the interpreter lock.
     """
-    bits = builder.bitcast(value, _WORD)
-    odd = builder.and_(builder.lshr(bits, _WORD(16)), _WORD(1))
-    carried = builder.add(builder.add(bits, _WORD(0x7FFF)), odd)
-    return builder.trunc(builder.lshr(carried, _WORD(16)), _SHORT)
+
+    def __init__(self, compiled: Any, name: str, nogil: bool) -> None:
+        self._compiled, self._name, self._nogil = compiled, name, nogil
+        self._target, self._signature = compiled.target_context, compiled.signature
+        self._module = compiled.library.create_ir_module(f"entry.{name}")
+
+    def add(self) -> None:
+        """Adds the function to the library, and the functions of numba's runtime that it needs."""
+        self._define_runtime()
+        kind = ir.FunctionType(_POINTER, (_POINTER, _POINTER.as_pointer(), _LONG))
+        function = ir.Function(self._module, kind, ENTRY)
+        self._builder = builder = ir.IRBuilder(function.append_basic_block())
+        self._array_class, objects, count = function.args
+        kinds, result = self._signature.args, self._signature.return_type
+        with builder.if_then(builder.icmp_signed("!=", count, ir.Constant(_LONG, len(kinds))), likely=False):
+            self._raise("PyExc_TypeError", f"{self._name} takes {len(kinds)} arguments")
+        values = []
+        for place, kind in enumerate(kinds):
+            item = builder.load(builder.gep(objects, [ir.Constant(_LONG, place)]))
+            values.append(self._unboxed(kind, item, f"argument {place + 1}"))
+        convention, described = self._target.call_conv, self._compiled.fndesc
+        kind = convention.get_function_type(described.restype, described.argtypes)
+        native = _cgutils.get_or_insert_function(self._module, kind, described.llvm_func_name)
+        state = self._call("PyEval_SaveThread", _POINTER) if self._nogil else None
+        status, value = convention.call_function(builder, native, described.restype, described.argtypes, values)
+        if state is not None:
+            self._call("PyEval_RestoreThread", ir.VoidType(), state)
+        with _cgutils.if_unlikely(builder, status.is_error):
+            self._raise_status(status)
+        builder.ret(self._boxed(result, value))
+        self._compiled.library.add_ir_module(self._module)
+
+    def _unboxed(self, kind: Any, item: Any, place: str) -> Any:
+        """Returns numba's value of an object."""
+        if isinstance(kind, _types.Array):
+            return self._unboxed_array(kind, item, place)
+        if isinstance(kind, _types.BaseTuple):
+            fields = []
+            for number, field in enumerate(kind.types):
+                one = self._call("PyTuple_GetItem", _POINTER, item, ir.Constant(_LONG, number))
+                self._return_if(_cgutils.is_null(self._builder, one))
+                fields.append(self._unboxed(field, one, f"field {number + 1} of {place}"))
+            return self._target.make_tuple(self._builder, kind, fields)
+        return self._unboxed_number(kind, item)
+
+    def _unboxed_number(self, kind: Any, item: Any) -> Any:
+        builder, into = self._builder, self._target.get_value_type(kind)
+        if isinstance(kind, _types.Boolean):
+            truth = self._call("PyObject_IsTrue", _INT, item)
+            self._return_if(builder.icmp_signed("<", truth, ir.Constant(_INT, 0)))
+            return builder.trunc(truth, into)
+        if isinstance(kind, _types.Float):
+            number = self._call("PyFloat_AsDouble", ir.DoubleType(), item)
+            self._return_if_failed(builder.fcmp_ordered("==", number, ir.Constant(ir.DoubleType(), -1.0)))
+            return number if into == number.type else builder.fptrunc(number, into)
+        name = "PyLong_AsLongLong" if kind.signed else "PyLong_AsUnsignedLongLongMask"
+        number = self._call(name, _LONG, item)
+        self._return_if_failed(builder.icmp_signed("==", number, ir.Constant(_LONG, -1)))
+        return number if into == number.type else builder.trunc(number, into)
+
+    def _unboxed_array(self, kind: Any, item: Any, place: str) -> Any:
+        builder, record = self._builder, isinstance(kind.dtype, _types.Record)
+        size = self._target.get_abi_sizeof(self._target.get_data_type(kind.dtype))
+        letter = "V" if record else next(v for k, v in _KINDS.items() if kind.dtype.name.startswith(k))
+        flags = 0x100 | (0x1 if kind.layout == "C" else 0) | (0x400 if kind.mutable else 0)  # aligned, C, writable
+        expected = (_INT, kind.ndim), (_BYTE, ord(letter)), (_LONG, size), (_INT, flags)
+        constants = [ir.Constant(*each) for each in expected]
+        fits = builder.call(self._is_array, [item, self._array_class, *constants])
+        with builder.if_then(builder.not_(fits), likely=False):
+            self._raise("PyExc_TypeError", f"{self._name}: {place} is no {kind}")
+        array = self._target.make_array(kind)(self._target, builder)
+        sides, steps = (
+            [builder.load(builder.gep(numbers, [ir.Constant(_LONG, axis)])) for axis in range(kind.ndim)]
+            for numbers in (builder.bitcast(_field(builder, item, at, _POINTER), _LONG.as_pointer()) for at in (32, 40))
+        )
+        data = builder.bitcast(_field(builder, item, 16, _POINTER), self._target.get_data_type(kind.dtype).as_pointer())
+        _arrayobj.populate_array(array, data, sides, steps, ir.Constant(_LONG, size), None)
+        return array._getvalue()
+
+    def _boxed(self, kind: Any, value: Any) -> Any:
+        """Returns a new object of numba's value."""
+        builder = self._builder
+        if isinstance(kind, _types.UniTuple):
+            made = self._call("PyTuple_New", _POINTER, ir.Constant(_LONG, kind.count))
+            for number, each in enumerate(_cgutils.unpack_tuple(builder, value, kind.count)):
+                place = ir.Constant(_LONG, number)
+                self._call("PyTuple_SetItem", _INT, made, place, self._boxed(kind.dtype, each))
+            return made
+        if isinstance(kind, _types.Boolean):
+            return self._call("PyBool_FromLong", _POINTER, builder.zext(value, _LONG))
+        if isinstance(kind, _types.Float):
+            return self._call("PyFloat_FromDouble", _POINTER, value)
+        if isinstance(kind, _types.Integer):
+            return self._call("PyLong_FromLongLong", _POINTER, value)
+        none = self._global("_Py_NoneStruct", _BYTE)
+        self._call("Py_IncRef", ir.VoidType(), none)
+        return none
+
+    def _call(self, name: str, result: Any, *arguments: Any) -> Any:
+        """Calls a function of Python's stable interface."""
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self._builder.call(_cgutils.get_or_insert_function(self._module, kind, name), arguments)
+
+    def _global(self, name: str, kind: Any) -> Any:
+        known = self._module.globals
+        return known[name] if name in known else ir.GlobalVariable(self._module, kind, name)
+
+    def _return_if(self, failed: Any) -> None:
+        with self._builder.if_then(failed, likely=False):
+            self._builder.ret(ir.Constant(_POINTER, None))
+
+    def _return_if_failed(self, maybe: Any) -> None:
+        """Returns if a number that can stand for an error does."""
+        with self._builder.if_then(maybe, likely=False):
+            self._return_if(_cgutils.is_not_null(self._builder, self._call("PyErr_Occurred", _POINTER)))
+
+    def _raise(self, error: str, message: str) -> None:
+        text = _cgutils.global_constant(
+            self._module, f"message.{len(self._module.globals)}", _cgutils.make_bytearray(message.encode() + b"\0")
+        )
+        kind = self._builder.load(self._global(error, _POINTER))
+        self._call("PyErr_SetString", ir.VoidType(), kind, self._builder.bitcast(text, _POINTER))
+        self._builder.ret(ir.Constant(_POINTER, None))
+
+    def _raise_status(self, status: Any) -> None:
+        """Raises SystemError of the exception that numba has pickled."""
+        builder = self._builder
+        first = [ir.Constant(_INT, 0)]
+        pickled = builder.load(builder.gep(status.excinfoptr, [*first, ir.Constant(_INT, 0)]))
+        size = builder.zext(builder.load(builder.gep(status.excinfoptr, [*first, ir.Constant(_INT, 1)])), _LONG)
+        content = self._call("PyBytes_FromStringAndSize", _POINTER, pickled, size)
+        self._call("PyErr_SetObject", ir.VoidType(), builder.load(self._global("PyExc_SystemError", _POINTER)), content)
+        builder.ret(ir.Constant(_POINTER, None))
+
+    def _define_runtime(self) -> None:
+        """Defines what compiled code takes from numba's runtime, and what entries call."""
+        for name in ("NRT_MemInfo_alloc_aligned", "NRT_MemInfo_alloc_safe_aligned"):
+            kind = ir.FunctionType(_POINTER, (_LONG, _INT))
+            builder = ir.IRBuilder(ir.Function(self._module, kind, name).append_basic_block())
+            size, align = builder.function.args
+            align = builder.zext(align, _LONG)
+            room = builder.add(builder.add(size, align), ir.Constant(_LONG, _HEADER_BYTES))
+            allocate = _cgutils.get_or_insert_function(self._module, ir.FunctionType(_POINTER, [_LONG]), "malloc")
+            memory = builder.call(allocate, [room])
+            with builder.if_then(_cgutils.is_null(builder, memory), likely=False):
+                builder.ret(memory)
+            end = builder.add(builder.ptrtoint(memory, _LONG), ir.Constant(_LONG, _HEADER_BYTES))
+            begin = builder.and_(builder.sub(builder.add(end, align), ir.Constant(_LONG, 1)), builder.neg(align))
+            numbers = builder.bitcast(memory, _LONG.as_pointer())
+            for place, value in ((0, ir.Constant(_LONG, 1)), (3, begin), (4, size)):
+                builder.store(value, builder.gep(numbers, [ir.Constant(_LONG, place)]))
+            builder.ret(memory)
+        kind = ir.FunctionType(ir.VoidType(), [_POINTER])
+        builder = ir.IRBuilder(ir.Function(self._module, kind, "NRT_MemInfo_call_dtor").append_basic_block())
+        builder.call(_cgutils.get_or_insert_function(self._module, kind, "free"), builder.function.args)
+        builder.ret_void()
+        _define_reshape(self._module)
+        self._is_array = _define_is_array(self._module)
 
 
-def _to_float16(target: Any, builder: Any, value: Any) -> Any:
-    """Generates the processor's instruction, which LLVM vectorizes, or else integer operations."""
-    if _has_float16(target):
-        return builder.bitcast(builder.fptrunc(value, ir.HalfType()), _SHORT)
-    return _to_float16_by_integers(builder, value)
+def _field(builder: Any, item: Any, offset: int, kind: Any) -> Any:
+    """Returns a field of a structure."""
+    return builder.load(builder.bitcast(builder.gep(item, [ir.Constant(_LONG, offset)]), kind.as_pointer()))
 
 
-def _has_float16(target: Any) -> bool:
-    """Returns whether the processor converts to float16: ARM's do, and x86 with AVX and F16C, that is since 2013.
+def _define_reshape(module: Any) -> None:
+    """Defines numba's function that finds the strides of a reshaped array, for contiguous ones: it types no others."""
+    numbers = _LONG.as_pointer()
+    kind = ir.FunctionType(_INT, (_LONG, numbers, numbers, _LONG, numbers, numbers, _LONG, _INT))
+    function = ir.Function(module, kind, "numba_attempt_nocopy_reshape")
+    builder = ir.IRBuilder(function.append_basic_block())
+    *_, count, sides, strides, size, _ = function.args
+    step = _cgutils.alloca_once_value(builder, size)
+    with _cgutils.for_range(builder, count) as loop:
+        axis = builder.sub(builder.sub(count, loop.index), ir.Constant(_LONG, 1))
+        stride = builder.load(step)
+        builder.store(stride, builder.gep(strides, [axis]))
+        builder.store(builder.mul(stride, builder.load(builder.gep(sides, [axis]))), step)
+    builder.ret(ir.Constant(_INT, 1))
 
-    Elsewhere LLVM calls a function of a compiler's library, which a process need not have.
+
+def _define_is_array(module: Any) -> Any:
+    """Defines a function that compares an object with the type of an array.
+
+    ``PyArrayObject`` has after its head the memory at 16, the number of dimensions at 24, their lengths at 32, strides
+    at 40, the description at 56 and flags at 64; a description has its kind at 24, the byte order at 26 and the size at
+    40.
     """
-    if platform.machine().lower() in ("arm64", "aarch64"):
-        return True
-    return {"+avx", "+f16c"} <= set(target.codegen()._tm_features.split(","))
-
-
-def _to_float16_by_integers(builder: Any, value: Any) -> Any:
-    """Generates code without branches, as ``float_to_half_fast3_rtne`` of Fabian Giesen.
-
-    An exponent that float16 has is moved and the rest rounded as above; for a smaller one the sum with a half leaves a
-    subnormal number's bits in the lowest bits, rounded; a larger one gives infinity.
-    """
-    bits = builder.bitcast(value, _WORD)
-    size = builder.and_(bits, _WORD(0x7FFFFFFF))
-    odd = builder.and_(builder.lshr(size, _WORD(13)), _WORD(1))
-    moved = builder.add(size, _WORD((((15 - 127) << 23) + 0xFFF) & 0xFFFFFFFF))
-    normal = builder.lshr(builder.add(moved, odd), _WORD(13))
-    sum_ = builder.fadd(builder.bitcast(size, _FLOAT), _FLOAT(0.5))
-    subnormal = builder.sub(builder.bitcast(sum_, _WORD), _WORD(126 << 23))
-    small = builder.icmp_unsigned("<", size, _WORD((127 - 14) << 23))
-    finite = builder.select(small, subnormal, normal)
-    beyond = builder.icmp_unsigned(">", size, _WORD(255 << 23))
-    special = builder.select(beyond, _WORD(0x7E00), _WORD(0x7C00))
-    large = builder.icmp_unsigned(">=", size, _WORD((127 + 16) << 23))
-    sign = builder.lshr(builder.xor(bits, size), _WORD(16))
-    return builder.trunc(builder.or_(builder.select(large, special, finite), sign), _SHORT)
+    truth = ir.IntType(1)
+    kind = ir.FunctionType(truth, (_POINTER, _POINTER, _INT, _BYTE, _LONG, _INT))
+    function = ir.Function(module, kind, "mmload_is_array")
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block())
+    item, class_, ndim, letter, size, flags = function.args
+    own = _field(builder, item, 8, _POINTER)
+    with builder.if_then(builder.icmp_unsigned("!=", own, class_), likely=False):
+        subtype = _cgutils.get_or_insert_function(
+            module, ir.FunctionType(_INT, (_POINTER, _POINTER)), "PyType_IsSubtype"
+        )
+        with builder.if_then(_cgutils.is_null(builder, builder.call(subtype, (own, class_)))):
+            builder.ret(truth(0))
+    described = _field(builder, item, 56, _POINTER)
+    checks = (
+        builder.icmp_signed("==", _field(builder, item, 24, _INT), ndim),
+        builder.icmp_signed("==", _field(builder, described, 24, _BYTE), letter),
+        builder.icmp_signed("!=", _field(builder, described, 26, _BYTE), _BYTE(ord(">"))),
+        builder.icmp_signed("==", _field(builder, described, 40, _LONG), size),
+        builder.icmp_signed("==", builder.and_(_field(builder, item, 64, _INT), flags), flags),
+    )
+    fits = checks[0]
+    for check in checks[1:]:
+        fits = builder.and_(fits, check)
+    builder.ret(fits)
+    return function

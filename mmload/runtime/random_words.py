@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmload.runtime.numba_compile import inlined, numba_compiled
+from mmload.runtime.declarations import inlined
+from mmload.runtime.numba_compile import numba_compiled
 
 GOLDEN = 0x9E3779B97F4A7C15
 """The odd increment of splitmix64, 2**64 over the golden ratio."""
@@ -173,14 +174,20 @@ def mixed(value: Tensor) -> Tensor:
         int64 of the same shape; products wrap around.
     """
     if value.device.type == "cpu":
-        return torch.from_numpy(_mixed(as_words(value)).view(np.int64)).view(value.shape)
+        words = as_words(value)
+        out = np.empty_like(words)
+        _write_mixed(words, out)
+        return torch.from_numpy(out.view(np.int64)).view(value.shape)
     return mix_tensor(value)
 
 
 def unit(bits: Tensor) -> Tensor:
     """Converts the upper 53 bits of int64 words to float64 in [0, 1)."""
     if bits.device.type == "cpu":
-        return torch.from_numpy(_units(as_words(bits))).view(bits.shape)
+        words = as_words(bits)
+        out = np.empty(len(words))
+        _write_units(words, out)
+        return torch.from_numpy(out).view(bits.shape)
     return shift_right(bits, 11).to(torch.float64) * 2.0**-53
 
 
@@ -215,56 +222,68 @@ def unit_of_word(word: np.uint64) -> float:
     return np.int64(word >> _11) * 2.0**-53
 
 
-@numba_compiled("uint64[::1](uint64[::1])", nogil=False)
-def _mixed(words: Words) -> Words:
-    out = np.empty_like(words)
+@numba_compiled("void(uint64[::1], uint64[::1])", nogil=False)
+def _write_mixed(words: Words, out: Words) -> None:
     for k in range(len(words)):
         out[k] = _mix(words[k])
-    return out
 
 
-@numba_compiled("float64[::1](uint64[::1])", nogil=False)
-def _units(words: Words) -> NDArray[np.float64]:
-    out = np.empty(len(words))
+@numba_compiled("void(uint64[::1], float64[::1])", nogil=False)
+def _write_units(words: Words, out: NDArray[np.float64]) -> None:
     for k in range(len(words)):
         out[k] = unit_of_word(words[k])
-    return out
 
 
-@numba_compiled("uint64[::1](uint64[::1], uint64)", nogil=False)
 def seeded(ids: Words, run: int) -> Words:
     """Returns a word for each id, derived from the id and the run."""
     out = np.empty_like(ids)
-    for k in range(len(ids)):
-        out[k] = _mix(_mix(ids[k] ^ run) + _INCREMENT)
+    _write_seeded(ids, run, out)
     return out
 
 
-@numba_compiled("uint64[:, ::1](uint64[::1], uint64, uint64, int64)", nogil=False)
+@numba_compiled("void(uint64[::1], uint64, uint64[::1])", nogil=False)
+def _write_seeded(ids: Words, run: int, out: Words) -> None:
+    for k in range(len(ids)):
+        out[k] = _mix(_mix(ids[k] ^ run) + _INCREMENT)
+
+
 def counted(seeds: Words, step: int, first: int, count: int) -> Words:
     """Returns words [B, count]: draws ``first``, ``first`` + 1 ... of a step, for each seed."""
     out = np.empty((len(seeds), count), np.uint64)
-    for k in range(len(seeds)):
-        for number in range(count):
-            out[k, number] = _mix(seeds[k] + step + (first + np.uint64(number)) * _INCREMENT)
+    _write_counted(seeds, step, first, out)
     return out
 
 
-@numba_compiled("boolean[::1](uint64[::1], float64)", nogil=False)
+@numba_compiled("void(uint64[::1], uint64, uint64, uint64[:, ::1])", nogil=False)
+def _write_counted(seeds: Words, step: int, first: int, out: Words) -> None:
+    for k in range(len(seeds)):
+        for number in range(out.shape[1]):
+            out[k, number] = _mix(seeds[k] + step + (first + np.uint64(number)) * _INCREMENT)
+
+
 def chances(words: Words, p: float) -> NDArray[np.bool_]:
     """Returns whether each word, as a number in [0, 1), is below ``p``."""
     out = np.empty(len(words), np.bool_)
-    for k in range(len(words)):
-        out[k] = unit_of_word(words[k]) < p
+    _write_chances(words, p, out)
     return out
 
 
-@numba_compiled("int64[:, ::1](uint64[:, ::1], int64[:, ::1])", nogil=False)
+@numba_compiled("void(uint64[::1], float64, boolean[::1])", nogil=False)
+def _write_chances(words: Words, p: float, out: NDArray[np.bool_]) -> None:
+    for k in range(len(words)):
+        out[k] = unit_of_word(words[k]) < p
+
+
 def integers(words: Words, ranges: NDArray[np.int64]) -> NDArray[np.int64]:
     """Converts words [B, N] to integers in the ranges [N, 2], both ends included: int64 [N, B]."""
     out = np.empty((words.shape[1], words.shape[0]), np.int64)
+    _write_integers(words, ranges, out)
+    return out
+
+
+@numba_compiled("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1])", nogil=False)
+def _write_integers(words: Words, ranges: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     for number in range(len(out)):
         first, last = ranges[number]
         for k in range(len(words)):
             out[number, k] = np.int64(unit_of_word(words[k, number]) * (last - first + 1)) + first
-    return out

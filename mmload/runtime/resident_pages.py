@@ -15,14 +15,13 @@ import errno
 import mmap
 import sys
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
+from mmload.runtime.declarations import External, Signature, tuple_type
 from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.numba_internals import tuple_type
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
@@ -52,10 +51,9 @@ _READ_BYTES = 2**20
 _CHUNK_BYTES = 8 * 2**20
 _CHUNKS_AHEAD = 3
 _LOCK_ON_FAULT = 1  # MLOCK_ONFAULT of Linux 4.4
-_types: Any = types  # numba is only partially typed
-_MADVISE = _types.ExternalFunction("madvise", _types.int32(_types.uintp, _types.uintp, _types.int32))
-_MINCORE = _types.ExternalFunction("mincore", _types.int32(_types.uintp, _types.uintp, _types.uintp))
-_READ = _types.ExternalFunction("pread", _types.int64(_types.int32, _types.uintp, _types.uintp, _types.int64))
+_MADVISE = External("madvise", "int32(uintp, uintp, int32)")
+_MINCORE = External("mincore", "int32(uintp, uintp, uintp)")
+_READ = External("pread", "int64(int32, uintp, uintp, int64)")
 _TRIES = 3
 
 
@@ -152,8 +150,8 @@ class FileRanges(NamedTuple):
     handles: Numbers
 
 
-_NUMBERS = _types.int64[::1]
-_RANGES = tuple_type(FileRanges, _NUMBERS, _NUMBERS, _types.uint8[::1], _NUMBERS, _types.boolean, _NUMBERS)
+_NUMBERS = "int64[::1]"
+_RANGES = tuple_type(FileRanges, _NUMBERS, _NUMBERS, "uint8[::1]", _NUMBERS, "boolean", _NUMBERS)
 
 
 def make_resident(
@@ -205,7 +203,7 @@ def _read(handle: int, offset: int, length: int, spare: Flags) -> None:
         done += more
 
 
-@numba_compiled(_types.int64(_types.uintp, _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _types.uint8[::1]))
+@numba_compiled(Signature("int64", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, "uint8[::1]")))
 def _make_resident(
     base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Flags
 ) -> int:

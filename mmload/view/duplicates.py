@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.numba_compile import inlined, numba_compiled
+from mmload.runtime.declarations import inlined
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resources import in_threads
 
 LEAST_COARSE, LEAST_FINE = 0.7, 0.9

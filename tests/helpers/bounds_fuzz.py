@@ -30,8 +30,9 @@ from mmload.batch import Batch
 from mmload.builder.transforms import TransformChain
 from mmload.loader import Loader
 from mmload.records import Sample
-from mmload.runtime.numba_compile import called, inlined, numba_compiled
-from mmload.runtime.numba_internals import finish_streams, stream
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.intrinsics import finish_streams, stream
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.store.dataset import Dataset
 
 SIDES = st.integers(1, 12)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS as ACROSS
+from mmload.runtime.intrinsics import TRANSPOSED_ROWS as DOWN
+from mmload.runtime.intrinsics import transpose
 from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.numba_internals import TRANSPOSED_COLUMNS as ACROSS
-from mmload.runtime.numba_internals import TRANSPOSED_ROWS as DOWN
-from mmload.runtime.numba_internals import transpose
 
 
 @numba_compiled("void(uint8[:, ::1], uintp, uintp, uint8[:, ::1], uintp, uintp)")

@@ -1,30 +1,37 @@
-"""Compiled functions: their code is cached, and a process that cannot write or read the cache compiles for itself."""
+"""Kernels: their arguments and results, calls by address, and the cache of what a machine has compiled."""
 
 from __future__ import annotations
 
 import pkgutil
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from forked_program import run_program
 
-from mmload.runtime import numba_compile
-from mmload.runtime.numba_compile import CodeCache, variant
+from mmload.runtime import machine_code, numba_compile
+from mmload.runtime.declarations import CallBy, RecordArray, Signature, tuple_type
+from mmload.runtime.machine_code import read_code, write_code
+from mmload.runtime.numba_compile import Kernel, address_of, numba_compiled
+from mmload.runtime.numba_compile import variant as variant_of
 
 PROGRAM = """
-import sys, numba
-numba.config.reload_config()  # of this environment: the server that this is a fork of read its own
+import sys
 sys.path.insert(0, {folder!r})
 import numpy as np
 import doubling
 values = np.arange(5, dtype=np.float32)
 doubling.double(values)
-print(values.tolist(), sum(doubling.double.stats.cache_hits.values()))
+print(values.tolist(), "mmload.runtime.numba_internals" in sys.modules)
 """
 
 SOURCE = """
-from mmload.runtime.numba_compile import numba_compiled, inlined
+from mmload.runtime.declarations import inlined
+from mmload.runtime.numba_compile import numba_compiled
 
 @inlined
 def twice(value):
@@ -44,114 +51,260 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, **variables: str) -> str:
+    """Calls a kernel in another process; returns where its machine code came from."""
     done = run_program(PROGRAM.format(folder=str(folder)), place=variables)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
-    return done.stdout
+    assert done.returncode == 0, done.stderr
+    values, has_compiled = done.stdout.strip().rsplit(" ", 1)
+    assert values == "[0.0, 2.0, 4.0, 6.0, 8.0]"
+    assert ("compiling what is used" in done.stderr) is (has_compiled == "True")
+    assert len(done.stderr.splitlines()) <= 1
+    return "compiled" if has_compiled == "True" else "from the cache"
 
 
-def hits(output: str) -> str:
-    return "from the cache" if output.endswith(" 1\n") else "compiled"
+def cached(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*.o.*") if path.is_file()]
 
 
 def test_machine_code_in_the_next_process_comes_from_the_cache(folder: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
-    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "compiled"
-    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from the cache"
+    assert run(folder, NUMBA_CACHE_DIR=cache) == "compiled"
+    assert run(folder, NUMBA_CACHE_DIR=cache) == "from the cache"
+
+
+def test_processes_that_start_at_once_compile_once(folder: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: run(folder, NUMBA_CACHE_DIR=cache), range(3)))
+    assert sorted(made) == ["compiled", "from the cache", "from the cache"]
 
 
 def test_machine_code_that_is_damaged_is_recompiled_and_cached(folder: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     run(folder, NUMBA_CACHE_DIR=str(cache))
-    [cached] = [path for path in cache.rglob("*") if path.is_file()]
-    intact = cached.read_bytes()
+    [file] = cached(cache)
+    intact = file.read_bytes()
     middle = len(intact) // 2
-    for content in (b"", intact[:middle], intact[:middle] + bytes([intact[middle] ^ 4]) + intact[middle + 1 :]):
-        cached.write_bytes(content)
-        assert hits(run(folder, NUMBA_CACHE_DIR=str(cache))) == "compiled"
-    assert hits(run(folder, NUMBA_CACHE_DIR=str(cache))) == "from the cache"
-    assert [path for path in cache.rglob("*") if path.is_file()] == [cached]
+    for content in (b"", intact[:middle] + bytes([intact[middle] ^ 4]) + intact[middle + 1 :]):
+        file.write_bytes(content)
+        assert run(folder, NUMBA_CACHE_DIR=str(cache)) == "compiled"
+    assert run(folder, NUMBA_CACHE_DIR=str(cache)) == "from the cache"
+    assert cached(cache) == [file]
 
 
-def test_no_changed_byte_is_unpickled(tmp_path: Path) -> None:
-    code = CodeCache(tmp_path, "f", "revision")
-    code.save("key", {"a": 1})
-    [file] = tmp_path.iterdir()
+def test_no_changed_byte_of_machine_code_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "code.o"
+    assert read_code(file) is None
+    write_code(file, b"machine code")
     content = file.read_bytes()
-    assert code.load("key") == {"a": 1}
+    assert read_code(file) == b"machine code"
     for at in range(len(content)):
         file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        assert code.load("key") is None
+        assert read_code(file) is None
         file.write_bytes(content[:at])
-        assert code.load("key") is None
+        assert read_code(file) is None
 
 
-def test_code_of_another_source_or_key_is_not_taken(tmp_path: Path) -> None:
-    CodeCache(tmp_path, "f", "revision").save("key", 1)
-    [file] = tmp_path.iterdir()
-    assert CodeCache(tmp_path, "f", "other").load("key") is None
-    assert CodeCache(tmp_path, "f", "revision").load("other") is None
-    CodeCache(tmp_path, "f", "other").save("key", 2)
-    assert CodeCache(tmp_path, "f", "revision").load("key") is None
-    assert CodeCache(tmp_path, "f", "other").load("key") == 2
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_code_is_compiled_anew_after_a_change_of_a_module_that_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_file_changes_with_all_that_decides_on_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     from mmload.render import level_kernels
 
-    def digest() -> bytes:
-        numba_compile._source.cache_clear()
-        return numba_compile._imported_sources(level_kernels.__name__)
+    def name(signature: str = "void(int64)", nogil: bool = True) -> str:
+        machine_code._source.cache_clear()
+        machine_code._sources.cache_clear()
+        return machine_code.file_name(level_kernels.run_operations.function, signature, nogil)  # type: ignore[attr-defined]
 
-    read, before = pkgutil.get_data, digest()
-    for changed in ("warp_kernels.py", "level_program.py", "numba_compile.py", "numba_internals.py", "plan_parts.py"):
+    read, before = pkgutil.get_data, name()
+    assert len({before, name("void(int32)"), name(nogil=False)}) == 3
+    for setting in ("NUMBA_BOUNDSCHECK", "NUMBA_OPT"):
+        with monkeypatch.context() as patched:
+            patched.setenv(setting, "1")
+            assert name() != before
+    for changed in ("warp_kernels.py", "level_program.py", "declarations.py", "numba_internals.py", "plan_parts.py"):
         monkeypatch.setattr(pkgutil, "get_data", lambda *of, at=changed: read(*of) + b"#" * (of[1] == at))
-        assert digest() != before, changed
-    monkeypatch.setattr(pkgutil, "get_data", lambda *of: read(*of) + b"#" * (of[1] == "collate.py"))
-    assert digest() == before
-    numba_compile._source.cache_clear()
+        assert name() != before, changed
+    monkeypatch.setattr(pkgutil, "get_data", lambda *of: read(*of) + b"#" * (of[1] in ("collate.py", "mix.py")))
+    assert name() == before
+    machine_code._source.cache_clear()
+    machine_code._sources.cache_clear()
 
 
 def test_machine_code_with_bounds_checks_is_cached_separately(folder: Path, tmp_path: Path) -> None:
-    cache = str(tmp_path / "cache")
-    checked = {"NUMBA_CACHE_DIR": cache, "NUMBA_BOUNDSCHECK": "1"}
-    for variables in ({"NUMBA_CACHE_DIR": cache}, checked, checked | {"NUMBA_OPT": "1"}):
-        assert hits(run(folder, **variables)) == "compiled"
-        assert hits(run(folder, **variables)) == "from the cache"
-    assert hits(run(folder, NUMBA_CACHE_DIR=cache)) == "from the cache"
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(folder, **cache) == "compiled"
+    assert run(folder, **cache, NUMBA_BOUNDSCHECK="1") == "compiled"
+    assert run(folder, **cache) == "from the cache"
 
 
 def test_nowhere_to_keep_code_is_no_failure(folder: Path, tmp_path: Path) -> None:
     nothing = tmp_path / "file"
     nothing.write_text("")
-    assert hits(run(folder, NUMBA_CACHE_DIR=str(nothing))) == "compiled"
+    assert run(folder, NUMBA_CACHE_DIR=str(nothing)) == "compiled"
 
 
 def test_a_full_disk_is_no_failure(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("resource")
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # for a message only
     program = f"{limit}\n{PROGRAM.format(folder=str(folder))}"
     done = run_program(program, place={"NUMBA_CACHE_DIR": str(tmp_path / "cache")})
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
 
 
-def test_a_variant_is_compiled_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
+def test_a_kernel_is_loaded_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, running = [], threading.Event()
 
-    def compile_(signature: object, nogil: bool) -> object:
-        compiled.append(signature)
-        return lambda function: function
+    def load(*arguments: object) -> object:
+        loaded.append(arguments[1])
+        running.wait(0.1)
+        return machine_code.MachineCode(lambda value: 2 * value, 0)
 
-    monkeypatch.setattr(numba_compile, "numba_compiled", compile_)
-
-    def double(values: object) -> None:
-        raise NotImplementedError
-
+    monkeypatch.setattr(numba_compile, "load", load)
+    kernel = Kernel(lambda value: None, ("int64(int64)", "float64(float64)"), nogil=True)
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda _: variant(double, "void(int16[::1])"), range(20)))
-    assert made == [double] * 20
-    assert compiled == ["void(int16[::1])"]
-    variant(double, "void(uint16[::1])")
-    assert len(compiled) == 2
+        assert list(pool.map(kernel, range(20))) == list(range(0, 40, 2))
+    assert loaded == ["int64(int64)"]
+
+
+PAIR = np.dtype([("first", np.int64), ("second", np.uint8)], align=True)
+
+
+class Things(NamedTuple):
+    """Arguments of every kind."""
+
+    numbers: np.ndarray
+    pairs: np.ndarray
+    scale: float
+    inner: tuple[int, bool]
+
+
+class Inner(NamedTuple):
+    """Numbers in a tuple in a tuple."""
+
+    count: int
+    is_on: bool
+
+
+THINGS = tuple_type(Things, "float32[:, ::1]", RecordArray(PAIR), "float32", tuple_type(Inner, "int64", "boolean"))
+
+
+@numba_compiled(Signature("UniTuple(int64, 3)", (THINGS, "Array(uint8, 1, 'C', readonly=True)", "uint64")))
+def sum_of_all(things: Any, levels: Any, mask: Any) -> Any:
+    total = np.float32(0)
+    for i in range(things.numbers.shape[0]):
+        for j in range(things.numbers.shape[1]):
+            total += things.numbers[i, j] * things.scale
+    work = np.zeros(len(levels), np.int64)
+    for k in range(len(levels)):
+        work[k] = levels[k]
+    pairs = things.pairs[0].first + things.pairs[1].second
+    return int(total), work.sum() + pairs, things.inner.count + (1 if things.inner.is_on else 0) + int(mask >> 60)
+
+
+def things(**changes: Any) -> Things:
+    numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+    pairs = np.array([(40, 1), (7, 2)], PAIR)
+    return Things(numbers, pairs, np.float32(2), Inner(5, np.True_))._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_a_kernel_takes_numbers_arrays_records_and_tuples() -> None:
+    levels = np.frombuffer(bytes(range(10)), np.uint8)
+    assert not levels.flags.writeable
+    assert sum_of_all(things(), levels, -1) == (30, 45 + 42, 6 + 15)
+    assert sum_of_all(things(), levels, np.uint64(2**63)) == (30, 87, 14)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"numbers": np.zeros((2, 3))}, "field 1 of argument 1 is no array"),
+        ({"numbers": np.zeros(6, np.float32)}, "field 1 of argument 1"),
+        ({"numbers": np.zeros((3, 2), np.float32).T}, "field 1 of argument 1"),
+        ({"numbers": np.zeros((2, 3), ">f4")}, "field 1 of argument 1"),
+        ({"numbers": [[1.0]]}, "field 1 of argument 1"),
+        ({"pairs": np.zeros(2, np.int64)}, "field 2 of argument 1"),
+        ({"scale": "1"}, "real number"),
+        ({"inner": Inner(1.5, True)}, "int"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_of_other_types_are_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(TypeError, match=match):
+        sum_of_all(things(**changes), np.zeros(1, np.uint8), 0)
+
+
+def test_a_kernel_with_too_few_arguments_is_refused() -> None:
+    with pytest.raises(TypeError, match="sum_of_all takes 3 arguments"):
+        sum_of_all(things())  # type: ignore[call-arg]
+
+
+def test_arrays_that_cannot_be_written_are_refused_where_they_are_written() -> None:
+    numbers = np.zeros((2, 2), np.int64)
+    numbers.flags.writeable = False
+    with pytest.raises(TypeError, match="argument 1"):
+        add(numbers, 1)
+
+
+def test_references_to_arguments_are_not_lost() -> None:
+    given, levels = things(), np.zeros(4, np.uint8)
+    before = [sys.getrefcount(one) for one in (given, given.numbers, given.pairs, levels, None)]
+    for _ in range(100):
+        sum_of_all(given, levels, 7)
+    after = [sys.getrefcount(one) for one in (given, given.numbers, given.pairs, levels, None)]
+    assert after[:-1] == before[:-1]
+    assert abs(after[-1] - before[-1]) < 50
+
+
+ADD = "void(int64[:, ::1], int64)"
+
+
+@numba_compiled(ADD)
+def add(array: np.ndarray, number: int) -> None:
+    if number < 0:
+        raise ValueError("a negative number")
+    for i in range(array.shape[0]):
+        for k in range(array.shape[1]):
+            array[i, k] += number
+
+
+call = CallBy("void(float32[::1])", ADD)
+
+
+@numba_compiled("void(int64[:, ::1], int64[::1], uintp)")
+def add_to_each(array: np.ndarray, numbers: np.ndarray, address: int) -> None:
+    for k in range(len(numbers)):
+        call(address, (array[k : k + 1], numbers[k]))
+
+
+def test_a_kernel_is_called_by_address_with_its_arguments() -> None:
+    array = np.zeros((3, 2), np.int64)
+    add_to_each(array, np.array([5, 0, 7]), address_of(add, ADD))
+    assert array.tolist() == [[5, 5], [0, 0], [7, 7]]
+
+
+def test_what_a_kernel_raises_arrives() -> None:
+    array = np.zeros((2, 2), np.int64)
+    with pytest.raises(ValueError, match="a negative number"):
+        add_to_each(array, np.array([1, -1]), address_of(add, ADD))
+    assert array.tolist() == [[1, 1], [0, 0]]
+
+
+def test_other_types_are_refused_when_the_caller_is_compiled() -> None:
+    @numba_compiled("void(float64[:, ::1], uintp)")
+    def add_floats(array: np.ndarray, address: int) -> None:
+        call(address, (array, 1))
+
+    with pytest.raises(Exception, match="no function of these"):
+        add_floats(np.zeros((1, 1)), 0)
+
+
+@numba_compiled("float64(float64[::1])", "float64(float32[::1])")
+def first_of(values: np.ndarray) -> float:
+    return values[0]  # type: ignore[no-any-return]
+
+
+def test_a_kernel_of_several_signatures_takes_the_first_that_fits() -> None:
+    assert first_of(np.array([2.5])) == 2.5
+    assert first_of(np.array([0.5], np.float32)) == 0.5
+    with pytest.raises(TypeError, match="first_of: argument 1"):
+        first_of(np.array([1]))
+    assert variant_of(first_of, "float64(float32[::1])")(np.array([1.5], np.float32)) == 1.5
+    with pytest.raises(KeyError):
+        variant_of(first_of, "float64(int64[::1])")

@@ -1,7 +1,4 @@
-"""The private interfaces of numba that mmload uses: each is there, takes what it is given, and is listed here.
-
-And calls by address, which are made of them.
-"""
+"""The private interfaces of numba that mmload uses: each is there, takes what it is given, and is listed here."""
 
 from __future__ import annotations
 
@@ -13,42 +10,43 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from llvmlite import binding
 from numba import njit, types
-from numba.core.caching import FunctionCache
 from numba.core.callconv import CPUCallConv
+from numba.core.codegen import CPUCodeLibrary
 from numba.core.cpu import CPUContext
-from numba.core.errors import TypingError
 from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 from packaging.requirements import Requirement
 
 import mmload
-from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.numba_internals import address_of, call_by
 
 PACKAGE = Path(mmload.__file__).parent
-INTERNALS = PACKAGE / "runtime" / "numba_internals.py"
+INTERNALS = [PACKAGE / "runtime" / name for name in ("numba_internals.py", "numba_intrinsics.py")]
+LINKER = PACKAGE / "runtime" / "machine_code.py"
 
 FUNCTIONS = {
-    "caching.FunctionCache": ["py_func"],
-    "caching.IndexDataCacheFile.flush": ["self"],
-    "caching.IndexDataCacheFile.load": ["self", "key"],
-    "caching.IndexDataCacheFile.save": ["self", "key", "data"],
+    "cgutils.alloca_once_value": ["builder", "value", "name", "zfill"],
     "cgutils.do_boundscheck": ["context", "builder", "ind", "dimlen", "axis"],
+    "cgutils.for_range": ["builder", "count", "start", "intp"],
     "cgutils.for_range_slice": ["builder", "start", "stop", "step", "intp", "inc"],
+    "cgutils.get_or_insert_function": ["module", "fnty", "name"],
+    "cgutils.global_constant": ["builder_or_module", "name", "value", "linkage"],
     "cgutils.if_unlikely": ["builder", "pred"],
+    "cgutils.is_not_null": ["builder", "val"],
+    "cgutils.is_null": ["builder", "val"],
+    "cgutils.make_bytearray": ["buf"],
     "cgutils.unpack_tuple": ["builder", "tup", "count"],
+    "compiler.Compiler": None,
+    "compiler_lock.global_compiler_lock": None,
+    "dispatcher._FunctionCompiler": ["py_func", "targetdescr", "targetoptions", "locals", "pipeline_class"],
     "errors.TypingError": None,
-    "serialize.dumps": ["obj"],
     "sigutils.normalize_signature": ["sig"],
-    "typeinfer.register_dispatcher": ["disp"],
     "types.BaseTuple.from_types": ["tys", "pyclass"],
     "types.unliteral": ["lit_type"],
 }
-SETTINGS = {"config.BOUNDSCHECK", "config.DISABLE_JIT", "config.OPT"}
-REPLACED = {"caching.IndexDataCacheFile.flush", "caching.IndexDataCacheFile.load", "caching.IndexDataCacheFile.save"}
+SETTINGS = {"config.OPT"}
 
 
 def looked_up(name: str) -> Any:
@@ -79,43 +77,26 @@ def test_settings_are_there() -> None:
 
 
 def test_everything_that_is_used_is_listed_here() -> None:
-    used, text = set(), INTERNALS.read_text()
-    for module, names in re.findall(r"^\s*from numba\.core(?:\.(\w+))? import (.+)", text, re.MULTILINE):
-        for name in names.split(", "):
-            uses = re.findall(rf"(?<![\w.])_?{name}\.(\w+)", text)
-            used |= {f"{module}.{name}"} if module else {f"{name}.{use}" for use in uses}
-    used |= {f"types.{use}" for use in re.findall(r"_types\.([\w.]+)\(", text)} - {"types.Tuple"}
-    assert used == (FUNCTIONS.keys() - REPLACED) | SETTINGS
+    used: set[str] = set()
+    for text in (file.read_text() for file in INTERNALS):
+        for module, names in re.findall(r"^\s*from numba\.core(?:\.(\w+))? import (.+)", text, re.MULTILINE):
+            for name in names.split(", "):
+                uses = re.findall(rf"(?<![\w.])_?{'lock' if name == 'compiler_lock' else name}\.(\w+)", text)
+                used |= {f"{module}.{name}"} if module else {f"{name}.{use}" for use in uses}
+        used |= {f"types.{use}" for use in re.findall(r"_types\.([\w.]*[a-z]\w*)\(", text)}
+    public = {f"types.{name}" for name in ("Tuple", "Array", "ExternalFunction")}
+    assert used - public == FUNCTIONS.keys() | SETTINGS
 
 
 def test_no_other_module_uses_a_private_interface() -> None:
-    private = re.compile(r"^\s*(from|import) (numba\.core|numba\.extending|llvmlite\.|llvmlite import)", re.MULTILINE)
+    private = re.compile(r"^\s*(from|import) (numba\.core|numba\.extending|numba\.np|llvmlite\.|llvmlite import)", re.M)
     users = [file for file in PACKAGE.rglob("*.py") if private.search(file.read_text())]
-    assert users == [INTERNALS]
+    assert sorted(users) == sorted([*INTERNALS, LINKER])
+    [line] = re.findall(r"^\s*from llvmlite.*", LINKER.read_text(), re.M)
+    assert line.strip() == "from llvmlite import binding", "which is public"
 
 
-def test_a_compiled_function_has_what_is_read_of_it() -> None:
-    def double(value: float) -> float:
-        return 2 * value
-
-    made: Any = njit(double)
-    made.compile("float32(float32)")
-    made.disable_compile()
-    assert made.py_func is double
-    assert hasattr(made, "_cache")
-    compiled = made.overloads[normalize_signature("float32(float32)")[0]]
-    assert compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name) > 0
-
-
-def test_a_cache_has_what_is_read_and_replaced() -> None:
-    made: Any = FunctionCache(looked_up)
-    assert {"_cache_file", "_impl"} <= vars(made).keys()
-    assert Path(made.cache_path).is_absolute()
-    assert made._impl.filename_base.startswith("test_numba_internals.")
-    assert made._impl.locator.get_source_stamp()
-
-
-def test_code_generation_has_what_intrinsics_use() -> None:
+def test_code_generation_has_what_intrinsics_and_entries_use() -> None:
     missing: list[str] = []
 
     def check(thing: object, *names: str) -> None:
@@ -125,17 +106,19 @@ def test_code_generation_has_what_intrinsics_use() -> None:
     def probe(context: Any, array: Any) -> Any:
         def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             check(target, "enable_boundscheck", "get_abi_sizeof", "get_data_type", "get_dummy_value", "call_conv")
-            check(
-                target.make_array(array)(target, builder, arguments[0]), "meminfo", "data", "nitems", "strides", "shape"
-            )
-            check(target.make_array(array)(target, builder, arguments[0]), "_getvalue")
-            check(target.codegen(), "_tm_features")
+            check(target, "get_value_type", "make_tuple")
+            made = target.make_array(array)(target, builder, arguments[0])
+            check(made, "meminfo", "data", "nitems", "strides", "shape", "_getvalue")
+            check(target.codegen(), "_tm_features", "_get_host_cpu_name")
             return target.get_dummy_value()
 
         return types.void(array), code
 
     made: Any = njit(lambda array: probe(array))
     made.compile("void(uint8[::1])")
+    check(made, "py_func", "targetdescr", "targetoptions", "locals")
+    library = made.overloads[normalize_signature("void(uint8[::1])")[0]].library
+    check(library, "_linking_libraries", "_final_module", "_codegen", "create_ir_module", "add_ir_module")
     assert missing == []
     expected = {
         CPUContext.make_array: ["self", "typ"],
@@ -144,47 +127,12 @@ def test_code_generation_has_what_intrinsics_use() -> None:
         CPUCallConv.get_function_type: ["self", "restype", "argtypes"],
         CPUCallConv.call_function: ["self", "builder", "callee", "resty", "argtys", "args", "attrs"],
         CPUCallConv.return_status_propagate: ["self", "builder", "status"],
+        CPUCodeLibrary._get_module_for_linking: ["self"],
+        CPUCodeLibrary._optimize_final_module: ["self"],
     }
     assert {function: list(inspect.signature(function).parameters) for function in expected} == expected
 
 
-ADD = "void(int64[:, ::1], int64)"
-
-
-@numba_compiled(ADD)
-def add(array: np.ndarray, number: int) -> None:
-    if number < 0:
-        raise ValueError("a negative number")
-    for i in range(array.shape[0]):
-        for k in range(array.shape[1]):
-            array[i, k] += number
-
-
-call = call_by("void(float32[::1])", ADD)
-
-
-@numba_compiled("void(int64[:, ::1], int64[::1], uintp)")
-def add_to_each(array: np.ndarray, numbers: np.ndarray, address: int) -> None:
-    for k in range(len(numbers)):
-        call(address, (array[k : k + 1], numbers[k]))
-
-
-def test_a_function_is_called_with_its_arguments() -> None:
-    array = np.zeros((3, 2), np.int64)
-    add_to_each(array, np.array([5, 0, 7]), address_of(add, ADD))
-    assert array.tolist() == [[5, 5], [0, 0], [7, 7]]
-
-
-def test_what_it_raises_arrives() -> None:
-    array = np.zeros((2, 2), np.int64)
-    with pytest.raises(ValueError, match="a negative number"):
-        add_to_each(array, np.array([1, -1]), address_of(add, ADD))
-    assert array.tolist() == [[1, 1], [0, 0]]
-
-
-def test_other_types_are_refused_when_the_caller_is_compiled() -> None:
-    with pytest.raises(TypingError, match="no function of these"):
-
-        @numba_compiled("void(float64[:, ::1], uintp)")
-        def add_floats(array: np.ndarray, address: int) -> None:
-            call(address, (array, 1))
+def test_the_linker_has_what_machine_code_uses() -> None:
+    used = re.findall(r"_llvm\(\)\.(\w+)|llvm\.(\w+)", LINKER.read_text())
+    assert {name for pair in used for name in pair if name and not hasattr(binding, name)} == set()

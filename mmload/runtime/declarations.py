@@ -1,0 +1,167 @@
+"""What kernels are declared with, without numba: types and signatures, and the functions that they call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any, TypeVar
+
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class RecordArray:
+    """Type of a contiguous array of records.
+
+    Attributes:
+        dtype: dtype of a record.
+        ndim: number of dimensions.
+    """
+
+    dtype: np.dtype[Any]
+    ndim: int = 1
+
+    def __str__(self) -> str:
+        fields = ((name, *self.dtype.fields[name][:2]) for name in self.dtype.names or ()) if self.dtype.fields else ()
+        shown = ", ".join(f"{name}: {kind.str} at {offset}" for name, kind, offset in fields)
+        return f"{{{shown}; {self.dtype.itemsize}}}[{self.ndim}]"
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """Type of a named tuple.
+
+    Attributes:
+        kind: its class.
+        fields: types of its fields.
+    """
+
+    kind: type
+    fields: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__}({', '.join(map(str, self.fields))})"
+
+
+Type = str | RecordArray | TupleType
+"""Type of an argument; a string is in numba's notation, such as ``"uint8[:, ::1]"``."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Types of what a kernel takes and returns.
+
+    Attributes:
+        result: type of the result, in numba's notation; no array.
+        arguments: types of the arguments.
+    """
+
+    result: str
+    arguments: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return f"{self.result}({', '.join(map(str, self.arguments))})"
+
+
+def tuple_type(kind: type, *fields: Type) -> TupleType:
+    """Returns the type of a named tuple: its class, and the types of its fields."""
+    return TupleType(kind, fields)
+
+
+def void(*arguments: Type) -> Signature:
+    """Returns the signature of a kernel that returns nothing."""
+    return Signature("void", arguments)
+
+
+class Part:
+    """Function that kernels call, and that is compiled with them; from Python it is the plain function.
+
+    Args:
+        function: the plain function.
+        options: arguments of numba's ``njit``.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        update_wrapper(self, function)
+        self.function, self.options = function, options
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def inlined(function: F) -> F:
+    """Marks a function that is inlined into compiled ones."""
+    return _part(function, inline="always")
+
+
+def called(function: F) -> F:
+    """Marks a function that compiled ones call: compiled once for all of them, which saves time for long functions."""
+    return _part(function)
+
+
+def fused(function: F) -> F:
+    """Acts as :func:`called`, but lets a product and a sum be rounded once: for floats that are exact integers."""
+    return _part(function, fastmath={"contract"})
+
+
+def divides(function: F) -> F:
+    """Acts as :func:`called`, but does not check divisors for 0, as the check prevents vectorization."""
+    return _part(function, error_model="numpy")
+
+
+def _part(function: F, **options: Any) -> F:
+    part: Any = Part(function, **options)
+    marked: F = part
+    return marked
+
+
+@dataclass(frozen=True)
+class External:
+    """Function of the C library, or of another library of the process, that kernels call.
+
+    Attributes:
+        name: its name.
+        signature: in numba's notation.
+    """
+
+    name: str
+    signature: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise NotImplementedError(f"{self.name} is called by compiled functions only")
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """Function of :mod:`mmload.runtime.numba_intrinsics`, whose code is generated, that kernels call.
+
+    Attributes:
+        name: its name there.
+    """
+
+    name: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise NotImplementedError(f"{self.name} is called by compiled functions only")
+
+
+class CallBy:
+    """In compiled functions, ``call(address, arguments)`` calls a kernel of one of the signatures.
+
+    Kernels that call each other by address are not compiled anew into each other. A function that calls another is
+    compiled together with it, each time for several seconds if that one is large. An address is an argument at run
+    time, so it costs nothing to compile. The signature is the one whose types are exactly those of the tuple of
+    arguments; the caller must make sure that a kernel of this signature is at the address.
+
+    Args:
+        signatures: as :func:`~mmload.runtime.numba_compile.numba_compiled` takes them.
+    """
+
+    def __init__(self, *signatures: Signature | str) -> None:
+        self.signatures = signatures
+
+    def __call__(self, address: Any, arguments: Any) -> Any:
+        raise NotImplementedError("kernels are called by address by compiled functions only")

@@ -1,0 +1,64 @@
+"""Functions that kernels call and whose code is generated; :mod:`mmload.runtime.numba_intrinsics` generates it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmload.runtime.declarations import Intrinsic
+
+LINE = 64
+"""Bytes of a cache line."""
+
+TRANSPOSED_ROWS, TRANSPOSED_COLUMNS = 32, 16
+"""Lines of a block that ``transpose`` transposes, and bytes of each."""
+
+fma: Any = Intrinsic("fma")
+"""In compiled functions, ``fma(a, b, c)`` is a * b + c of float32, rounded once, as torch's kernels round it."""
+
+pair: Any = Intrinsic("pair")
+"""In compiled functions, ``pair(words, at)`` reads two neighbors of a flat uint32 array by one load.
+
+The first is in the lower half. ``at`` + 1 must be inside of the array.
+"""
+
+never_inline: Any = Intrinsic("never_inline")
+"""In compiled functions, ``never_inline()`` forbids LLVM to inline the function that calls it into its callers.
+
+Inside of a large function LLVM no longer recognizes that loops may be vectorized: a blur took three times as long.
+"""
+
+borrowed: Any = Intrinsic("borrowed")
+"""In compiled functions, ``borrowed(array)`` is the array without counted references: another variable must hold it.
+
+References are counted atomically, and an atomic instruction waits until all streamed values are written. A call that
+counts them between two bands of lines took 0.4 us.
+"""
+
+stream: Any = Intrinsic("stream")
+"""In compiled functions, ``stream(source, out, at, count)`` copies with stores that bypass the caches.
+
+A store into a cache first reads the memory that it replaces: half of the traffic, if the output is too large to stay in
+the cache. Both arrays are flat and have the same dtype; the values, and the offset ``at``, are multiples of a cache
+line. Other threads see the values after ``finish_streams()``.
+"""
+
+finish_streams: Any = Intrinsic("finish_streams")
+"""In compiled functions, ``finish_streams()`` is a fence after which all streamed values are visible."""
+
+transpose: Any = Intrinsic("transpose")
+"""In compiled functions, ``transpose(source, row, column, out, line, place)`` transposes a block of bytes.
+
+The block of ``TRANSPOSED_ROWS`` x ``TRANSPOSED_COLUMNS`` at ``source[row, column]`` goes to ``out[line, place]``. Both
+arrays are contiguous uint8 in two dimensions, indices are unsigned. A block takes 64 shuffles of vectors. Words of
+eight bytes that exchange bytes, pairs and fours by shifts and masks took seven times as long: half of the time of a
+resize.
+"""
+
+rounded: Any = Intrinsic("rounded")
+"""In compiled functions, ``out[i] = rounded(value, out)`` stores a float32 into an array of half precision, or another.
+
+numpy has no bfloat16, and numba no float16 on CPUs: int16 stands for the bits of float16, uint16 for those of bfloat16.
+A value is rounded once, to nearest even, with the bits that torch gives. A crop takes 0.85 of the CPU time of a float32
+one to float16 and as long to bfloat16: half as many bytes are written, which pays for the conversion. A table of the
+256 levels of a channel would be as exact, but loads of single values do not vectorize.
+"""

@@ -1,0 +1,220 @@
+"""Functions that kernels call and whose code is generated here, by private interfaces of numba.
+
+:mod:`mmload.runtime.intrinsics` says what each of them does, and declares them without numba.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from mmload.runtime.intrinsics import LINE, TRANSPOSED_COLUMNS, TRANSPOSED_ROWS
+
+_cgutils: Any = cgutils  # numba is only partially typed
+
+
+def _array(target: Any, builder: Any, signature: Any, arguments: Any, place: int) -> Any:
+    """Returns the fields of the array that is an argument of an intrinsic."""
+    return target.make_array(signature.args[place])(target, builder, arguments[place])
+
+
+def _check_index(target: Any, builder: Any, index: Any, length: Any) -> None:
+    """Generates code that raises IndexError if an index is not below a length; none without bounds checks."""
+    if target.enable_boundscheck:
+        _cgutils.do_boundscheck(target, builder, index, length)
+
+
+def _fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), code
+
+
+fma: Any = intrinsic(_fma)
+
+
+def _pair(context: Any, words: Any, at: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place = _array(target, builder, signature, arguments, 0), arguments[1]
+        _check_index(target, builder, builder.add(place, ir.Constant(place.type, 1)), array.nitems)
+        both = builder.bitcast(builder.gep(array.data, [place]), ir.IntType(64).as_pointer())
+        return builder.load(both, align=4)
+
+    return types.uint64(words, types.uintp), code
+
+
+pair: Any = intrinsic(_pair)
+
+
+def _never_inline(context: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return target.get_dummy_value()
+
+    return types.void(), code
+
+
+never_inline: Any = intrinsic(_never_inline)
+
+
+def _borrowed(context: Any, array: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = _array(target, builder, signature, arguments, 0)
+        view.meminfo = ir.Constant(view.meminfo.type, None)
+        return view._getvalue()
+
+    return array(array), code
+
+
+borrowed: Any = intrinsic(_borrowed)
+
+
+def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, sink = (_array(target, builder, signature, arguments, place) for place in range(2))
+        place, size = arguments[2:]
+        element = target.get_data_type(signature.args[0].dtype)
+        lanes = LINE // target.get_abi_sizeof(element)
+        line_type = ir.VectorType(element, lanes).as_pointer()
+        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        step = ir.Constant(size.type, lanes)
+        for end, array in ((size, values), (builder.add(place, size), sink)):  # rounded up to cache lines
+            lines = builder.udiv(builder.add(end, ir.Constant(end.type, lanes - 1)), step)
+            beyond = builder.add(array.nitems, ir.Constant(end.type, 1))
+            _check_index(target, builder, builder.mul(lines, step), beyond)
+        with _cgutils.for_range_slice(builder, ir.Constant(size.type, 0), size, step) as (i, _):
+            line = builder.load(builder.bitcast(builder.gep(values.data, [i]), line_type), align=1)
+            address = builder.gep(sink.data, [builder.add(place, i)])
+            builder.store(line, builder.bitcast(address, line_type), align=LINE).set_metadata("nontemporal", hint)
+        return target.get_dummy_value()
+
+    return types.void(source, out, types.uintp, types.uintp), code
+
+
+stream: Any = intrinsic(_stream)
+
+
+def _finish_streams(context: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return target.get_dummy_value()
+
+    return types.void(), code
+
+
+finish_streams: Any = intrinsic(_finish_streams)
+
+
+def _transpose(context: Any, source: Any, row: Any, column: Any, out: Any, line: Any, place: Any) -> Any:
+    half, byte = TRANSPOSED_ROWS // 2, ir.IntType(8)
+
+    def mask(places: Sequence[int]) -> ir.Constant:
+        return ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
+
+    def interleaved(part: int) -> ir.Constant:
+        """Returns the mask that interleaves the first or second halves of all lines of two vectors of two lines."""
+        firsts = [half * lane + 8 * part + i for lane in range(2) for i in range(8)]
+        return mask([place for first in firsts for place in (first, TRANSPOSED_ROWS + first)])
+
+    masks = interleaved(0), interleaved(1)
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def addresses(place: int, size: tuple[int, int]) -> list[Any]:
+            """Returns the address of each line of the block in an array, whose corner are the arguments after it."""
+            array, (y, x) = _array(target, builder, signature, arguments, place), arguments[place + 1 : place + 3]
+            lengths = _cgutils.unpack_tuple(builder, array.shape, 2)
+            for start, count, length in zip((y, x), size, lengths, strict=True):
+                _check_index(target, builder, builder.add(start, ir.Constant(start.type, count - 1)), length)
+            pitch, _ = _cgutils.unpack_tuple(builder, array.strides, 2)
+            kind = ir.VectorType(byte, size[1]).as_pointer()
+            lines = (builder.mul(builder.add(y, ir.Constant(y.type, i)), pitch) for i in range(size[0]))
+            return [builder.bitcast(builder.gep(array.data, [builder.add(line, x)]), kind) for line in lines]
+
+        read = addresses(0, (TRANSPOSED_ROWS, TRANSPOSED_COLUMNS))
+        written = addresses(3, (TRANSPOSED_COLUMNS, TRANSPOSED_ROWS))
+        lines = [builder.load(address, align=1) for address in read]
+        # A vector holds two lines, 16 apart: so all that follows stays within 16 bytes, where shuffles are quickest.
+        joined = mask(range(TRANSPOSED_ROWS))
+        blocks = [builder.shuffle_vector(lines[i], lines[half + i], joined) for i in range(half)]
+        for _ in range(4):  # a perfect shuffle of 16 x 16 bytes, four times, is their transpose
+            pairs = [(blocks[i], blocks[half // 2 + i]) for i in range(half // 2)]
+            blocks = [builder.shuffle_vector(*two, one) for two in pairs for one in masks]
+        for address, block in zip(written, blocks, strict=True):
+            builder.store(block, address, align=1)
+        return target.get_dummy_value()
+
+    return types.void(source, types.uintp, types.uintp, out, types.uintp, types.uintp), code
+
+
+transpose: Any = intrinsic(_transpose)
+
+_SHORT, _WORD, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
+
+
+def _rounded(context: Any, value: Any, out: Any) -> Any:
+    convert = {types.int16: _to_float16, types.uint16: _to_bfloat16}.get(out.dtype)
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return arguments[0] if convert is None else convert(target, builder, arguments[0])
+
+    return (types.float32 if convert is None else out.dtype)(types.float32, out), code
+
+
+rounded: Any = intrinsic(_rounded)
+
+
+def _to_bfloat16(target: Any, builder: Any, value: Any) -> Any:
+    """Generates the upper half of the bits, rounded by an integer sum, which vectorizes; so NaN may have no payload.
+
+    The instruction of AVX512-BF16 takes subnormal numbers for 0, which torch does not.
+    """
+    bits = builder.bitcast(value, _WORD)
+    odd = builder.and_(builder.lshr(bits, _WORD(16)), _WORD(1))
+    carried = builder.add(builder.add(bits, _WORD(0x7FFF)), odd)
+    return builder.trunc(builder.lshr(carried, _WORD(16)), _SHORT)
+
+
+def _to_float16(target: Any, builder: Any, value: Any) -> Any:
+    """Generates the processor's instruction, which LLVM vectorizes, or else integer operations."""
+    if _has_float16(target):
+        return builder.bitcast(builder.fptrunc(value, ir.HalfType()), _SHORT)
+    return _to_float16_by_integers(builder, value)
+
+
+def _has_float16(target: Any) -> bool:
+    """Returns whether the processor converts to float16: ARM's do, and x86 with AVX and F16C, that is since 2013.
+
+    Elsewhere LLVM calls a function of a compiler's library, which a process need not have.
+    """
+    if platform.machine().lower() in ("arm64", "aarch64"):
+        return True
+    return {"+avx", "+f16c"} <= set(target.codegen()._tm_features.split(","))
+
+
+def _to_float16_by_integers(builder: Any, value: Any) -> Any:
+    """Generates code without branches, as ``float_to_half_fast3_rtne`` of Fabian Giesen.
+
+    An exponent that float16 has is moved and the rest rounded as above; for a smaller one the sum with a half leaves a
+    subnormal number's bits in the lowest bits, rounded; a larger one gives infinity.
+    """
+    bits = builder.bitcast(value, _WORD)
+    size = builder.and_(bits, _WORD(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(size, _WORD(13)), _WORD(1))
+    moved = builder.add(size, _WORD((((15 - 127) << 23) + 0xFFF) & 0xFFFFFFFF))
+    normal = builder.lshr(builder.add(moved, odd), _WORD(13))
+    sum_ = builder.fadd(builder.bitcast(size, _FLOAT), _FLOAT(0.5))
+    subnormal = builder.sub(builder.bitcast(sum_, _WORD), _WORD(126 << 23))
+    small = builder.icmp_unsigned("<", size, _WORD((127 - 14) << 23))
+    finite = builder.select(small, subnormal, normal)
+    beyond = builder.icmp_unsigned(">", size, _WORD(255 << 23))
+    special = builder.select(beyond, _WORD(0x7E00), _WORD(0x7C00))
+    large = builder.icmp_unsigned(">=", size, _WORD((127 + 16) << 23))
+    sign = builder.lshr(builder.xor(bits, size), _WORD(16))
+    return builder.trunc(builder.or_(builder.select(large, special, finite), sign), _SHORT)
