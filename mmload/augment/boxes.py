@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
+from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.records import PADDING, PER_BOX
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
@@ -127,6 +128,7 @@ def move_fields(
         batch = batch.replace(image_sizes=None)
     if not plan.moves:
         return batch, trail
+    batch = move_points(batch, plan)
     masks = batch.masks if own is None else gathered_own_masks(own, plan)
     if masks is not None:
         masks = gathered_masks(masks, plan) if own is None else masks

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mmload.augment.arguments import shown
 from mmload.augment.boxes import BoxRule, with_boxes_of
 from mmload.augment.draws import Draws
+from mmload.augment.points import has_points
 from mmload.augment.step import AfterStep, Step
 from mmload.batch import Batch
 
@@ -207,6 +208,11 @@ class PerSample(AfterStep):
         boxes = changed.get("boxes")
         if boxes is not None and getattr(boxes.format, "value", None) != "XYXY":
             raise ValueError(f"{type(self.module).__name__} gave boxes as {boxes.format}, expected XYXY")
+        if boxes is not None and has_points(batch) and not torch.equal(boxes, sample["boxes"]):
+            raise ValueError(
+                f"PerSample({self._name}) would not move keypoints, corners and polygons; use steps of mmload.augment, "
+                "or leave these fields out of fields="
+            )
         parts = [changed["images"], boxes, changed.get("labels"), changed.get("masks")]
         return _ChangedSample(*(part.as_subclass(Tensor) if isinstance(part, Tensor) else part for part in parts))
 

@@ -28,7 +28,7 @@ from mmload.store.dataset import Dataset, Split
 from mmload.store.instance_masks import SEGMENTS, parts_of, without_padding
 
 RECIPE = "coco.toml"
-_KNOWN = {"images", "boxes", "labels", "counts", "iscrowd", "area", "keypoints", "image_ids"}
+_KNOWN = {"images", "boxes", "labels", "counts", "iscrowd", "area", "keypoints", "keypoint_flips", "image_ids"}
 _KNOWN |= {name for pair in SEGMENTS for name in pair}
 
 

@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 RECIPE = "yolo.toml"
 _SPLITS = ("train", "val", "test")
 _FIELDS = {
-    "keypoints": {"boxes", "keypoints"},
+    "keypoints": {"boxes", "keypoints", "keypoint_flips"},
     "rotated": {"boxes", "corners"},
     "instances": {"boxes", "rings", "polygons"},
     "detection": {"boxes"},
@@ -104,7 +104,11 @@ def to_yolo(
 
 def _task(chosen: Sequence[ChosenSplit]) -> str:
     """Returns the first task for which all rows have the fields."""
-    return next(task for task, fields in _FIELDS.items() if all(fields <= split.fields.keys() for split, _ in chosen))
+    return next(
+        task
+        for task, fields in _FIELDS.items()
+        if all(fields - {"keypoint_flips"} <= split.fields.keys() for split, _ in chosen)
+    )
 
 
 def _names(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:

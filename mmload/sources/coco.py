@@ -21,7 +21,7 @@ from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, Coc
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Links, check_is_folder, inner_name, read_image_and_jpeg, reading
 from mmload.sources.listing import Listing, notes_on_doubles
-from mmload.sources.objects import ObjectError, fields_of_objects
+from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, mirrored_names
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
@@ -281,7 +281,12 @@ class CocoSplit:
         losses = dict(found.losses)
         if 0 not in listed and listed != size:
             losses[SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE] = 1
-        fields = {"images": pixels, **found.fields, "image_ids": torch.tensor(item.id)}
+        fields = {
+            "images": pixels,
+            **found.fields,
+            "image_ids": torch.tensor(item.id),
+            **flip_field(self._meaning.objects),
+        }
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
 
 
@@ -292,18 +297,6 @@ def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:
     pairs = tuple((first - 1, second - 1) for first, second in chosen.skeleton)
     skeleton = tuple(pair for pair in pairs if min(pair) >= 0 and max(pair) < len(names))
     return {"keypoints": names, "skeleton": skeleton, "flip": mirrored_names(names)}
-
-
-def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
-    """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
-    places = {name: place for place, name in enumerate(names)}
-    swapped = {"left": "right", "right": "left", "l": "r", "r": "l"}
-
-    def other(name: str) -> str:
-        return re.sub(r"(?<![A-Za-z])(left|right|l|r)(?![A-Za-z])", lambda side: swapped[side[0]], name)
-
-    table = tuple(places.get(other(name), place) for place, name in enumerate(names))
-    return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))
 
 
 def _split_of(file: str) -> str:

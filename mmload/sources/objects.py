@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.records import CLIPPED, PER_BOX
+from mmload.records import CLIPPED, PER_BOX, ObjectsRecord
 from mmload.store.instance_masks import SEGMENTS, of_boxes
 
 Array = npt.NDArray[Any]
@@ -107,3 +108,24 @@ def empty_segments(with_runs: bool) -> dict[str, Array]:
     }
     used = SEGMENTS if with_runs else SEGMENTS[:1]
     return {name: empty[name] for pair in used for name in pair}
+
+
+def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
+    """Returns ``keypoint_flips`` uint8 [K], for each keypoint the one that it becomes where an image is mirrored.
+
+    A number per row, which takes a byte per keypoint, goes with the row into any batch. Without such a table there is
+    no field.
+    """
+    return {"keypoint_flips": torch.tensor(objects.flip, dtype=torch.uint8)} if objects.flip else {}
+
+
+def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
+    """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
+    places = {name: place for place, name in enumerate(names)}
+    swapped = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+    def other(name: str) -> str:
+        return re.sub(r"(?<![A-Za-z])(left|right|l|r)(?![A-Za-z])", lambda side: swapped[side[0]], name)
+
+    table = tuple(places.get(other(name), place) for place, name in enumerate(names))
+    return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))

@@ -21,7 +21,14 @@ from mmload.records import ObjectsRecord, Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import EXTENSIONS, Links, inner_name, read_bytes, read_image_and_jpeg, reading, walk
 from mmload.sources.listing import Listing, notes_on_doubles
-from mmload.sources.objects import ObjectError, Objects, empty_segments, fields_of_objects
+from mmload.sources.objects import (
+    ObjectError,
+    Objects,
+    empty_segments,
+    fields_of_objects,
+    flip_field,
+    mirrored_names,
+)
 from mmload.sources.yaml_subset import read_yaml
 
 TASKS = ("detection", "instances", "keypoints", "rotated")
@@ -103,7 +110,11 @@ class YoloSource:
         if not items:
             raise SourceError(f"{self._path}: {name} has no images in {', '.join(map(str, paths))}")
         unlabeled = sum(item.label_revision == "missing" for item in items)
-        notes = (f"{counted(unlabeled, 'image')} without a label file: no objects",) if unlabeled else ()
+        notes: tuple[str, ...] = ()
+        if unlabeled:
+            notes += (f"{counted(unlabeled, 'image')} without a label file: no objects",)
+        if meaning.task == "keypoints" and not meaning.objects.flip:
+            notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
         return YoloSplit(self._root, self.decoder, self.clip_boxes, meaning, items, notes)
 
     def _place(self, path: str, base: Any) -> Path:
@@ -237,9 +248,8 @@ class YoloSplit:
         except ObjectError as error:
             where = f"{item.labels}, line {list(lines)[error.index]}"
             raise SampleError(item.file, f"{where}: {error.reason}") from error
-        return Sample(
-            item.file, {"images": pixels, **found.fields}, size, found.losses, encoded=jpeg, lists=found.lists
-        )
+        fields = {"images": pixels, **found.fields, **flip_field(self._meaning.objects)}
+        return Sample(item.file, fields, size, found.losses, encoded=jpeg, lists=found.lists)
 
     def _lines(self, item: Item) -> dict[int, list[float]]:
         """Returns the numbers in each line of a label file that is not empty, by its number."""
@@ -345,6 +355,7 @@ def _meaning(path: Path, body: Mapping[str, Any], task: str | None) -> _Meaning:
     named = body.get("kpt_names")
     points = next(iter(named.values())) if isinstance(named, dict) and named else named
     keypoints = tuple(map(str, points)) if isinstance(points, list) and len(points) == shape[0] else ()
+    flip = flip or (mirrored_names(keypoints) if keypoints else ())
     try:
         record = ObjectsRecord(keypoints=keypoints or tuple(map(str, range(shape[0]))), flip=flip)
     except ValueError as error:
