@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.points import move_points
+from mmload.augment.points import has_points, move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.records import PADDING, PER_BOX
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
@@ -337,7 +337,14 @@ def composed_boxes(
         fields: the tiles' ``boxes`` [T, M, 4], and ``labels``, ``difficult`` and ``counts`` if there are any.
         tiles: the tiles' geometry.
         size: height and width of the output.
+
+    Raises:
+        ValueError: if the batch has keypoints, corners of rotated boxes, or polygons.
     """
+    if has_points(batch):
+        raise ValueError(
+            "Mosaic composes images and boxes, but not keypoints, corners and polygons; leave these out of fields"
+        )
     boxes, count = fields["boxes"], batch.batch_size[0]
     most = torch.full((len(boxes),), boxes.shape[1]) if "counts" not in fields else fields["counts"]
     tile, place = (torch.arange(boxes.shape[1]) < most[:, None]).nonzero(as_tuple=True)
@@ -354,7 +361,8 @@ def composed_boxes(
     counts = torch.bincount(samples, minlength=count)
     longest = max(int(counts.max()) if count else 0, 1)
     column = torch.arange(len(samples)) - (counts.cumsum(0) - counts)[samples]
-    packed = {"boxes": boxes.new_zeros((count, longest, 4)), "labels": torch.full((count, longest), -1)}
+    packed: dict[str, Any] = {"boxes": boxes.new_zeros((count, longest, 4))}
+    packed["labels"] = torch.full((count, longest), -1)
     packed["boxes"][samples, column] = moved[:, 0].to(boxes.dtype)
     for name in ("labels", "difficult"):
         if name in fields:
@@ -367,5 +375,7 @@ def composed_boxes(
     share[samples, column] = (shown * still)[:, 0].to(share.dtype)
     nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)
     frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
+    if batch.extra is not None:  # of each sample's own row alone, so no longer that of its boxes
+        packed["extra"] = batch.extra.exclude(*PER_BOX)
     composed: Batch = batch.replace(**packed, counts=counts)
     return composed, Trail(frames, whole, nothing, share, nothing)

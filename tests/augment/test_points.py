@@ -164,3 +164,13 @@ def test_a_foreign_module_that_moves_boxes_is_refused_beside_keypoints() -> None
         Collate(PerSample(v2.RandomHorizontalFlip(1.0)))(people(2))
     got = Collate(PerSample(v2.RandomGrayscale(1.0)))(people(2))
     assert torch.equal(got.extra["keypoints"], people(2).extra["keypoints"])
+
+
+def test_a_mosaic_beside_keypoints_is_refused_and_leaves_out_what_it_does_not_compose() -> None:
+    from mmload.augment import Mosaic
+
+    batch = people(3)
+    with pytest.raises(ValueError, match="not keypoints"):
+        Collate(Mosaic(32))(batch)
+    batch = batch.replace(extra=batch.extra.select("area").set("image_ids", torch.arange(3)))
+    assert set(Collate(Mosaic(32))(batch).extra.keys()) == {"image_ids"}
