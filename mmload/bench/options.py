@@ -200,5 +200,5 @@ class BenchOptions:
 
 def _usual_side(split: Split) -> int:
     """Returns the short side of most variable-size photographs of a split."""
-    sides = split.files.field("images").index.sizes.min(1)
+    sides = split.files.field("images").sizes.min(1)
     return int(sorted(sides.tolist())[len(sides) // 2]) if len(sides) else 1

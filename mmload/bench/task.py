@@ -159,7 +159,8 @@ class Task:
         """Bytes of a stored image; of variable-size images, on average."""
         if not self.variable_size:
             return self.rows.fields["images"].row_bytes
-        return float(self.rows.files.field("images").index.offsets[-1]) / max(1, len(self.rows))
+        rows = self.rows.files.field("images")
+        return float(rows.located(np.arange(len(rows)))["bytes"].mean()) if len(rows) else 0.0
 
     @property
     def pixel_bytes(self) -> float:
@@ -171,7 +172,7 @@ class Task:
     @property
     def _sizes(self) -> npt.NDArray[np.int64]:
         """Height and width of each row."""
-        return self.rows.files.field("images").index.sizes.astype(np.int64)
+        return self.rows.files.field("images").sizes.astype(np.int64)
 
     @property
     def layout(self) -> str:

@@ -11,14 +11,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import sub
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
 
+from mmload.builder.origins import Origin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.sample_geometry import Pixels
 from mmload.builder.shard_writer import Chunk, first_names, total_losses
@@ -67,18 +70,23 @@ class ChunkAssembly:
         self._samples: list[tuple[str, tuple[int, int] | None]] = []
         self._skipped: list[tuple[str, str]] = []
         self._losses: list[tuple[str, Mapping[str, int]]] = []
+        self._origins: list[Origin] = []
 
     def next_image(self) -> Pixels | None:
         """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
         return None if self._images is None else self._images[len(self._samples)]
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: Sample, origin: Origin | None = None) -> None:
         """Appends a sample as the next row.
+
+        Args:
+            sample: read and transformed.
+            origin: its revision and checksum, which are recorded with its statistics; None: nothing is.
 
         Raises:
             RecipeError: if its fields or shapes differ from those of the others.
         """
-        place = len(self._samples)
+        place, pixels, sums = len(self._samples), self._pixels, self._sums.tolist()
         self._check(sample)
         for name, own in self._variable.items():  # first, as a sample may still be left out here
             self._add_variable_size(name, own, sample)
@@ -91,6 +99,17 @@ class ChunkAssembly:
         self._samples.append((sample.id, sample.size))
         if sample.losses:
             self._losses.append((sample.id, sample.losses))
+        if origin is not None:
+            added = [[*map(sub, *channels)] for channels in zip(self._sums.tolist(), sums, strict=True)]
+            self._origins.append(
+                msgspec.structs.replace(
+                    origin,
+                    sums=added[0],
+                    squares=added[1],
+                    pixels=self._pixels - pixels,
+                    losses={name: count for name, count in sample.losses.items() if count},
+                )
+            )
 
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
@@ -141,6 +160,7 @@ class ChunkAssembly:
             sums=torch.from_numpy(self._sums) if self._summed else None,
             class_counts=_class_counts(rows),
             pixels=self._pixels,
+            origins=self._origins,
             losses=total_losses(losses for _, losses in self._losses),
             first=first_names((name, [id_]) for id_, losses in self._losses for name, count in losses.items() if count),
         )

@@ -20,9 +20,10 @@ from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import is_partial, remove
 from mmload.runtime.regular_files import is_same, is_within
-from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read, shard_name
-from mmload.store.shard_table import META_NAME, files_of
+from mmload.store.dataset_files import dataset_files
+from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
 from mmload.store.unfinished import PLAN_NAME, is_staging_folder, staging_folder
+from mmload.store.versions import kept_manifests
 
 _SHOWN = 3  # upper bound on the entries listed in a message
 _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
@@ -158,9 +159,15 @@ def remove_dataset(folder: Path) -> bool:
         OSError: if a file system operation fails.
     """
     with suppress(StoreError):  # without a manifest, no file is known to belong to the dataset
-        for name, split in read(folder).splits.items():
-            if is_real_folder(folder / name):
-                _remove_split(folder / name, split)
+        own = owned_files(folder, read(folder))
+        folders = [name for name in sorted(own.folders, key=len) if is_real_folder(folder / name)]
+        real = {name for name in folders if "/" not in name or name.partition("/")[0] in folders}
+        for name in own.files:
+            if name.rpartition("/")[0] in real:
+                _remove_file(folder / name)
+        for name in reversed(folders):
+            if name in real:
+                _remove_if_empty(folder / name)
         for entry in [*folder.iterdir()]:
             if is_partial(entry.name, FILE_NAME):
                 _remove_file(entry)
@@ -174,7 +181,7 @@ def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple
     if canonical(manifest.recipe) != plan["recipe"]:
         return "was built by another recipe", ""
     if manifest.fingerprint != plan["fingerprint"]:
-        return "its source has changed since", ""
+        return "its source has changed since", "add --update to build only what has changed, or "
     skipped = sum(split.skipped_count for split in manifest.splits.values())
     if skipped and not skip:
         return (
@@ -184,42 +191,39 @@ def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple
     return None
 
 
+@dataclass(frozen=True)
+class Owned:
+    """Files of all kept versions of a dataset but ``dataset.json``, and their folders; paths relative to its folder."""
+
+    files: frozenset[str]
+    folders: frozenset[str]
+
+
+def owned_files(folder: Path, manifest: Manifest) -> Owned:
+    """Returns the files of all kept versions of a dataset."""
+    files = {f"{VERSIONS}/{version.number}.json" for version in manifest.versions[:-1]}
+    for kept in kept_manifests(folder, manifest):
+        files |= {file.name for file in dataset_files(kept)}
+    folders = {name.rpartition("/")[0] for name in files}
+    return Owned(frozenset(files), frozenset(folders | {name.partition("/")[0] for name in folders}))
+
+
 def _foreign(folder: Path, manifest: Manifest) -> Iterator[str]:
-    for entry in _sorted(folder):
-        split = manifest.splits.get(entry.name)
-        if split is not None and entry.is_dir(follow_symlinks=False):
-            yield from (f"{entry.name}/{name}" for name in _foreign_in_split(entry, split))
-        elif not (entry.name == FILE_NAME or is_partial(entry.name, FILE_NAME)) or not _is_file(entry):
-            yield entry.name
+    own = owned_files(folder, manifest)
+
+    def others(inside: Path) -> Iterator[str]:
+        for entry in _sorted(inside):
+            name = Path(entry.path).relative_to(folder).as_posix()
+            if entry.is_dir(follow_symlinks=False) and name in own.folders:
+                yield from others(Path(entry.path))
+            elif not (_is_file(entry) and (name in own.files or _is_of_manifest(name))):
+                yield name
+
+    return others(folder)
 
 
-def _foreign_in_split(folder: os.DirEntry[str], split: SplitRecord) -> Iterator[str]:
-    shards = {shard_name(index) for index in range(len(split.shards))}
-    files = _shard_files(split)
-    for entry in _sorted(folder):
-        if entry.name in shards and entry.is_dir(follow_symlinks=False):
-            for file in _sorted(entry):
-                if file.name not in files or not _is_file(file):
-                    yield f"{entry.name}/{file.name}"
-        elif entry.name not in split.lists or not _is_file(entry):
-            yield entry.name
-
-
-def _remove_split(folder: Path, split: SplitRecord) -> None:
-    files = _shard_files(split)
-    for index in range(len(split.shards)):
-        shard = folder / shard_name(index)
-        if is_real_folder(shard):
-            for name in files:
-                _remove_file(shard / name)
-            _remove_if_empty(shard)
-    for name in split.lists:
-        _remove_file(folder / name)
-    _remove_if_empty(folder)
-
-
-def _shard_files(split: SplitRecord) -> set[str]:
-    return {META_NAME, *(f"{name}.memmap" for name in files_of(split.fields))}
+def _is_of_manifest(name: str) -> bool:
+    return name == FILE_NAME or is_partial(name, FILE_NAME)
 
 
 def _remove_file(path: Path) -> None:
@@ -251,8 +255,8 @@ def _sorted(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
 """The content of ``lock``, which identifies a working folder."""
 
-PLAN, SWAP = PLAN_NAME, "swap.json"
-_FILES = ("lock", "workers", PLAN, SWAP)
+PLAN, SWAP, VERSION = PLAN_NAME, "swap.json", "version.json"
+_FILES = ("lock", "workers", PLAN, SWAP, VERSION)
 PARTS = "parts"
 _BUILT = ("notes", "dataset", PARTS)
 _FOLDERS = (*_BUILT, "replaced")
@@ -260,11 +264,11 @@ _ADVICE = "a build works there: rename it, or remove it"
 _SHOWN_OTHERS = 4
 
 _NAME, _SHARD, _PARTIAL = "[A-Za-z0-9][A-Za-z0-9_-]*", "[0-9]{6,}", r"((\.[0-9a-f]{16})?\.partial)?"
-_LISTS = r"(samples|skipped)\.jsonl"
+_LISTS = r"((samples|skipped|origins)(\.[0-9]+)?\.jsonl|rows\.[0-9]+\.memmap)"
 _PART = r"(\.(bytes|offsets|sizes|encodings))?"  # of a variable-size field
 _OWN = re.compile(
     rf"({PARTS}/[0-9a-f]{{16}}/)?("
-    rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|samples\.jsonl|skipped\.jsonl)"
+    rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|(samples|skipped|origins)\.jsonl)"
     rf"|notes/({_LISTS}|dataset\.json){_PARTIAL}"
     rf"|dataset/{_NAME}/{_SHARD}/({_NAME}{_PART}\.memmap|meta\.json{_PARTIAL})"
     rf"|dataset/{_NAME}/{_LISTS}"
@@ -346,7 +350,7 @@ def remove_working_folder(folder: Path) -> None:
         OSError: if a file system operation fails.
     """
     leftovers = [path for path in folder.iterdir() if is_leftover(path.name)]
-    for path in (*leftovers, folder / "workers", folder / SWAP):
+    for path in (*leftovers, folder / "workers", folder / SWAP, folder / VERSION):
         remove(path)
     remove_own(folder)
     for name in (PLAN, "lock"):
@@ -357,7 +361,7 @@ def remove_working_folder(folder: Path) -> None:
 
 def is_leftover(name: str) -> bool:
     """Returns whether this is a temporary file that a killed build left when it wrote the plan or the swap."""
-    return any(is_partial(name, of) for of in (PLAN, SWAP))
+    return any(is_partial(name, of) for of in (PLAN, SWAP, VERSION))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bool]]:

@@ -106,6 +106,13 @@ class BuildOptions:
     max_errors: str | None = _option("With --on-error skip: the most to leave out, as 20 or 1%.")
     exclude: Path | None = _option("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
     overwrite: bool = _option("Replace the dataset at OUT.", False)
+    update: bool = _option(
+        "Update the dataset at OUT, as a new version: build what is new or changed, drop what is gone; see mmload log.",
+        False,
+    )
+    append: bool = _option("With --update: rows keep their order, and new ones come last.", False)
+    checksum: bool = _option("With --update: compare the content of all files, not only sizes and times.", False)
+    dry_run: bool = _option("With --update: only say what would be done.", False)
     advise: bool = _option(
         "Build nothing: try each layout with 64 images, and show what all images would cost here.", False
     )
@@ -125,6 +132,7 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         self._check_layout()
+        self._check_update()
         self._check_parts()
         self._check_engine()
 
@@ -148,6 +156,16 @@ class BuildOptions:
                 raise UsageError(f"{flag} and --config are both given; leave {flag} out and set it in {self.config}")
             if self.advise and name != "size":
                 raise UsageError(f"--advise compares all layouts, and {flag} is given; give one of them")
+
+    def _check_update(self) -> None:
+        for name in ("append", "checksum", "dry_run"):
+            if getattr(self, name) and not self.update:
+                raise UsageError(f"{declarations()[name].flag} is for --update; add that, or leave it out")
+        for name in ("overwrite", "advise"):
+            if getattr(self, name) and self.update:
+                raise UsageError(f"--update and --{name} are both given; give one of them")
+        if self.dry_run and self.in_parts:
+            raise UsageError("--dry-run builds nothing, and --part and --commit do; give one of them")
 
     def _check_parts(self) -> None:
         if self.part is not None and self.commit:

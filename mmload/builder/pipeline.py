@@ -16,12 +16,11 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from mmload.builder.destination import inspect_destination
 from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress
+from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_layout import ShardLayout, ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
@@ -125,21 +124,12 @@ def build(
         BuildError: if the destination is taken, or cannot be written.
     """
     began = time.perf_counter()
-    recipe = _recipe_of(recipe, out)
-    if engine is None:
-        engine = _local_engine(recipe, threads, processes)
-    else:
-        recipe = _elsewhere(recipe, threads, processes)
+    recipe, engine = with_engine(_recipe_of(recipe, out), engine, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    done = _run(work, engine, slice(None), overwrite=overwrite)
-    if done.manifest is None:
-        raise BuildError(
-            f"{counted(len(done.missing), 'shard')} of {work.out} disappeared during the build; "
-            "run the same command again"
-        )
+    done = run_shards(work, engine, slice(None), overwrite=overwrite)
     return BuildReport(
         out=work.out,
-        manifest=done.manifest,
+        manifest=completed(done, work),
         seconds=time.perf_counter() - began,
         built=work.built,
         skipped=work.skipped,
@@ -151,6 +141,7 @@ def build_part(
     recipe: BuildRecipe,
     part: str | None,
     *,
+    options: UpdateOptions | None = None,
     on_error: str = "fail",
     max_errors: int | str | None = None,
     exclude: str | Path | None = None,
@@ -164,6 +155,7 @@ def build_part(
     Args:
         recipe: recipe to build, the same for all parts; its root and out must be set.
         part: "3/16" is the third of 16 parts: every 16th shard, from the third on; None: no shard, only commit.
+        options: how a dataset is updated, the same for all parts; None: it is built.
         on_error: see :func:`mmload.build`, also for the arguments below. ``max_errors`` is of the whole dataset, and
             checked when it is committed.
         max_errors: the upper bound on skipped samples.
@@ -182,8 +174,9 @@ def build_part(
     began = time.perf_counter()
     chosen = slice(0) if part is None else _shards_of_part(part)
     engine = _local_engine(recipe, threads, processes)
-    work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    done = _run(work, engine, chosen, shared=True)
+    arguments = on_error, max_errors, exclude, progress, command
+    work = PlannedBuild(recipe, *arguments) if options is None else PlannedUpdate(recipe, options, *arguments)
+    done = run_shards(work, engine, chosen, shared=True)
     if part is None and done.manifest is None:
         raise BuildError(_missing(done))
     return PartReport(
@@ -218,6 +211,25 @@ def _local_engine(recipe: BuildRecipe, threads: int | None, processes: int | Non
     return LocalEngine(threads=CUDA_BATCH if on_cuda and threads is None else threads, processes=processes)
 
 
+def with_engine(
+    recipe: BuildRecipe, engine: Engine | None, threads: int | None, processes: int | None
+) -> tuple[BuildRecipe, Engine]:
+    """Returns a recipe as an engine needs it, and the engine: this machine's threads and processes if none is given."""
+    if engine is None:
+        return recipe, _local_engine(recipe, threads, processes)
+    return _elsewhere(recipe, threads, processes), engine
+
+
+def completed(done: _Done, work: PlannedBuild) -> Manifest:
+    """Returns the manifest of a build that no other process takes part in."""
+    if done.manifest is None:
+        raise BuildError(
+            f"{counted(len(done.missing), 'shard')} of {work.out} disappeared during the build; "
+            "run the same command again"
+        )
+    return done.manifest
+
+
 def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) -> BuildRecipe:
     """Checks the recipe of a build by a given engine; makes its root absolute, as workers have other folders."""
     if threads is not None or processes is not None:
@@ -237,27 +249,27 @@ class _Done:
     missing: Sequence[ShardPlan] = ()
 
 
-def _run(work: PlannedBuild, engine: Engine, chosen: slice, *, shared: bool = False, overwrite: bool = False) -> _Done:
+def run_shards(
+    work: PlannedBuild, engine: Engine, chosen: slice, *, shared: bool = False, overwrite: bool = False
+) -> _Done:
     """Builds a slice of all shards, beside others if ``shared``; commits the dataset if all are sealed then."""
     out = work.out.resolve()
-    inspect = partial(inspect_destination, out, work.plan, skip=work.errors.skip)
-    manifest = inspect(overwrite=overwrite).finished
+    manifest = work.inspect(overwrite=overwrite).finished
     if manifest is not None:
         return _finished(manifest, drop_leftovers(out, work.plan))
     with Staging(out, work.probed_plan(), shared=shared, overwrite=overwrite) as staging:
         missing, shards = list[ShardPlan](), 0
         try:
             # A killed build may have been completed, or another part may have committed, since the look above.
-            destination = inspect(overwrite=overwrite and not staging.committed)
-            manifest = destination.finished
+            manifest = work.inspect(overwrite=overwrite and not staging.committed).finished
             if manifest is None:
                 layout = work.layout()
                 shards = len(layout.all_plans)
-                manifest, missing = _build_or_commit(staging, work, layout, engine, chosen, destination.contents)
+                manifest, missing = _build_or_commit(staging, work, layout, engine, chosen)
             if missing:  # or all are there, in a folder that another part has committed
-                manifest = inspect(overwrite=False).finished
+                manifest = work.inspect(overwrite=False).finished
         except (BuildError, FileNotFoundError):
-            manifest = inspect(overwrite=False).finished if shared else None
+            manifest = work.inspect(overwrite=False).finished if shared else None
             if manifest is None:  # else another part has committed meanwhile, and removed the folder
                 raise
         if manifest is None:
@@ -272,7 +284,7 @@ def _finished(manifest: Manifest, foreign_files: Path | None) -> _Done:
 
 
 def _build_or_commit(
-    staging: Staging, work: PlannedBuild, layout: ShardLayout, engine: Engine, chosen: slice, replaces: str | None
+    staging: Staging, work: PlannedBuild, layout: ShardLayout, engine: Engine, chosen: slice
 ) -> tuple[Manifest | None, list[ShardPlan]]:
     """Builds the chosen shards; commits if all are sealed then. Returns the manifest, or what is missing."""
     of_all = copy(work.errors)
@@ -283,7 +295,7 @@ def _build_or_commit(
         return None, missing
     of_all.add(sum(summary.skipped for summary in finished.values()))
     manifest = work.manifest(layout, finished, staging.paths)
-    staging.commit(manifest, replaces=replaces)
+    work.commit(manifest, staging)
     return manifest, []
 
 

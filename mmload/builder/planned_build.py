@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from typing import Any
 
 import mmload
 from mmload.builder.chunk_assembly import finished
-from mmload.builder.destination import check_apart
+from mmload.builder.destination import Existing, check_apart, inspect_destination
 from mmload.builder.engines import Engine
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
@@ -31,7 +32,7 @@ from mmload.builder.shard_layout import (
     samples_per_shard,
     variable_samples_per_shard,
 )
-from mmload.builder.shard_writer import BuildPaths, ShardSummary, bytes_of
+from mmload.builder.shard_writer import BuildPaths, ShardSummary, bytes_of, first_names, total_losses
 from mmload.builder.split_records import split_notes, split_record, split_warnings
 from mmload.builder.staging import Staging
 from mmload.builder.transforms import TransformChain
@@ -41,8 +42,8 @@ from mmload.sources import FetchesAhead, SourceSplit, make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, exclude_samples, samples_of
 from mmload.store.checksum import crc32
-from mmload.store.manifest import Manifest
-from mmload.store.unfinished import COMMAND
+from mmload.store.manifest import ORIGINS_NAME, Manifest, SplitRecord
+from mmload.store.unfinished import COMMAND, PLAN_NAME
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
@@ -54,7 +55,7 @@ ON_ERROR = ("fail", "skip")
 
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
 _PROBES = 16  # samples of all splits together
-_LINE_BYTES = 200  # generous estimate for a row of samples.jsonl, stored twice: in the notes and joined
+_LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
 
 
 class ErrorLimit:
@@ -118,6 +119,7 @@ class PlannedBuild:
         self.out = recipe.out
         check_apart(recipe.kind, recipe.root, recipe.out)
         TransformChain(recipe.transforms)  # checked before the source is read
+        self.listed = time.time_ns()
         self.splits, excluded = remaining_splits(recipe, exclude)
         recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
         self.recipe, self.progress = recipe, progress
@@ -131,13 +133,24 @@ class PlannedBuild:
             **_asked(command),
         }
         self.done = self.total = self.built = self.skipped = 0
+        self.replaces: str | None = None
+
+    def inspect(self, *, overwrite: bool) -> Existing:
+        """Inspects the destination; raises what :func:`inspect_destination` does."""
+        found = inspect_destination(self.out.resolve(), self.plan, overwrite=overwrite, skip=self.errors.skip)
+        self.replaces = found.contents
+        return found
+
+    def commit(self, manifest: Manifest, staging: Staging) -> None:
+        """Puts the finished dataset in the place of what :meth:`inspect` found; raises BuildError if it has changed."""
+        staging.commit(manifest, replaces=self.replaces)
 
     def probed_plan(self) -> dict[str, Any]:
         """Returns the plan with ``probe``, the CRC-32 of what a few samples of each split become.
 
         The fingerprint has names, sizes and times. What builds one dataset together must also get the same pixels.
         """
-        crc, most = 0, max(1, _PROBES // len(self.splits))
+        crc, most = 0, max(1, _PROBES // max(1, len(self.splits)))
         for split in self.splits.values():
             samples = probes(len(split), most)
             if isinstance(split, FetchesAhead):
@@ -162,22 +175,22 @@ class PlannedBuild:
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
+        return self._layout_of(self.splits)
+
+    def _layout_of(self, splits: Mapping[str, SourceSplit]) -> ShardLayout:
         variable_layout = self.recipe.variable_layout
         with _advised():
             fields = {
-                name: fields_of(split, self.chain, self.errors.skip, variable_layout)
-                for name, split in self.splits.items()
+                name: fields_of(split, self.chain, self.errors.skip, variable_layout) for name, split in splits.items()
             }
-            sizes = {
-                name: row_size(split, self.chain, fields[name], variable_layout) for name, split in self.splits.items()
-            }
+            sizes = {name: row_size(split, self.chain, fields[name], variable_layout) for name, split in splits.items()}
         shard_samples = {
             name: samples_per_shard(len(split), fields[name], self.recipe.shard_bytes)
             if variable_layout is None
             else variable_samples_per_shard(sizes[name], self.recipe.shard_bytes)
-            for name, split in self.splits.items()
+            for name, split in splits.items()
         }
-        plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in self.splits.items()}
+        plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in splits.items()}
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
 
     def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
@@ -208,6 +221,7 @@ class PlannedBuild:
             skip=self.errors.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
+            for_updates=True,
         )
         with _advised():
             engine.build_shards(job, missing, self._on_progress)
@@ -244,12 +258,24 @@ class PlannedBuild:
             if not any(summary.record.rows for summary in summaries):
                 raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
             records[name] = split_record(name, split, layout.fields[name], layout.shard_samples[name], summaries, paths)
-            if found := split_notes(split, summaries):
+            self.date_origins(name, records[name], paths)
+            losses, rows = total_losses(summary.losses for summary in summaries), records[name].rows
+            first = first_names(found for summary in summaries for found in summary.first.items())
+            if found := split_notes(split, losses, first, rows):
                 notes[name] = found
-            if found := split_warnings(summaries):
+            if found := split_warnings(losses, rows):
                 warnings[name] = found
         card = {"notes": notes, **({"warnings": warnings} if warnings else {})}
         return Manifest(recipe=self.plan["recipe"], fingerprint=self.plan["fingerprint"], splits=records, card=card)
+
+    def date_origins(self, split: str, record: SplitRecord, paths: BuildPaths) -> None:
+        """Gives the list of origins the time when the source was listed first: an update looks which files were newer.
+
+        It is not in the list, as the bytes of a dataset depend on the source and the recipe alone.
+        """
+        if record.origins is not None:
+            listed = min(self.listed, (paths.folder / PLAN_NAME).stat().st_mtime_ns)
+            os.utime(paths.dataset / split / record.list_name(ORIGINS_NAME), ns=(listed, listed))
 
 
 def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:

@@ -19,10 +19,10 @@ from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.builder.split_records import join_lists
 from mmload.builder.staging import Staging, drop_leftovers
-from mmload.builder.verify import Fault, Progress, job_of, recipe_at, verify
+from mmload.builder.verify import Fault, Progress, check_built, job_of, recipe_at, verify
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import sync_folder
-from mmload.store.manifest import SAMPLES_NAME, Manifest, read, shard_name
+from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, read, shard_name
 
 Moved = dict[str, Path]
 """File name in a dataset -> path to which a file that did not belong to the dataset was moved."""
@@ -59,6 +59,7 @@ def repair(
         drop_leftovers(path.resolve())
         return []
     manifest = read(path)
+    check_built(manifest, path)
     recipe = recipe_at(manifest, path, source, trust)
     _check_own_folders(path, {fault.split for fault in faults})
     with Staging(path.resolve()) as staging:
@@ -123,8 +124,9 @@ def _replace_shard(
 def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging, moved: Moved) -> bool:
     """Replaces a damaged list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
     name, record = Path(fault.file).name, manifest.splits[fault.split]
-    lines = staging.paths.samples_file if name == SAMPLES_NAME else staging.paths.skipped_file
-    if join_lists(staging.paths, lines, fault.split, range(len(record.shards)), name) != record.lists[name]:
+    paths = staging.paths
+    files = {SAMPLES_NAME: paths.samples_file, SKIPPED_NAME: paths.skipped_file, ORIGINS_NAME: paths.origins_file}
+    if join_lists(staging.paths, files[name], fault.split, range(len(record.shards)), name) != record.lists[name]:
         return False
     _put(staging.paths.dataset / fault.file, path, fault.file, moved)
     return True

@@ -27,6 +27,7 @@ import torch
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
 from mmload.builder.destination import PARTS
+from mmload.builder.origins import Origin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.shard_layout import ShardPlan, row_bytes
 from mmload.builder.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
@@ -37,7 +38,7 @@ from mmload.records import FieldSpec
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
 from mmload.runtime.resources import single_op_pool
-from mmload.sources import FetchesAhead, ReadsBlocks, SourceSplit, Splittable
+from mmload.sources import FetchesAhead, HasChecksums, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import file_crc32
 
 OnProgress = Callable[[int, int], None]
@@ -62,6 +63,7 @@ class ShardJob:
         alone: the splits contain only the samples of one plan, in the order of its rows.
         variable_layout: storage of variable-size images; None: all rows have one size.
         root: root of the source.
+        for_updates: record what an update must know of each sample.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -73,6 +75,7 @@ class ShardJob:
     alone: bool = False
     variable_layout: VariableLayout | None = None
     root: Path | Location | None = None
+    for_updates: bool = False
 
     def without_samples(self) -> ShardJob:
         """Returns the job without the samples that :meth:`samples` returns; every worker process receives it once."""
@@ -168,12 +171,7 @@ class ShardJob:
 
     def _samples(self, count: int, start: int, stop: int) -> Sequence[int]:
         """Returns the sample index of each planned row."""
-        if self.shuffle_seed is None:
-            return range(start, stop)
-        from mmload.runtime.random_words import permute  # numba, which a build without a shuffle does not need
-
-        order: list[int] = permute(torch.arange(start, stop), count, self.shuffle_seed).tolist()
-        return order
+        return row_order(start, stop, count, self.shuffle_seed)
 
     def _chunk(
         self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
@@ -187,12 +185,29 @@ class ShardJob:
             if stopped.is_set():
                 raise CancelledError
             try:
-                assembly.add(finished(split, index, self.chain, assembly.next_image()))
+                sample = finished(split, index, self.chain, assembly.next_image())
+                assembly.add(sample, self._origin(split, index))
             except SampleError as error:
                 if not self.skip:
                     raise
                 assembly.skip(error)
         return assembly.finish()
+
+    def _origin(self, split: SourceSplit, index: int) -> Origin | None:
+        """Returns what an update must know about a sample; None if its source cannot tell what has changed."""
+        if not self.for_updates or not isinstance(split, HasChecksums):
+            return None
+        return Origin(revision=split.revision(index), checksum=split.checksum(index))
+
+
+def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Sequence[int]:
+    """Returns the samples of rows [start, stop) of a split with ``count`` samples."""
+    if shuffle_seed is None:
+        return range(start, stop)
+    from mmload.runtime.random_words import permute  # numba, which a build without a shuffle does not need
+
+    order: list[int] = permute(torch.arange(start, stop), count, shuffle_seed).tolist()
+    return order
 
 
 def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
@@ -236,7 +251,7 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
     try:
         shared.make_folders(split)
         _move(own.shard(split, index), place, summary)
-        for file in (BuildPaths.samples_file, BuildPaths.skipped_file):
+        for file in (BuildPaths.samples_file, BuildPaths.skipped_file, BuildPaths.origins_file):
             file(own, split, index).replace(file(shared, split, index))
         sync_folder(place.parent)
         own.summary_file(split, index).replace(summary_file)

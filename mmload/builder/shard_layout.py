@@ -60,11 +60,11 @@ class ShardLayout:
         return [plan for plans in self.plans.values() for plan in plans]
 
 
-def plan_shards(name: str, samples: int, shard_samples: int) -> list[ShardPlan]:
-    """Divides a split into shards of ``shard_samples`` samples."""
+def plan_shards(name: str, samples: int, shard_samples: int, first: int = 0) -> list[ShardPlan]:
+    """Divides a split into shards of ``shard_samples`` samples, numbered from ``first`` on."""
     return [
         ShardPlan(split=name, index=index, start=start, stop=min(start + shard_samples, samples))
-        for index, start in enumerate(range(0, samples, shard_samples))
+        for index, start in enumerate(range(0, samples, shard_samples), first)
     ]
 
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mmload.builder.origins import Origin
 from mmload.errors import BuildError, DamagedError
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, FieldSpec
 from mmload.runtime.durable_files import sync, write_atomically
@@ -66,6 +67,7 @@ class Chunk:
         class_counts: class index -> rows.
         losses: counts of what was left out of these samples, by names such as :data:`mmload.records.CLIPPED`.
         first: for some of these counts, the first samples.
+        origins: of each row, if the source can tell which samples have changed.
     """
 
     fields: Mapping[str, Tensor | VariableRows]
@@ -76,6 +78,7 @@ class Chunk:
     class_counts: Mapping[int, int] = field(default_factory=dict)
     losses: Mapping[str, int] = field(default_factory=dict)
     first: Mapping[str, list[str]] = field(default_factory=dict)
+    origins: Sequence[Origin] = ()
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -181,6 +184,10 @@ class BuildPaths:
         """Returns the file with one JSON line per sample that a shard left out."""
         return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
 
+    def origins_file(self, split: str, index: int) -> Path:
+        """Returns the file with one JSON line per row of a shard, of what an update must know."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.origins.jsonl"
+
     def make_folders(self, split: str) -> None:
         """Creates a split's folders, but not the build's: that goes when another process commits, and must not return.
 
@@ -238,6 +245,7 @@ class ShardWriter:
                 self._append(name, memoryview(bytes(file.more * file.spec.row_bytes)))  # offsets begin with 0
             self._samples = self._open(paths.samples_file(split, index))
             self._skipped = self._open(paths.skipped_file(split, index))
+            self._origins = self._open(paths.origins_file(split, index))
         except OSError as error:
             self.abandon()
             need = sum(file.bytes(rows) or 0 for file in files.values())
@@ -262,6 +270,7 @@ class ShardWriter:
                     self._append(file, block)
             self._samples.write(samples_lines(chunk))
             self._skipped.write(skipped_lines(chunk.skipped))
+            self._origins.write(json_lines(map(msgspec.to_builtins, chunk.origins)))
             self._flush_behind()
         except OSError as error:
             raise _write_failed(self._folder, error) from error
@@ -289,7 +298,7 @@ class ShardWriter:
     def abandon(self) -> None:
         """Closes the files without sealing."""
         self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
-        for name in ("_samples", "_skipped"):
+        for name in ("_samples", "_skipped", "_origins"):
             if name in self.__dict__:
                 _close_quietly(self.__dict__[name])
         for file in self._files.values():
@@ -311,7 +320,7 @@ class ShardWriter:
                 file.truncate(self._sizes[name])
                 sync(file)
                 files[name] = FileRecord(bytes=self._sizes[name], crc32=f"{self._crcs[name]:08x}")
-            for lines in (self._samples, self._skipped):
+            for lines in (self._samples, self._skipped, self._origins):
                 sync(lines)
             self.abandon()
             self._summary.record = ShardRecord(rows=rows, files=files)

@@ -10,13 +10,23 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from mmload.builder.shard_writer import BuildPaths, ShardSummary, first_names, total_losses
+from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.errors import BuildError, counted
-from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED, OTHER_SIZE, SWAPPED_SIZE, FieldSpec
+from mmload.records import (
+    BOXES,
+    BOXES_CUT,
+    BOXES_DROPPED,
+    CLIPPED,
+    IMAGES_EMPTIED,
+    OTHER_SIZE,
+    SWAPPED_SIZE,
+    FieldSpec,
+    ObjectsRecord,
+)
 from mmload.runtime.durable_files import TOKEN_BYTES, sync, sync_folder
-from mmload.sources import HasNotes, HasObjects, SourceSplit
+from mmload.sources import HasChecksums, HasNotes, HasObjects, SourceSplit
 from mmload.store.checksum import crc32
-from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
+from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
 
 
@@ -43,10 +53,11 @@ def split_record(
     """
     numbers = range(len(summaries))
     with_pixels = [summary for summary in summaries if summary.sums]
-    sums, squares = (_columns(getattr(summary, key) for summary in with_pixels) for key in ("sums", "squares"))
+    sums, squares = (columns(getattr(summary, key) for summary in with_pixels) for key in ("sums", "squares"))
     mean, std = mean_std(sums, squares, sum(summary.pixels for summary in with_pixels))
     skipped_count = sum(summary.skipped for summary in summaries)
     skipped_file = join_lists(paths, paths.skipped_file, name, numbers, SKIPPED_NAME) if skipped_count else None
+    has_origins = isinstance(split, HasChecksums)
     return SplitRecord(
         rows=sum(summary.record.rows for summary in summaries),
         fields=fields,
@@ -55,27 +66,36 @@ def split_record(
         mean=mean,
         std=std,
         skipped_count=skipped_count,
-        skipped=tuple(islice(_skipped(paths, name, numbers), SKIPPED_SHOWN)),
+        skipped=tuple(islice(skipped_in(paths, name, numbers), SKIPPED_SHOWN)),
         skipped_file=skipped_file,
         samples=join_lists(paths, paths.samples_file, name, numbers, SAMPLES_NAME),
         shard_samples=shard_samples,
         shards=ShardTable.from_records([summary.record for summary in summaries]),
-        objects=split.objects() if isinstance(split, HasObjects) else None,
+        objects=objects_of(split),
+        origins=join_lists(paths, paths.origins_file, name, numbers, ORIGINS_NAME) if has_origins else None,
     )
 
 
-def split_notes(split: SourceSplit, summaries: Sequence[ShardSummary]) -> list[str]:
-    """Returns the source's notes on a split, and sentences on the losses of the build."""
-    rows = sum(summary.record.rows for summary in summaries)
+def objects_of(split: SourceSplit) -> ObjectsRecord | None:
+    """Returns the description of the objects in a split's images; None if it has none."""
+    return split.objects() if isinstance(split, HasObjects) else None
+
+
+def split_notes(split: SourceSplit, losses: Mapping[str, int], first: Mapping[str, list[str]], rows: int) -> list[str]:
+    """Returns the source's notes on a split, and sentences on the losses of the build.
+
+    Args:
+        split: the source's samples.
+        losses: the sum over the split.
+        first: for some losses, the first samples.
+        rows: rows of the split.
+    """
     notes = split.notes() if isinstance(split, HasNotes) else ()
-    first = first_names(found for summary in summaries for found in summary.first.items())
-    return [*notes, *loss_sentences(total_losses(summary.losses for summary in summaries), first, rows)]
+    return [*notes, *loss_sentences(losses, first, rows)]
 
 
-def split_warnings(summaries: Sequence[ShardSummary]) -> list[str]:
+def split_warnings(losses: Mapping[str, int], images: int) -> list[str]:
     """Returns warnings about what the transforms dropped of a split; empty if nothing is lost."""
-    losses = total_losses(summary.losses for summary in summaries)
-    images = sum(summary.record.rows for summary in summaries)
     dropped, emptied = losses.get(BOXES_DROPPED, 0), losses.get(IMAGES_EMPTIED, 0)
     if not dropped:
         return []
@@ -140,17 +160,37 @@ def join_lists(
     Raises:
         BuildError: if writing fails.
     """
+
+    def blocks() -> Iterator[bytes]:
+        for part in (file(split, index) for index in shards):
+            with open(part, "rb") as lines:
+                while block := lines.read(1 << 20):
+                    yield block
+
+    return write_list(paths, split, name, blocks())
+
+
+def write_list(paths: BuildPaths, split: str, name: str, blocks: Iterable[bytes]) -> FileRecord:
+    """Writes a list of a split, and returns its record.
+
+    Args:
+        paths: paths of the build.
+        split: the split's name.
+        name: the file's name.
+        blocks: content of the file, in parts.
+
+    Raises:
+        BuildError: if writing fails.
+    """
     joined = paths.dataset / split / name
     crc = size = 0
     try:
         joined.parent.mkdir(parents=True, exist_ok=True)
         with moved_into_place(paths, joined) as out:
-            for part in (file(split, index) for index in shards):
-                with open(part, "rb") as lines:
-                    while block := lines.read(1 << 20):
-                        out.write(block)
-                        crc = crc32(block, crc)
-                        size += len(block)
+            for block in blocks:
+                out.write(block)
+                crc = crc32(block, crc)
+                size += len(block)
     except OSError as error:
         raise BuildError(
             f"cannot write {joined} ({error.strerror}); free space there, then run the same command again to continue"
@@ -191,11 +231,13 @@ def mean_std(sums: list[int], squares: list[int], pixels: int) -> tuple[tuple[fl
     return mean, tuple(float(value**0.5) / pixels / 255 for value in spread)
 
 
-def _columns(rows: Iterable[list[int]]) -> list[int]:
+def columns(rows: Iterable[list[int]]) -> list[int]:
+    """Returns the sums of the columns of some rows."""
     return [sum(column) for column in zip(*rows, strict=True)]
 
 
-def _skipped(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator[tuple[str, str]]:
+def skipped_in(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator[tuple[str, str]]:
+    """Yields id and reason of the samples that shards have left out."""
     for index in shards:
         with open(paths.skipped_file(split, index), encoding="utf-8") as lines:
             for line in lines:

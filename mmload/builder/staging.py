@@ -38,6 +38,7 @@ from mmload.builder.destination import (
     PARTS,
     PLAN,
     SWAP,
+    VERSION,
     check_made_by_build,
     check_only_own,
     dataset_at,
@@ -47,6 +48,7 @@ from mmload.builder.destination import (
 )
 from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.split_records import moved_into_place
+from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import (
     TOKEN_BYTES,
@@ -59,8 +61,11 @@ from mmload.runtime.durable_files import (
     write_atomically,
 )
 from mmload.runtime.regular_files import read_regular
-from mmload.store.manifest import FILE_NAME, Manifest
+from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.unfinished import COMMAND, staging_folder
+
+UPDATES = "updates"
+"""Key of a plan: contents of the version that an update follows."""
 
 _WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
@@ -142,6 +147,30 @@ class Staging:
         except OSError as error:
             raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
 
+    def add_version(self, manifest: Manifest, after: str) -> None:
+        """Moves the new shards and lists into the dataset at the destination, and replaces its manifest.
+
+        Nothing that the dataset has is changed or removed: a reader goes on. A kill leaves the old version or the new
+        one, as the manifest is replaced last, in one step.
+
+        Args:
+            manifest: the new version's.
+            after: :attr:`Manifest.contents` of the version that it follows.
+
+        Raises:
+            BuildError: if writing fails, or the dataset has another version meanwhile.
+        """
+        check_only_own(self.paths.folder)
+        if not self.shared:
+            self.await_workers()
+        try:
+            write_manifest(self.paths, manifest)
+            write_atomically(self.paths.folder / VERSION, json.dumps({"after": after, "contents": manifest.contents}))
+            add_to_dataset(self.paths.dataset, self.out, manifest, after)
+            self.discard()
+        except OSError as error:
+            raise BuildError(f"cannot add a version to {self.out} ({error.strerror})") from error
+
     def discard(self) -> None:
         """Removes what is left of the folder."""
         if self.shared:
@@ -215,7 +244,7 @@ class Staging:
             self.await_workers()
             self._recover()
             remove(folder / PARTS)  # of processes that were killed: the lock says that none is running
-        elif (folder / SWAP).exists() or (folder / "replaced").exists():
+        elif any((folder / name).exists() for name in (SWAP, VERSION, "replaced")):
             raise BuildError(
                 f"{folder} belongs to a build that was killed at its end; run it again without --part first"
             )
@@ -230,6 +259,8 @@ class Staging:
         """Returns whether the build in the folder has this plan; False if there is no build to resume."""
         folder, begun = self.paths.folder, self.plan()
         self.committed = _has_same_recipe(begun, plan) and not self.paths.dataset.exists()
+        if begun is not None and UPDATES in begun and begun.get(UPDATES) != plan.get(UPDATES):
+            return False  # of a version that has been followed by another one
         if begun is None or self.committed or _have_same_plan(begun, plan):
             return begun is not None
         if self.shared or (_has_finished_shards(self.paths) and not self._overwrite):
@@ -270,8 +301,12 @@ class Staging:
         remove(self.paths.folder / SWAP)
 
     def _recover(self) -> None:
-        """Completes the exchange of a build that was killed during its commit, or just after it."""
+        """Completes what a build or an update was doing that was killed during its commit, or just after it."""
         dataset, swap = self.paths.dataset, _json(self.paths.folder / SWAP)
+        version = _json(self.paths.folder / VERSION)
+        if version is not None and (dataset / FILE_NAME).is_file():
+            add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
+        remove(self.paths.folder / VERSION)
         if swap is not None and (dataset / FILE_NAME).is_file() and _digest(dataset) != swap.get("manifest"):
             dataset.rename(self._replaced)  # already exchanged: this is the old one
         if self._replaced.exists() and not self.out.exists():

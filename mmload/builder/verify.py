@@ -29,11 +29,12 @@ from mmload.builder.shard_writer import (
 )
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import recipe_of
-from mmload.errors import BuildError, DamagedError, StoreError, counted
+from mmload.errors import BuildError, DamagedError, StoreError, UsageError, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.store.checksum import file_crc32
-from mmload.store.manifest import SAMPLES_NAME, DatasetFile, Manifest, SplitRecord, dataset_files, read, shard_name
+from mmload.store.dataset_files import DatasetFile, dataset_files
+from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_table import files_of
 from mmload.store.variable_rows import VariableRows
 
@@ -125,6 +126,7 @@ def compare(
     """
     path = Path(path)
     manifest = read(path)
+    check_built(manifest, path)
     job, plans = job_of(manifest, recipe_at(manifest, path, source, trust), BuildPaths(path))
     total = sum(plan.stop - plan.start for plan in plans)
     done, faults = 0, []
@@ -145,6 +147,19 @@ def compare(
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return faults
+
+
+def check_built(manifest: Manifest, path: Path) -> None:
+    """Checks that the rows of a dataset are those of its build, one shard after another.
+
+    Raises:
+        UsageError: if it was updated, or has subsets.
+    """
+    if manifest.versions:
+        raise UsageError(
+            f"{path} was changed after its build (mmload log {path}), so its shards are not those of the source in "
+            "order; compare it with a fresh build, or build it again with --overwrite"
+        )
 
 
 def _fault(file: DatasetFile, root: Path) -> str | None:
@@ -277,6 +292,7 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
         shuffle_seed=seed,
         skip=True,
         variable_layout=recipe.variable_layout,
+        for_updates=True,
     )
     return job, plans
 

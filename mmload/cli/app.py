@@ -18,7 +18,7 @@ import mmload
 from mmload.cli.bench import bench, bench_build
 from mmload.cli.build import build
 from mmload.cli.copies import export, pull, push
-from mmload.cli.info import info, where
+from mmload.cli.info import info, log, where
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
 from mmload.cli.terminal import last_resort, show
@@ -89,7 +89,7 @@ def _root(
 ) -> None: ...
 
 
-for command in (build, verify, repair, info, where, preview, report, browse, export, push, pull, parity, bench):
+for command in (build, verify, repair, info, log, where, preview, report, browse, export, push, pull, parity, bench):
     app.command()(command)
 app.command("bench build")(bench_build)
 

@@ -26,6 +26,7 @@ from mmload.remote.urls import place
 if TYPE_CHECKING:
     from mmload.bench.sample import Layout
     from mmload.builder.pipeline import BuildReport, PartReport
+    from mmload.builder.planned_update import UpdateOptions
 
 _ADVISED_SIZE = 256
 
@@ -45,18 +46,38 @@ def build(**values: Any) -> None:
         **_engine_arguments(options),
     }
     with interruptible("run the same command again to continue"), progress_bar("build", "img") as progress:
+        updated = _update_options(options, recipe)
+        report: BuildReport
         if options.in_parts:
             from mmload.builder.pipeline import build_part
 
-            part = build_part(recipe, options.part, progress=progress, **arguments)
+            part = build_part(recipe, options.part, options=updated, progress=progress, **arguments)
+        elif updated is not None:
+            from mmload.builder.update import update
+
+            report = update(recipe, updated, progress=progress, dry_run=options.dry_run, **arguments)
         else:
             from mmload.builder.pipeline import build as run
 
             report = run(recipe, overwrite=options.overwrite, progress=progress, **arguments)
     if options.in_parts:
         _show_part(part)
+    elif options.dry_run:
+        from mmload.cli import summary
+
+        show(summary.of_build(report))
     else:
         _show_build(report, recipe)
+
+
+def _update_options(options: BuildOptions, recipe: recipes.BuildRecipe) -> UpdateOptions | None:
+    """Returns how a dataset is updated; None if there is none to update yet, or no update is requested."""
+    from mmload.builder.destination import dataset_at
+    from mmload.builder.planned_update import UpdateOptions
+
+    if not options.update or recipe.out is None or dataset_at(recipe.out) is None:
+        return None
+    return UpdateOptions(append=options.append, checksum=options.checksum)
 
 
 def _parameters() -> Iterator[inspect.Parameter]:

@@ -41,6 +41,24 @@ def show_splits(path: Path) -> None:
     warn(summary.warnings(manifest))
 
 
+def log(
+    dataset: options.DatasetOrUrl,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """List the versions of a dataset: when each was made, by what, and which rows changed."""
+    import msgspec
+
+    from mmload.cli import summary
+    from mmload.store.versions import versions_of
+
+    with options.opened_at(dataset) as (folder, manifest):
+        versions = versions_of(manifest, folder.path)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(versions), indent=1))
+        return
+    show(*summary.of_versions(versions))
+
+
 _DIGITS = 18
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mmload.errors import bytes_text, counted, one_line
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mmload.builder.pipeline import BuildReport, PartReport
+    from mmload.builder.update import UpdateReport
+    from mmload.store.manifest import VersionRecord
 
 MOST_LEFT_OUT = 0.1
 """Share of the samples of a split that may be left out without a warning."""
@@ -25,7 +27,11 @@ _NAME = 40
 
 
 def of_build(report: BuildReport) -> str:
-    """Formats the number of images that a build stored, and its rate."""
+    """Formats the number of images that a build stored, and its rate; what an update found, and its version."""
+    from mmload.builder.update import UpdateReport  # torch, which the summary of a dataset does not need
+
+    if isinstance(report, UpdateReport):
+        return _of_update(report)
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.splits.values()) - report.stored
@@ -34,6 +40,31 @@ def of_build(report: BuildReport) -> str:
     rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s)"
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
     return f"built {report.out}: {rate}{left_out}" + (f", {earlier:,} from an earlier run" if earlier else "")
+
+
+def _of_update(report: UpdateReport) -> str:
+    found = f"{report.added:,} new, {report.changed:,} changed, {report.removed:,} gone"
+    if report.dry_run:
+        return f"{report.out} would be updated: {found}; nothing was written"
+    if not any((report.added, report.changed, report.removed)):
+        return f"{report.out} is up to date: nothing to do"
+    left_out = f", {report.skipped:,} left out" if report.skipped else ""
+    return f"updated {report.out} to version {report.manifest.version} in {report.seconds:.1f} s: {found}{left_out}"
+
+
+def of_versions(versions: Sequence[VersionRecord]) -> list[str]:
+    """Formats the versions of a dataset, the latest first, as a table."""
+    head = ("version", "time (UTC)", "change", "added", "changed", "removed", "contents")
+    rows = [
+        (str(v.number), v.time, v.change, f"{v.added:,}", f"{v.changed:,}", f"{v.removed:,}", v.contents[:12])
+        for v in reversed(versions)
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    aligned = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
+    return [
+        "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]
 
 
 def of_part(report: PartReport) -> str:
@@ -178,7 +209,7 @@ def _left_out(path: Path, manifest: Manifest, name: str) -> str:
     split, excluded = manifest.splits[name], len(manifest.excluded(name))
     texts = [f"{counted(excluded, 'sample')} of split {name} by --exclude"] if excluded else []
     if split.skipped_count:
-        texts.append(_skipped_text(split.skipped_count, split.rows, str(path / name / SKIPPED_NAME)))
+        texts.append(_skipped_text(split.skipped_count, split.rows, str(path / name / split.list_name(SKIPPED_NAME))))
     return "; ".join(texts)
 
 

@@ -49,7 +49,7 @@ def shape_of(split: Split) -> Shape:
     if not spec.variable_size:
         channels, height, width = spec.shape
         return channels, height, width
-    ((height, width), _) = Counter(map(tuple, split.files.field("images").index.sizes.tolist())).most_common(1)[0]
+    ((height, width), _) = Counter(map(tuple, split.files.field("images").sizes.tolist())).most_common(1)[0]
     return spec.channels, int(height), int(width)
 
 
@@ -265,8 +265,8 @@ def check_scaled(split: Split) -> list[Verdict]:
         split: a split of variable-size images; without JPEGs nothing is compared.
     """
     reader = split.files.field("images")
-    jpegs = np.flatnonzero(reader.index.encodings == JPEG)
-    sizes = reader.index.sizes
+    jpegs = np.flatnonzero(reader.encodings == JPEG)
+    sizes = reader.sizes
     found = []
     for shrink in SHRINKS:
         large = jpegs[(sizes[jpegs] >= 8 * shrink).all(1)]

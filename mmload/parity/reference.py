@@ -166,7 +166,7 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     if not split.fields["images"].variable_size or reference.images is None:
         return None
     reader = split.files.field("images")
-    if reader.index.encodings[row] != JPEG:
+    if reader.encodings[row] != JPEG:
         return None
     if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.file):
         return reference.images

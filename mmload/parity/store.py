@@ -43,8 +43,9 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
         The verdict, and for each row the sample's index; -1 where the source has no such sample.
     """
     verdict = partial(Verdict.judged, split.name, "rows")
-    names = _ids(split.path / split.name / SAMPLES_NAME)
-    left_out = set(_ids(split.path / split.name / SKIPPED_NAME)) if split.record.skipped_count else set()
+    folder, record = split.path / split.name, split.record
+    names = _ids(folder / record.list_name(SAMPLES_NAME))
+    left_out = set(_ids(folder / record.list_name(SKIPPED_NAME))) if record.skipped_count else set()
     count = len(source)
     seed = recipe["store"].get("shuffle_seed")
     order = range(count) if seed is None else permute(torch.arange(count), count, seed).tolist()
@@ -131,7 +132,7 @@ def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | No
     sizes = [source.size for source in split.source(slice(None))]
     if any(size is None for size in sizes):
         return None
-    stored = split.files.field("images").index.sizes.astype(np.int64)
+    stored = split.files.field("images").sizes.astype(np.int64)
     photographs = np.array(sizes, np.int64)
     rotated = (photographs[:, 0] > photographs[:, 1]) != (stored[:, 0] > stored[:, 1])
     photographs[rotated] = photographs[rotated][:, ::-1]  # as the file says, and turned when it was decoded

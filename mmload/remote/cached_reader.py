@@ -26,7 +26,7 @@ from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, OpenedFile, Revision
 from mmload.store.field_rows import FieldRows, LocalFiles
-from mmload.store.manifest import Manifest, SplitRecord, shard_name
+from mmload.store.manifest import Manifest, SplitRecord
 from mmload.store.row_reader import SMALL_ROW, Places
 from mmload.store.shard_table import BYTES, FileRecord, parts_of
 
@@ -60,14 +60,26 @@ class DatasetCache:
         except OSError as error:
             raise StoreError(f"cannot write {self.root} ({error.strerror})") from error
 
-    def blocks(self, split: str, field: str, offsets: Numbers | None = None) -> RemoteBlocks:
-        """Returns the blocks of a field; variable-size rows need ``offsets``, the first byte of each."""
+    def blocks(
+        self, split: str, field: str, offsets: Numbers | None = None, order: Numbers | None = None
+    ) -> RemoteBlocks:
+        """Returns the blocks of a field.
+
+        Args:
+            split: name of the split.
+            field: name of the field.
+            offsets: for variable-size rows, the first byte of each of the shards' rows.
+            order: for each row its number over all shards; None: the same number.
+        """
         with self._lock:
             key = split, field
             if key not in self._fields:
                 record = self.manifest.splits[split]
+                owner = record.subset_of or split
                 grid = (
-                    BlockGrid(split, field, record) if offsets is None else VariableGrid(split, field, record, offsets)
+                    BlockGrid(owner, field, record, order)
+                    if offsets is None
+                    else VariableGrid(owner, field, record, offsets, order)
                 )
                 files = BlockFiles(self.folder, self.root, grid)
                 self._fields[key] = RemoteBlocks(self.objects, self.root, files, record, self.parallel)
@@ -104,7 +116,8 @@ class DatasetCache:
             parts = [part for part in parts_of(spec) if part != BYTES or spec.is_list]
             names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
             files = (
-                (f"{split}/{shard_name(shard)}/{name}.memmap", record.shards.file(shard, name)) for shard, name in names
+                (f"{record.shard_folder(split, shard)}/{name}.memmap", record.shards.file(shard, name))
+                for shard, name in names
             )
             for _ in in_parallel(lambda file: self._ensure_file(*file), files, self.parallel):
                 pass
@@ -128,13 +141,13 @@ class DatasetCache:
         self._lock_file.close()
 
 
-def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int) -> DatasetCache:
+def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int, version: int | None = None) -> DatasetCache:
     """Returns the cached dataset at a URL: one object per process for all that open it."""
     if sys.platform == "win32":
         raise UsageError("reading from object storage needs Linux or macOS; use: mmload pull URL DIR")
     with _OPENING:
         objects = Objects(url)
-        manifest = manifest_at(objects)
+        manifest = manifest_at(objects, version)
         key = objects.url, manifest.contents, cache
         known = _OPENED.get(key)
         if known is None or known.limit != limit:
@@ -151,7 +164,8 @@ class RemoteFolder(Folder):
 
     def __reduce__(self) -> tuple[Any, ...]:
         cache = self.cache
-        return _folder, (cache.objects.url, cache.folder.path, cache.limit, cache.parallel, cache.manifest.contents)
+        place = cache.objects.url, cache.folder.path, cache.limit, cache.parallel
+        return _folder, (*place, cache.manifest.version, cache.manifest.contents)
 
     @property
     def title(self) -> str:
@@ -180,8 +194,8 @@ class RemoteFolder(Folder):
         return open_regular(self.name(file))
 
 
-def _folder(url: str, cache: Path, limit: int | None, parallel: int, contents: str) -> RemoteFolder:
-    folder = RemoteFolder(dataset_cache(url, cache, limit, parallel))
+def _folder(url: str, cache: Path, limit: int | None, parallel: int, version: int, contents: str) -> RemoteFolder:
+    folder = RemoteFolder(dataset_cache(url, cache, limit, parallel, version))
     if folder.read().contents != contents:
         raise StoreError(f"{url} holds another dataset than when it was opened; open it again")
     return folder
@@ -232,7 +246,7 @@ class CachedFiles(LocalFiles):
         """Returns the blocks of a field."""
         spec = self.record.fields[name]
         offsets = self.index(name).offsets if spec.variable_size else None
-        return self.cache.blocks(self.split, name, offsets)
+        return self.cache.blocks(self.split, name, offsets, self.order)
 
     def revision(self, name: str, shard: int) -> Revision:
         """Returns a constant per file, as the blocks are always those of the manifest."""
@@ -246,7 +260,7 @@ class CachedFiles(LocalFiles):
         field, _, part = name.partition(".")
         if part in ("", BYTES) and not self.record.fields[field].is_list:
             objects = self.cache.objects
-            return CachedFile(objects.url, objects.url_of(f"{self.split}/{shard_name(shard)}/{name}.memmap"))
+            return CachedFile(objects.url, objects.url_of(self._path(name, shard)))
         self.cache.ensure_index(self.split, field)
         try:
             return super().opened(name, shard)
@@ -318,11 +332,13 @@ class CachedDataset(Dataset):
         self._splits = {name: CachedSplit(folder, name, record) for name, record in self.manifest.splits.items()}
 
 
-def open_cached(url: str, cache: Path, cache_limit: str | int | None, parallel: int) -> CachedDataset:
+def open_cached(
+    url: str, cache: Path, cache_limit: str | int | None, parallel: int, version: int | None = None
+) -> CachedDataset:
     """Opens a dataset at a URL for :func:`mmload.open`."""
     check_parallel(parallel)
     limit = None if cache_limit is None else parse_bytes(cache_limit)
-    return CachedDataset(RemoteFolder(dataset_cache(url, cache, limit, parallel)))
+    return CachedDataset(RemoteFolder(dataset_cache(url, cache, limit, parallel, version)))
 
 
 def _pieces(

@@ -40,8 +40,9 @@ from mmload.runtime.durable_files import (
 )
 from mmload.runtime.regular_files import open_regular, read_at, write_at
 from mmload.store.checksum import crc32, joined_crc32
+from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.dataset_folder import open_folder
-from mmload.store.manifest import FILE_NAME, DatasetFile, Manifest, dataset_files, loads, read
+from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 
 MARK = "dataset.pushing"
 

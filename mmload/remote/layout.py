@@ -23,9 +23,11 @@ from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.object_store import Objects
 from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32, joined_crc32
-from mmload.store.manifest import FILE_NAME, MOST_BYTES, DatasetFile, Manifest, SplitRecord, loads
+from mmload.store.dataset_files import DatasetFile
+from mmload.store.manifest import FILE_NAME, MOST_BYTES, Manifest, SplitRecord, loads
 from mmload.store.row_reader import SMALL_ROW
 from mmload.store.shard_table import BYTES, FileRecord
+from mmload.store.versions import version_file, version_of
 
 SUFFIX = ".crc32"
 SMALLEST_BLOCK = 64 * 2**10
@@ -178,6 +180,12 @@ class Run(NamedTuple):
 class BlockGrid:
     """Division of a field into blocks of equally many rows, where all rows have the same size.
 
+    Args:
+        split: name of the split whose folder has the shards.
+        field: name of the field.
+        record: manifest entry of the split.
+        order: for each row its number over all shards, int64 [rows]; None: the same number.
+
     Attributes:
         field: first part of the names of the files.
         row_bytes: bytes per row; the average for variable-size rows.
@@ -187,8 +195,8 @@ class BlockGrid:
         starts: int64 [shards + 1], the first block of each shard.
     """
 
-    def __init__(self, split: str, field: str, record: SplitRecord) -> None:
-        self.split, self.field = split, field
+    def __init__(self, split: str, field: str, record: SplitRecord, order: Numbers | None = None) -> None:
+        self.split, self.field, self._order = split, field, order
         self.row_bytes = record.fields[field].row_bytes
         self.is_evicted = self.row_bytes > SMALL_ROW
         self._rows_per_block = max(1, SMALLEST_BLOCK // max(1, self.row_bytes))
@@ -210,8 +218,12 @@ class BlockGrid:
 
     def blocks_of_rows(self, rows: Numbers) -> Numbers:
         """Returns the block of each row, int64 [B]."""
-        if self.has_one_row:
-            return rows
+        if self._order is not None:
+            rows = self._order[rows]
+        return rows if self.has_one_row else self._blocks_of_shard_rows(rows)
+
+    def _blocks_of_shard_rows(self, rows: Numbers) -> Numbers:
+        """Returns the block of each row, by its number over all shards."""
         shards = np.searchsorted(self._row_starts, rows, side="right") - 1
         blocks: Numbers = self.starts[shards] + (rows - self._row_starts[shards]) // self._rows_per_block
         return blocks
@@ -268,14 +280,17 @@ class VariableGrid(BlockGrid):
     """Division of variable-size rows into blocks by :func:`first_rows`.
 
     Args:
-        split: name of the split.
+        split: name of the split whose folder has the shards.
         field: name of the field.
         record: manifest entry of the split.
-        offsets: int64 [rows + 1], the first byte of each row, as if the bytes of all shards were one file.
+        offsets: int64 [n + 1], the first byte of each of the shards' rows, as if the bytes of all were one file.
+        order: for each row its number over all shards, int64 [rows]; None: the same number.
     """
 
-    def __init__(self, split: str, field: str, record: SplitRecord, offsets: Numbers) -> None:
-        self.split, self.field = split, f"{field}.{BYTES}"
+    def __init__(
+        self, split: str, field: str, record: SplitRecord, offsets: Numbers, order: Numbers | None = None
+    ) -> None:
+        self.split, self.field, self._order = split, f"{field}.{BYTES}", order
         self.block_bytes, self.is_evicted = 0, True
         self._shard_bytes = np.concatenate([[0], np.cumsum(record.shards.bytes[self.field])])
         row_starts = np.concatenate([[0], np.cumsum(record.shards.rows)]).tolist()
@@ -293,9 +308,7 @@ class VariableGrid(BlockGrid):
     def bytes(self) -> int:
         return int(self._shard_bytes[-1])
 
-    def blocks_of_rows(self, rows: Numbers) -> Numbers:
-        if self.has_one_row:
-            return rows
+    def _blocks_of_shard_rows(self, rows: Numbers) -> Numbers:
         blocks: Numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
         return blocks
 
@@ -313,14 +326,21 @@ class VariableGrid(BlockGrid):
         return offsets
 
 
-def manifest_at(objects: Objects) -> Manifest:
-    """Reads the manifest of the dataset at a URL.
+def manifest_at(objects: Objects, version: int | None = None) -> Manifest:
+    """Reads the manifest of the dataset at a URL, or of one of its versions.
 
     Raises:
         StoreError: if there is no complete dataset; VersionError, DamagedError: if its manifest is not one.
         RemoteError: if the store cannot be read.
     """
-    return loads(manifest_text(objects), objects.url_of(FILE_NAME))
+    current = loads(manifest_text(objects), objects.url_of(FILE_NAME))
+    if version is None or version == current.version:
+        return current
+    name = version_file(objects.url, version, current)
+    try:
+        return version_of(str(objects.get(name), "utf-8"), objects.url_of(name), version, current)
+    except RemoteMissingError as error:
+        raise StoreError(f"{objects.url} holds no version {version}: it was never pushed there") from error
 
 
 def manifest_text(objects: Objects) -> str:

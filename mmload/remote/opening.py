@@ -13,19 +13,25 @@ from mmload.store.dataset import Dataset
 
 
 def open(
-    path: str | Path, *, cache: str | Path | None = None, cache_limit: str | int | None = None, parallel: int = PARALLEL
+    path: str | Path,
+    *,
+    version: int | None = None,
+    cache: str | Path | None = None,
+    cache_limit: str | int | None = None,
+    parallel: int = PARALLEL,
 ) -> Dataset:
     """Opens a dataset.
 
     Args:
         path: its folder; or its URL in object storage, such as ``s3://bucket/photos-256``.
+        version: number of one of the dataset's versions, as ``mmload log`` lists them; None: the current one.
         cache: for a URL, the folder on a local disk that caches blocks of rows. All datasets and processes of a machine
             can share one.
         cache_limit: maximum bytes of the cache, such as ``"200GB"``; None: unlimited.
         parallel: for a URL, the number of concurrent requests.
 
     Raises:
-        StoreError: if there is no finished dataset.
+        StoreError: if there is no finished dataset, or no such version of it.
         VersionError: if it is of another format version.
         DamagedError: if its files do not have the sizes that the manifest says.
         UsageError: if a URL comes without a cache, a path with one, or the cache is no folder for it.
@@ -34,7 +40,7 @@ def open(
     if not is_url(path):
         if cache is not None or cache_limit is not None:
             raise UsageError(f"{path} is a path, which needs no cache; give a URL, or leave cache and cache_limit out")
-        return Dataset(Path(path))
+        return Dataset(Path(path), version)
     if cache is None:
         raise UsageError(
             f"{path} is in object storage: give cache=, a folder on a local disk for what is read of it, and "
@@ -42,4 +48,4 @@ def open(
         )
     from mmload.remote.cached_reader import open_cached
 
-    return open_cached(str(path), Path(cache).absolute(), cache_limit, parallel)
+    return open_cached(str(path), Path(cache).absolute(), cache_limit, parallel, version)

@@ -26,7 +26,7 @@ from mmload.remote.epoch_plan import EpochPlan
 from mmload.remote.layout import SUFFIX, BlockChecksums, Numbers, Run, parse_checksums
 from mmload.remote.object_store import Objects
 from mmload.store.checksum import crc32
-from mmload.store.manifest import SplitRecord, shard_name
+from mmload.store.manifest import SplitRecord
 
 NOW, AHEAD = 0, 1
 
@@ -279,7 +279,7 @@ class RemoteBlocks:
         return crc32(data) == int(self._sums_of(shard).each[block - int(self.grid.starts[shard])])
 
     def _name(self, shard: int) -> str:
-        return f"{self.grid.split}/{shard_name(shard)}/{self.grid.field}.memmap"
+        return f"{self._record.shard_folder(self.grid.split, shard)}/{self.grid.field}.memmap"
 
     def _sums_of(self, shard: int) -> BlockChecksums:
         """Returns the checksums of a shard's blocks, which are stored in the cache, too."""

@@ -94,6 +94,18 @@ class FetchesAhead(Protocol):
         """Starts to fetch samples that are read soon and in this order."""
 
 
+@runtime_checkable
+class HasChecksums(Protocol):
+    """A split of files. Any split may implement this; a dataset of such samples can be updated."""
+
+    def checksum(self, index: int) -> str:
+        """Returns text that changes when the bytes of a sample's files do, which it reads; "" if that is unknown.
+
+        Raises:
+            SampleError: if they cannot be read.
+        """
+
+
 class Source(Protocol):
     """A dataset in its original form.
 

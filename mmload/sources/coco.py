@@ -19,7 +19,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample
 from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, CocoObjects, read_annotations
 from mmload.sources.decode import Decoder
-from mmload.sources.files import Links, check_is_folder, inner_name, read_image_and_jpeg, reading
+from mmload.sources.files import Links, check_is_folder, checksum_of, inner_name, read_image_and_jpeg, reading
 from mmload.sources.listing import Listing, notes_on_doubles
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, mirrored_names
 from mmload.store.checksum import crc32
@@ -256,6 +256,10 @@ class CocoSplit:
             digest = crc32(np.ascontiguousarray(values).tobytes(), digest)
         item = self.items[index]
         return f"{item.revision} {item.id} {digest:08x}"
+
+    def checksum(self, index: int) -> str:
+        name = self.items[index].file
+        return checksum_of(self.root, [name], name)
 
     def read(self, index: int) -> Sample:
         """Reads the image as ``images`` uint8 [C, H, W], its number as ``image_ids``, and its objects as lists.

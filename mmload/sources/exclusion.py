@@ -167,7 +167,7 @@ def exclude_samples(
                 )
         if not keep_mask.any():
             raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave at least one")
-        remaining[name] = _only(split, np.flatnonzero(keep_mask))
+        remaining[name] = only(split, np.flatnonzero(keep_mask))
     return remaining
 
 
@@ -196,8 +196,8 @@ def _example(split: SourceSplit) -> str:
     return f"samples are named as in {listed(split.id(0))!r} (mmload where shows them)"
 
 
-def _only(split: SourceSplit, remaining: npt.NDArray[np.int64]) -> SourceSplit:
-    """Returns a split with only these samples."""
+def only(split: SourceSplit, remaining: npt.NDArray[np.int64]) -> SourceSplit:
+    """Returns a split with only these samples, ascending."""
     return split.part(remaining.tolist()) if isinstance(split, Splittable) else _Remaining(split, remaining)
 
 

@@ -30,6 +30,7 @@ from mmload.remote.urls import PARALLEL, Location, is_url, location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.decode import Decoder
+from mmload.store.checksum import crc32
 
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
@@ -300,6 +301,20 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str) -> bytes:
         raise SampleError(sample, f"no such file: {name}") from error
     except (OSError, ValueError) as error:
         raise SampleError(sample, f"{name} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> str:
+    """Returns the CRC-32 of some files, one after another; "" in object storage, whose revisions are of the content.
+
+    Raises:
+        SampleError: of ``sample``, if one cannot be read.
+    """
+    if isinstance(root, RemoteFiles):
+        return ""
+    total = 0
+    for name in names:
+        total = crc32(read_bytes(root, name, sample), total)
+    return f"{total:08x}"
 
 
 def read_image(root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str) -> Tensor:

@@ -28,6 +28,7 @@ from mmload.sources.files import (
     Links,
     RemoteFiles,
     check_is_folder,
+    checksum_of,
     inner_name,
     is_folder,
     local_root,
@@ -307,6 +308,10 @@ class ImageFolderSplit:
         """Returns class, size and modification time of the image's file."""
         file = self.files[index]
         return f"{file.target} {file.revision}"
+
+    def checksum(self, index: int) -> str:
+        name = self.id(index)
+        return checksum_of(self._place, [name], name)
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
         if isinstance(self._place, RemoteFiles):

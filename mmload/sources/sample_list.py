@@ -25,6 +25,7 @@ from mmload.sources.files import (
     Links,
     RemoteFiles,
     check_is_folder,
+    checksum_of,
     inner_name,
     local_root,
     read_image_and_jpeg,
@@ -230,6 +231,11 @@ class ListSplit:
         """Returns the target, the file and its size and modification time."""
         item = self.items[index]
         return f"{self._meanings.value(item.label)} {item.file} {item.revision}"
+
+    def checksum(self, index: int) -> str:
+        item = self.items[index]
+        is_object = self._files.urls is not None and item.revision == OBJECT
+        return "" if is_object else checksum_of(self._files.place, [item.file], item.name)
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
         if self._files.urls is not None:

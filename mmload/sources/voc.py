@@ -16,7 +16,7 @@ from typing import Any
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import Links, check_is_folder, read_bytes, read_image_and_jpeg, reading
+from mmload.sources.files import Links, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg, reading
 from mmload.sources.listing import notes_on_doubles
 from mmload.sources.voc_devkit import (
     VocAnnotation,
@@ -239,6 +239,10 @@ class VocSplit:
         """Returns sizes and times of the image, its annotation and its mask."""
         return self.items[index].revision
 
+    def checksum(self, index: int) -> str:
+        item = self.items[index]
+        return checksum_of(self.root, [item.image, item.beside], item.image)
+
     def read(self, index: int) -> Sample:
         """Reads the image as ``images`` uint8 [C, H, W], and the task's fields.
 
@@ -259,13 +263,14 @@ def _item(devkit: Path, year: str, stem: str, links: Links, *, annotated: bool) 
     ending, image = next((pair for pair in revisions if pair[1] != "missing"), (".jpg", "missing"))
     mask = f"{year}/SegmentationClass/{stem}.png"
     if not annotated:
-        return VocItem(f"{base}{ending}", f"{image} {links.revision(devkit / mask)}", "not annotated", mask)
+        revision = f"{image} {links.revision(devkit / mask)}"
+        return VocItem(f"{base}{ending}", revision, "not annotated", mask, beside=mask)
     annotation = f"{year}/Annotations/{stem}.xml"
     revision = f"{image} {links.revision(devkit / annotation)}"
     found = _annotation(devkit, annotation)
     if isinstance(found, str):
-        return VocItem(f"{base}{ending}", revision, found, mask)
-    return VocItem(f"{base}{ending}", revision, found.objects, mask, found.size)
+        return VocItem(f"{base}{ending}", revision, found, mask, beside=annotation)
+    return VocItem(f"{base}{ending}", revision, found.objects, mask, found.size, annotation)
 
 
 def _annotation(devkit: Path, name: str) -> VocAnnotation | str:

@@ -40,6 +40,7 @@ class VocItem(NamedTuple):
         objects: its annotation's objects, or the reason why they cannot be read.
         mask: its class mask's path relative to the devkit.
         size: (height, width) of the image by its annotation; None: not given.
+        beside: path of the annotation or mask that belongs to the image, relative to the devkit.
     """
 
     image: str
@@ -47,6 +48,7 @@ class VocItem(NamedTuple):
     objects: tuple[VocObject, ...] | str
     mask: str
     size: tuple[int, int] | None = None
+    beside: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,16 @@ import numpy.typing as npt
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import ObjectsRecord, Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import EXTENSIONS, Links, inner_name, read_bytes, read_image_and_jpeg, reading, walk
+from mmload.sources.files import (
+    EXTENSIONS,
+    Links,
+    checksum_of,
+    inner_name,
+    read_bytes,
+    read_image_and_jpeg,
+    reading,
+    walk,
+)
 from mmload.sources.listing import Listing, notes_on_doubles
 from mmload.sources.objects import (
     ObjectError,
@@ -230,6 +239,11 @@ class YoloSplit:
         """Returns sizes and times of the image and its labels."""
         item = self.items[index]
         return f"{item.revision} {item.label_revision}"
+
+    def checksum(self, index: int) -> str:
+        item = self.items[index]
+        labels = [] if item.label_revision == "missing" else [item.labels]
+        return checksum_of(self.root, [item.file, *labels], item.file)
 
     def read(self, index: int) -> Sample:
         """Reads the image as ``images`` uint8 [C, H, W], and its objects as lists.

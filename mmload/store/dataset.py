@@ -43,25 +43,26 @@ _SMALL_SHARE = 0.01
 """Largest share of the split's bytes that a field may have to be read by ``data`` if it cannot be mapped."""
 
 
-def open(path: str | Path) -> Dataset:
+def open(path: str | Path, version: int | None = None) -> Dataset:
     """Opens a dataset.
 
     Args:
         path: its folder.
+        version: number of one of its versions; None: the current one.
 
     Raises:
-        StoreError: if there is no finished dataset.
+        StoreError: if there is no finished dataset, or no such version of it.
         VersionError: if it is of another format version.
         DamagedError: if its files do not have the sizes that the manifest says.
     """
-    return Dataset(Path(path))
+    return Dataset(Path(path), version)
 
 
 class Dataset(Mapping[str, "Split"]):
     """Splits of an open dataset by name."""
 
-    def __init__(self, path: Path) -> None:
-        folder, self.manifest = open_folder(path)
+    def __init__(self, path: Path, version: int | None = None) -> None:
+        folder, self.manifest = open_folder(path, version)
         self.path = folder.path
         self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}
 
@@ -354,7 +355,8 @@ class Split:
         rows has tensors of N rows. ``TensorDict.load_memmap`` of a shard has all of its bytes. Lists are left out, too.
 
         Raises:
-            UsageError: if the split has several shards whose files cannot be joined.
+            UsageError: if the split has several shards whose files cannot be joined, or is a subset or was updated, so
+                that its rows are not those of the files.
         """
         return self._mapped(range(len(self.record.shards)))
 
@@ -362,6 +364,11 @@ class Split:
         """Maps shards as one tensorclass; a shard without rows (all its samples were skipped) cannot be mapped."""
         from mmload.batch import make_batch
 
+        if self.record.order is not None:
+            raise UsageError(
+                f"split {self.name!r} is a subset or was updated, so its rows are not those of the files one after "
+                f"another, which could be mapped; read rows, as in split[:64]"
+            )
         filled = [index for index in shards if self.record.shards[index].rows]
         rows = sum(self.record.shards[index].rows for index in filled)
         parts = files_of(self.record.fields).items()

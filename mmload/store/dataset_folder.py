@@ -25,8 +25,9 @@ from mmload.errors import DamagedError, StoreError
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import allow_more_files, open_regular, read_at
 from mmload.store.checksum import crc32
-from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read, shard_name
+from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read
 from mmload.store.shard_table import FileRecord, files_of
+from mmload.store.versions import read_version
 
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
 _TRIES = 5
@@ -42,21 +43,32 @@ Revision = tuple[int, int, int]
 class Folder:
     """Folder of a dataset. Thread-safe; picklable: a copy opens the path again and checks that it is the same dataset.
 
+    An update adds a version beside the one that was read, whose files stay: it is no other dataset.
+
     Where the system has no directory descriptors (Windows), files are opened by their absolute paths.
+
+    Args:
+        path: path of the folder.
+        version: number of the version to read; None: the current one.
 
     Attributes:
         path: absolute, as it was when the dataset was opened.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | Path, version: int | None = None) -> None:
+        self.path, self._version = Path(path).absolute(), version
         self._manifest_status: tuple[int, ...] | None = None
         self._revisions_folder: tuple[int, int] | None = None
         self._revisions: dict[tuple[str, str], NDArray[np.uint64]] = {}
         self._manifest: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {"path": self.path, "_manifest_status": self._manifest_status, "_manifest": None}
+        state = {
+            "path": self.path,
+            "_version": self._version,
+            "_manifest_status": self._manifest_status,
+            "_manifest": None,
+        }
         revisions_folder = self._revisions_folder or self.device_inode
         return {
             **state,
@@ -77,8 +89,11 @@ class Folder:
             StoreError, VersionError, DamagedError: as :func:`mmload.store.manifest.read`.
         """
         self._manifest_status = self._current_status()
-        self._manifest = read(self.path, self._handle())
-        return self._manifest
+        manifest = read(self.path, self._handle())
+        if self._version is not None:
+            manifest = read_version(self.path, self._version, manifest, self._handle())
+        self._manifest = manifest
+        return manifest
 
     @lazy_property
     def identity(self) -> str:
@@ -172,7 +187,7 @@ class Folder:
             self.check()
 
     def check(self) -> None:
-        """Checks that the folder still contains the dataset that was read; its card may differ.
+        """Checks that the folder still contains the dataset that was read; its card may differ, and it may be updated.
 
         Raises:
             StoreError: if it does not.
@@ -185,7 +200,7 @@ class Folder:
                 manifest = read(self.path, self._handle())
             except StoreError as error:
                 raise self._replaced() from error
-            if manifest.contents != self.identity:
+            if self.identity not in (manifest.contents, *(version.contents for version in manifest.versions)):
                 break
             self._manifest_status = now  # taken before reading: the next iteration checks that it has not changed since
         raise self._replaced()
@@ -237,23 +252,24 @@ def _descriptor_of(path: Path) -> int | None:
         return None
 
 
-def open_folder(path: str | Path) -> tuple[Folder, Manifest]:
+def open_folder(path: str | Path, version: int | None = None) -> tuple[Folder, Manifest]:
     """Returns a dataset's folder and manifest, which match the sizes of its files, even while the dataset is replaced.
 
     Takes O(shards), not O(rows).
 
     Raises:
-        StoreError: if there is no finished dataset.
+        StoreError: if there is no finished dataset, or no such version of it.
         VersionError: if it is of another format version.
         DamagedError: if its files do not have the sizes that the manifest says.
     """
     path = Path(path)
     for _ in range(_OPEN_TRIES):
-        folder = Folder(path)
+        folder = Folder(path, version)
         try:
             manifest = folder.read()
             for name, record in manifest.splits.items():
-                _check_files(folder, name, record)
+                if record.subset_of is None:
+                    _check_files(folder, name, record)
         except StoreError:
             if folder.is_current() or not path.exists():
                 raise
@@ -269,7 +285,7 @@ def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
     revisions: dict[str, list[Revision]] = {name: [] for name in files_of(record.fields)}
     for index, shard in enumerate(record.shards):
         for name, expected in shard.files.items():
-            file = f"{split}/{shard_name(index)}/{name}.memmap"
+            file = f"{record.shard_folder(split, index)}/{name}.memmap"
             try:
                 status = folder.stat(file)
             except FileNotFoundError as error:

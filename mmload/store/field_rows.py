@@ -20,10 +20,10 @@ from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, OpenedFile, Revision, check_files, revision_of
-from mmload.store.manifest import SplitRecord, shard_name
+from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
 from mmload.store.row_sources import Samples
-from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, files_of, parts_of
+from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, files_of, parts_of
 from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of, list_fault_of
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads
@@ -51,7 +51,7 @@ class FieldRows:
         self._index: Index | None = None
 
     def __len__(self) -> int:
-        return int(self._first_rows[-1])
+        return self._files.record.rows
 
     @property
     def split_files(self) -> LocalFiles:
@@ -64,8 +64,20 @@ class FieldRows:
         return len(self._first_rows) - 1
 
     @property
+    def sizes(self) -> npt.NDArray[np.int32]:
+        """Height and width of each variable-size row, int32 [rows, 2]; raises what :attr:`index` does."""
+        order = self._files.order
+        return self.index.sizes if order is None else self.index.sizes[order]
+
+    @property
+    def encodings(self) -> npt.NDArray[np.uint8]:
+        """Encoding of each variable-size row, uint8 [rows]; raises what :attr:`index` does."""
+        order = self._files.order
+        return self.index.encodings if order is None else self.index.encodings[order]
+
+    @property
     def index(self) -> Index:
-        """Places of all variable-size rows: read and checked at the first use.
+        """Places of all variable-size rows of the shards: read and checked at the first use.
 
         Raises:
             TypeError: if rows have a fixed size.
@@ -76,7 +88,9 @@ class FieldRows:
         return self._index or self._files.index(self.name)
 
     def offsets(self) -> Numbers:
-        return self.index.offsets
+        if self._files.order is None:
+            return self.index.offsets
+        return np.concatenate([[0], np.cumsum(self.located(np.arange(len(self)))["bytes"])])
 
     def files(self) -> tuple[list[OpenedFile], list[int]] | None:
         if not self._files.is_local and not self.spec.is_list:
@@ -85,6 +99,10 @@ class FieldRows:
         return opened, np.diff(self._first_bytes).tolist()
 
     def located(self, rows: Numbers) -> Places:
+        return self._located(self._files.shard_rows(rows))
+
+    def _located(self, rows: Numbers) -> Places:
+        """Returns where rows of the shards lie."""
         places, shape = np.empty(len(rows), ROW), self.spec.shape
         places["file"] = shards = np.searchsorted(self._first_rows, rows, side="right") - 1
         if self.spec.encoding is not None:
@@ -125,7 +143,7 @@ class FieldRows:
         """Reads and checks what :attr:`index` caches."""
         if self.spec.encoding is None:
             raise TypeError(f"rows of {self.name} have a fixed size")
-        rows, encoding = len(self), encoding_of(self.spec)
+        rows, encoding = int(self._first_rows[-1]), encoding_of(self.spec)
         offsets, is_list = np.zeros(rows + 1, np.int64), self.spec.is_list
         sizes = np.broadcast_to(np.int32(0), (rows, 2)) if is_list else np.empty((rows, 2), np.int32)
         encodings = np.empty(rows, np.uint8) if encoding is None else np.broadcast_to(np.uint8(encoding), rows)
@@ -144,7 +162,7 @@ class FieldRows:
                     parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec.channels, after - before
                 )
             if fault is not None:
-                raise self.damaged(int(first) + fault[0], fault[1])
+                raise self._damaged_in_shard(shard, *fault)
             offsets[first : stop + 1] = parts[OFFSETS] + before
         index = Index(offsets=offsets, sizes=sizes, encodings=encodings)
         if changed:
@@ -169,16 +187,29 @@ class FieldRows:
         """Returns the error of the first row whose bytes contradict a damaged index, else of the damaged file."""
         field = copy(self)
         field._index = index
-        for row in () if self.spec.is_list else range(*self._first_rows[shard : shard + 2].tolist()):
+        for row in () if self.spec.is_list else self._rows_between(*self._first_rows[shard : shard + 2].tolist()):
             try:
                 pixels_of(field, row)
             except DamagedError as error:
                 return error
+        return self._damaged_file(shard, part, "checksum mismatch, so sizes or places of rows have changed")
+
+    def _damaged_in_shard(self, shard: int, row: int, reason: str) -> DamagedError:
+        """Returns the error of a row of a shard; of the file, if a version has removed the row."""
+        stored = int(self._first_rows[shard]) + row
+        rows = self._rows_between(stored, stored + 1)
+        return self.damaged(rows[0], reason) if rows else self._damaged_file(shard, OFFSETS, reason)
+
+    def _damaged_file(self, shard: int, part: str, reason: str) -> DamagedError:
         path = self._files.opened(f"{self.name}.{part}", shard).path
-        return DamagedError(
-            f"{path} is damaged: checksum mismatch, so sizes or places of rows have changed; "
-            f"{self._files.folder.remedy}"
-        )
+        return DamagedError(f"{path} is damaged: {reason}; {self._files.folder.remedy}")
+
+    def _rows_between(self, first: int, stop: int) -> Sequence[int]:
+        """Returns the rows of the split that are rows [first, stop) of its shards."""
+        order = self._files.order
+        if order is None:
+            return range(first, stop)
+        return np.flatnonzero((order >= first) & (order < stop)).tolist()
 
 
 class _Range(NamedTuple):
@@ -208,6 +239,7 @@ class LocalFiles:
     def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
         self.folder, self.split, self.record = folder, split, record
         self._opened_files: dict[tuple[int, str], OpenedFile] = {}
+        self._order: Numbers | None = None
         self._indexes: dict[str, Index] = {}  # not the fields: these refer to the files, which close with the last user
 
     def __getstate__(self) -> dict[str, Any]:
@@ -219,6 +251,34 @@ class LocalFiles:
     def field(self, name: str) -> FieldRows:
         """Returns the rows of a field; or of one of its files, such as ``images.sizes``, which has a row for each."""
         return FieldRows(self, name, self.record.fields.get(name) or files_of(self.record.fields)[name].spec)
+
+    @property
+    def order(self) -> Numbers | None:
+        """For each row its number over all shards, int64 [rows]; None: the same number. Read at the first use.
+
+        Raises:
+            DamagedError: if it is not the list that the manifest names.
+            StoreError: if it cannot be read.
+        """
+        if self._order is None and self.record.order is not None:
+            self._order = self._read_order(self.record.order.rows)
+        return self._order
+
+    def shard_rows(self, rows: Numbers) -> Numbers:
+        """Returns the number over all shards of each row, int64 [B]."""
+        order = self.order
+        return rows if order is None else order[rows]
+
+    def _read_order(self, record: FileRecord) -> Numbers:
+        name = f"{self.split}/{self.record.list_name(ORDER_NAME)}"
+        file = OpenedFile(self.folder, name, record, None)
+        order = np.empty(self.record.rows, ORDER_DTYPE)
+        file.fill(memoryview(order.view(np.uint8).data), 0)
+        file.check()
+        is_listed = f"{crc32(order.view(np.uint8).data):08x}" == record.crc32
+        if not is_listed or (len(order) and not 0 <= order.min() <= order.max() < self.record.shards.rows.sum()):
+            raise DamagedError(f"{file.path} is damaged: it is not what the manifest names; {self.folder.remedy}")
+        return order.astype(np.int64, copy=False)
 
     def index(self, name: str) -> Index:
         """Returns the places of the variable-size rows of a field; raises what :attr:`FieldRows.index` does."""
@@ -294,7 +354,7 @@ class LocalFiles:
         ]
 
     def _path(self, name: str, shard: int) -> str:
-        return f"{self.split}/{shard_name(shard)}/{name}.memmap"
+        return f"{self.record.shard_folder(self.split, shard)}/{name}.memmap"
 
 
 def _raise_first(field: FieldRows, each: _Range, rows: Numbers, places: Places) -> None:

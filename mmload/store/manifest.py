@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 
 from mmload.errors import DamagedError, StoreError, VersionError
 from mmload.records import FieldSpec, ObjectsRecord
@@ -23,14 +23,10 @@ from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.json_schema import convert_json, shown
 from mmload.store.shard_table import (
-    BYTES,
-    META_NAME,
-    OFFSETS,
     Count,
     FileRecord,
     ShardTable,
     files_of,
-    tensordict_meta,
 )
 from mmload.store.unfinished import how_to_go_on
 
@@ -38,7 +34,9 @@ FORMAT = "mmload dataset"
 VERSION = 1
 LISTS = "lists"
 """Addition to the format: fields that have a different number of elements per row."""
-ADDITIONS = (LISTS,)
+VERSIONS = "versions"
+"""Addition to the format: datasets that were changed after their build; and their folder of earlier manifests."""
+ADDITIONS = (LISTS, VERSIONS)
 """Additions that this mmload reads."""
 MOST_BYTES = 2**31
 """A larger ``dataset.json`` is not read; this is enough for ninety million shards of two fields."""
@@ -46,6 +44,10 @@ MOST_BYTES = 2**31
 FILE_NAME = "dataset.json"
 SAMPLES_NAME = "samples.jsonl"
 SKIPPED_NAME = "skipped.jsonl"
+ORIGINS_NAME = "origins.jsonl"
+ORDER_NAME = "rows.memmap"
+ORDER_DTYPE = np.dtype("<i8")
+"""Dtype of the numbers in the list of rows."""
 SKIPPED_SHOWN = 1000
 """Number of skipped samples that a split's manifest lists; its ``skipped.jsonl`` has all of them."""
 
@@ -58,11 +60,47 @@ _END = re.compile(r',\n "crc32": "([0-9a-f]{8})"\n\}\n')
 _END_LENGTH = len(',\n "crc32": "01234567"\n}\n')
 
 
+class RowOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Order of the rows of a split, where it is not that of the rows in the shards: after an update, or of a subset.
+
+    Attributes:
+        version: number of the version that wrote the split's lists.
+        rows: record of the list of rows: for each row, its number over all shards, int64.
+        shards_of: name of the split whose folder holds the shards, of a subset; None: the split itself.
+    """
+
+    version: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    rows: FileRecord
+    shards_of: str | None = None
+
+
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Version of a dataset.
+
+    Attributes:
+        number: 1 for the build, and one more for each change.
+        contents: :attr:`Manifest.contents` of this version.
+        time: when it was written, in UTC, as in ``2026-11-25T18:48:36Z``.
+        change: what wrote it, such as ``build``, ``update`` or ``subset hard``.
+        added: rows of new samples.
+        changed: rows of changed samples.
+        removed: rows that the version before it has and this one has not.
+    """
+
+    number: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    contents: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    time: str
+    change: str
+    added: Count = 0
+    changed: Count = 0
+    removed: Count = 0
+
+
 class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Description of a split.
 
     Attributes:
-        rows: rows over all shards.
+        rows: number of rows; without an order, all rows of the shards.
         fields: name -> dtype and row shape.
         classes: class names by index; empty without class targets.
         class_counts: rows of each class, in the order of ``classes``; empty without them.
@@ -75,6 +113,9 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         shard_samples: samples, skipped ones included, that each shard but the last was planned to hold.
         shards: shards in row order.
         objects: description of the objects in the images; None: there is none.
+        origins: record of ``origins.jsonl``, which has the revision of each row's sample and its share of the
+            statistics; None if the source cannot tell which samples have changed.
+        order: order of the rows; None: that of the shards.
 
     Raises:
         ValueError: if they contradict each other.
@@ -90,9 +131,11 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skipped: tuple[tuple[str, str], ...] = ()
     skipped_file: FileRecord | None = None
     samples: FileRecord
+    origins: FileRecord | None = None
     shard_samples: Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
     shards: ShardTable
     objects: ObjectsRecord | None = None
+    order: RowOrder | None = None
 
     def __post_init__(self) -> None:
         check_names(self.fields, "fields")
@@ -106,8 +149,12 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _check_counts(self) -> None:
         """Checks that split, shards, classes and skipped samples count the same rows."""
-        if (total := int(self.shards.rows.sum())) != self.rows:
-            raise ValueError(f"rows is {self.rows}, expected {total}, the sum of its shards")
+        total = int(self.shards.rows.sum()) if self.order is None else self.order.rows.bytes / ORDER_DTYPE.itemsize
+        if total != self.rows:
+            of = "the sum of its shards" if self.order is None else "the length of its order"
+            raise ValueError(f"rows is {self.rows}, expected {total:g}, {of}")
+        if (self.order is None) != (self.shards.folders is None):
+            raise ValueError("a split has both an order and the folders of its shards, or neither")
         if len(self.class_counts) not in (0, len(self.classes)) or sum(self.class_counts) > self.rows:
             raise ValueError(
                 f"class_counts is {shown(self.class_counts)}, expected one per class, together no more than rows"
@@ -120,15 +167,38 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
     @property
+    def subset_of(self) -> str | None:
+        """Name of the split whose shards hold the rows, of a subset; else None."""
+        return None if self.order is None else self.order.shards_of
+
+    @property
     def bytes(self) -> int:
         """Bytes of all shard files."""
         return sum(int(sizes.sum()) for sizes in self.shards.bytes.values())
 
     @property
     def lists(self) -> dict[str, FileRecord]:
-        """Lists of samples in the split's folder, by the names of their files."""
-        skipped = {} if self.skipped_file is None else {SKIPPED_NAME: self.skipped_file}
-        return {SAMPLES_NAME: self.samples, **skipped}
+        """Lists of rows and samples in the split's folder, by the names of their files."""
+        records = {
+            SAMPLES_NAME: self.samples,
+            SKIPPED_NAME: self.skipped_file,
+            ORIGINS_NAME: self.origins,
+            ORDER_NAME: None if self.order is None else self.order.rows,
+        }
+        return {self.list_name(name): record for name, record in records.items() if record is not None}
+
+    def list_name(self, name: str) -> str:
+        """Returns the name of a list's file: a version keeps the lists of the ones before it."""
+        return name if self.order is None else versioned_name(name, self.order.version)
+
+    def shard_folder(self, split: str, index: int) -> str:
+        """Returns the folder of a shard inside the dataset's.
+
+        Args:
+            split: name of this split.
+            index: number of the shard among its shards.
+        """
+        return f"{self.subset_of or split}/{shard_name(int(self.shards.folder_numbers[index]))}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as plain data."""
@@ -136,6 +206,8 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda table: table.to_json(files))
         if self.objects is None:
             del plain["objects"]
+        if self.order is None:
+            del plain["order"]
         return plain
 
 
@@ -147,6 +219,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         fingerprint: digest of the source.
         splits: splits by name, at least one.
         card: facts for people, such as the last results of checks.
+        versions: all kept versions, this one last; empty for a dataset as it was built.
 
     Raises:
         ValueError: if there is no split, or one has a name that is not plain.
@@ -156,9 +229,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fingerprint: str
     splits: dict[str, SplitRecord]
     card: dict[str, Any] = msgspec.field(default_factory=dict)
+    versions: tuple[VersionRecord, ...] = ()
 
     def __post_init__(self) -> None:
         check_names(self.splits, "splits")
+        for name, split in self.splits.items():
+            owner = None if split.order is None else split.order.shards_of
+            if owner is not None and (owner not in self.splits or self.splits[owner].subset_of is not None):
+                raise ValueError(f"split {name} has rows of {shown(owner)}, expected a split that is no subset")
+        numbers = [version.number for version in self.versions]
+        if numbers != sorted(set(numbers)):
+            raise ValueError(f"versions are {shown(numbers)}, expected ascending numbers")
+        if any(split.order is not None and split.order.version > self.version for split in self.splits.values()):
+            raise ValueError(f"a split was written by a version after {self.version}, the last one")
+
+    @property
+    def version(self) -> int:
+        """Number of this version; 1 for a dataset as it was built."""
+        return self.versions[-1].number if self.versions else 1
 
     @property
     def contents(self) -> str:
@@ -182,7 +270,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Names of the additions to the format that the dataset uses."""
         lists = [spec.is_list for split in self.splits.values() for spec in split.fields.values()]
         objects = [split.objects is not None for split in self.splits.values()]
-        return [LISTS] if any(lists + objects) else []
+        return [LISTS] * any(lists + objects) + [VERSIONS] * bool(self.versions)
 
     def dumps(self) -> str:
         """Returns the manifest as text; equal manifests give equal text."""
@@ -193,8 +281,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "fingerprint": self.fingerprint,
                 "splits": {name: split.to_json() for name, split in self.splits.items()},
                 "card": self.card,
+                **({"versions": msgspec.to_builtins(self.versions)} if self.versions else {}),
             }
         )
+
+
+def versioned_name(name: str, version: int) -> str:
+    """Returns the name of a version's file in place of one that the build wrote: ``samples.3.jsonl``."""
+    stem, _, kind = name.rpartition(".")
+    return f"{stem}.{version}.{kind}"
 
 
 def shard_name(index: int) -> str:
@@ -369,50 +464,3 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _refuse_constant(name: str) -> object:
     """Rejects NaN and Infinity, which Python reads and JSON does not have."""
     raise ValueError(f"{name} is not JSON")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetFile:
-    """File that a dataset must have.
-
-    Attributes:
-        split: the split's name.
-        shard: the shard's number; None for the split's lists of samples.
-        name: relative to the dataset's folder.
-        record: its size and checksum.
-        row_bytes: bytes of a row, in a file of rows; else None.
-        offsets: for a file of variable-size rows, the file that says where each begins; else None.
-        content: content of a file that follows from the manifest; else None.
-    """
-
-    split: str
-    shard: int | None
-    name: str
-    record: FileRecord
-    row_bytes: int | None = None
-    offsets: str | None = None
-    content: bytes | None = None
-
-
-def dataset_files(manifest: Manifest) -> Iterator[DatasetFile]:
-    """Yields all files of a dataset but ``dataset.json``, split by split, shard by shard."""
-    for name, split in manifest.splits.items():
-        files = files_of(split.fields)
-        for index, shard in enumerate(split.shards):
-            folder = f"{name}/{shard_name(index)}"
-            meta = tensordict_meta(split.fields, shard).encode()
-            record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
-            yield DatasetFile(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record, content=meta)
-            for field, record in shard.files.items():
-                yield DatasetFile(
-                    split=name,
-                    shard=index,
-                    name=f"{folder}/{field}.memmap",
-                    record=record,
-                    row_bytes=files[field].spec.row_bytes,
-                    offsets=None
-                    if files[field].counted or files[field].is_list
-                    else f"{folder}/{field.removesuffix(BYTES)}{OFFSETS}.memmap",
-                )
-        for file, record in split.lists.items():
-            yield DatasetFile(split=name, shard=None, name=f"{name}/{file}", record=record)

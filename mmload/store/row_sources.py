@@ -40,7 +40,7 @@ class Samples:
 
     def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
         self._folder, self._split, self._record = folder, split, record
-        self._file = f"{split}/{SAMPLES_NAME}"
+        self._file = f"{split}/{record.list_name(SAMPLES_NAME)}"
         self._opened_file: OpenedFile | None = None
         self._index: NDArray[np.int64] | None = None
         self._ids: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None

@@ -92,9 +92,10 @@ class _FileColumns(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     bytes: Base64 | None = None
 
 
-class _Columns(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class _Columns(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     rows: Base64
     files: dict[str, _FileColumns]
+    folder: Base64 | None = None
 
 
 class ShardTable:
@@ -104,6 +105,7 @@ class ShardTable:
         rows: int64 [S], rows of each shard.
         bytes: name of a file -> int64 [S], its size in each shard; may lack files whose sizes follow from the rows.
         crc32: name of a file -> uint32 [S], its checksum in each shard.
+        folders: int64 [S], number of each shard's folder; None: the shard's own number.
     """
 
     def __init__(
@@ -111,15 +113,17 @@ class ShardTable:
         rows: npt.NDArray[np.int64],
         bytes: Mapping[str, npt.NDArray[np.int64]],
         crc32: Mapping[str, npt.NDArray[np.uint32]],
+        folders: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        self.rows, self.bytes, self.crc32 = rows, dict(bytes), dict(crc32)
+        self.rows, self.bytes, self.crc32, self.folders = rows, dict(bytes), dict(crc32), folders
         columns: list[npt.NDArray[Any]] = [rows, *self.bytes.values(), *self.crc32.values()]
+        columns += [] if folders is None else [folders]
         for column in columns:
             column.flags.writeable = False
 
     @classmethod
-    def from_records(cls, records: Sequence[ShardRecord]) -> ShardTable:
-        """Returns the table of the given records.
+    def from_records(cls, records: Sequence[ShardRecord], folders: Sequence[int] | None = None) -> ShardTable:
+        """Returns the table of the given records, with the numbers of their folders.
 
         Raises:
             ValueError: if they do not have the same files.
@@ -131,6 +135,7 @@ class ShardTable:
             np.array([record.rows for record in records], np.int64),
             {name: np.array([record.files[name].bytes for record in records], np.int64) for name in names},
             {name: np.array([int(record.files[name].crc32, 16) for record in records], np.uint32) for name in names},
+            None if folders is None else np.array(folders, np.int64),
         )
 
     @classmethod
@@ -149,6 +154,7 @@ class ShardTable:
             _array(columns.rows, _COUNT, "rows"),
             {name: _array(own.bytes, _COUNT, f"{name}.bytes") for name, own in files.items() if own.bytes is not None},
             {name: _array(own.crc32, _CRC32, f"{name}.crc32") for name, own in files.items()},
+            None if columns.folder is None else _array(columns.folder, _COUNT, "folder"),
         )
 
     def to_json(self, files: Mapping[str, FieldFile]) -> object:
@@ -162,7 +168,11 @@ class ShardTable:
             sizes = None if files[name].counted else self.bytes[name].astype(_COUNT).tobytes()
             return _FileColumns(crc32=self.crc32[name].astype(_CRC32).tobytes(), bytes=sizes)
 
-        columns = _Columns(rows=self.rows.astype(_COUNT).tobytes(), files={name: of_file(name) for name in self.crc32})
+        columns = _Columns(
+            rows=self.rows.astype(_COUNT).tobytes(),
+            files={name: of_file(name) for name in self.crc32},
+            folder=None if self.folders is None else self.folders.astype(_COUNT).tobytes(),
+        )
         return msgspec.to_builtins(columns)
 
     def completed(self, files: Mapping[str, FieldFile]) -> ShardTable:
@@ -180,6 +190,11 @@ class ShardTable:
         most = max((file.spec.row_bytes for file in files.values()), default=1)
         if (self.rows < 0).any() or self.rows.sum(dtype=np.float64) * most >= _MOST:
             raise ValueError("shards.rows has numbers below 0, or too large")
+        if self.folders is not None:
+            if len(self.folders) != len(self) or (self.folders < 0).any():
+                raise ValueError(f"shards.folder is no column of {len(self):,} numbers of folders")
+            if len(np.unique(self.folders)) != len(self):
+                raise ValueError("shards.folder has a number twice")
         sizes = {}
         for name, file in files.items():
             by_rows = (self.rows + file.more) * file.spec.row_bytes if file.counted else np.empty(0, np.int64)
@@ -193,7 +208,12 @@ class ShardTable:
                 raise ValueError(f"shards.files.{name}.bytes has numbers below those of rows")
             if (total := byte_counts.sum(dtype=np.float64)) >= _MOST:  # a sum of int64 would wrap
                 raise ValueError(f"shards.files.{name}.bytes are {total:.3g} together, expected less than 2**62")
-        return ShardTable(self.rows, sizes, checksums)
+        return ShardTable(self.rows, sizes, checksums, self.folders)
+
+    @property
+    def folder_numbers(self) -> npt.NDArray[np.int64]:
+        """Number of each shard's folder, int64 [S]."""
+        return np.arange(len(self)) if self.folders is None else self.folders
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -214,6 +234,7 @@ class ShardTable:
         return (
             self.bytes.keys() == other.bytes.keys()
             and np.array_equal(self.rows, other.rows)
+            and np.array_equal(self.folder_numbers, other.folder_numbers)
             and all(np.array_equal(sizes, other.bytes[name]) for name, sizes in self.bytes.items())
             and all(np.array_equal(sums, other.crc32[name]) for name, sums in self.crc32.items())
         )

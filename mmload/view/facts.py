@@ -58,7 +58,7 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
         "skipped": {
             "count": record.skipped_count,
             "first": [{"id": sample, "reason": reason} for sample, reason in record.skipped],
-            "file": os.path.join(path, name, SKIPPED_NAME) if record.skipped_count else None,
+            "file": os.path.join(path, name, record.list_name(SKIPPED_NAME)) if record.skipped_count else None,
         },
         "excluded": len(manifest.excluded(name)),
         "notes": card_lines(manifest.card, "notes", name),
@@ -185,7 +185,7 @@ def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> st
     """Returns why a sample was left out; None if it was not."""
     if not manifest.splits[split].skipped_count:
         return None
-    path = Path(folder.name(f"{split}/{SKIPPED_NAME}"))
+    path = Path(folder.name(f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"))
     try:
         with path.open(encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:

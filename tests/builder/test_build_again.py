@@ -25,7 +25,9 @@ def test_a_finished_build_does_nothing_and_changes_are_said(source, tmp_path):
     with pytest.raises(BuildError, match="another recipe; add --overwrite"):
         build(recipe(source, out, shard_bytes=9000))
     (source / "class0" / "0.jpg").rename(source / "class0" / "new.jpg")
-    with pytest.raises(BuildError, match="source has changed since; add --overwrite"):
+    with pytest.raises(
+        BuildError, match="has changed since; add --update to build only what has changed, or add --over"
+    ):
         build(recipe(source, out))
     assert build(recipe(source, out), overwrite=True).built == 15
     assert "class0/new.jpg" in (out / "train/samples.jsonl").read_text()

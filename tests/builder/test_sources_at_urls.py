@@ -31,15 +31,16 @@ def url(bucket: Bucket, folder: Path) -> str:
     return f"{bucket.url}/photos"
 
 
+REVISIONS = ("dataset.json", "origins.jsonl")
+
+
 def recipe(root: str | Path, out: Path, kind: str = "imagefolder", **options: object) -> BuildRecipe:
     return BuildRecipe(kind=kind, root=root, out=out, transforms=STEPS, shard_bytes=6 * 800, options=options)
 
 
 def rows_of(dataset: Path) -> dict[str, bytes]:
-    """Every file but the manifest, which names the source's fingerprint."""
-    found = contents(dataset)
-    found.pop("dataset.json")
-    return found
+    """Every file but the manifest and the lists of origins, which name the source's revisions."""
+    return {name: content for name, content in contents(dataset).items() if not name.endswith(REVISIONS)}
 
 
 def test_an_image_folder_at_a_url_gives_the_rows_of_a_local_one(

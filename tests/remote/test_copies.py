@@ -38,10 +38,10 @@ def test_what_is_pushed_and_pulled_is_equal(dataset: Dataset, pushed: str, bucke
 
 def test_copies_the_commands(dataset: Dataset, bucket: Bucket, tmp_path: Path) -> None:
     done = mmload("push", dataset.path, bucket.url)
-    assert (done.returncode, done.stdout.split(": ")[1][:16]) == (0, "13 files copied,"), done.stderr
+    assert (done.returncode, done.stdout.split(": ")[1][:16]) == (0, "14 files copied,"), done.stderr
     assert "0 files copied" in mmload("push", dataset.path, bucket.url, "--parallel", 2).stdout
-    assert "13 files copied" in mmload("pull", bucket.url, tmp_path / "back").stdout
-    assert "13 files were there already" in mmload("pull", bucket.url, tmp_path / "back").stdout
+    assert "14 files copied" in mmload("pull", bucket.url, tmp_path / "back").stdout
+    assert "14 files were there already" in mmload("pull", bucket.url, tmp_path / "back").stdout
     assert "s3://x is a URL" in complaint(mmload("push", "s3://x", bucket.url), 2)
     assert "s3://x is a URL" in complaint(mmload("pull", bucket.url, "s3://x"), 2)
     assert "use 1 to 512" in complaint(mmload("pull", bucket.url, tmp_path / "back", "--parallel", 0), 2)

@@ -91,6 +91,7 @@ GOLDEN = """\
     "bytes": 3,
     "crc32": "0123abcd"
    },
+   "origins": null,
    "shard_samples": 8,
    "shards": {
     "rows": "AwAAAAAAAAA=",
@@ -103,7 +104,7 @@ GOLDEN = """\
   }
  },
  "card": {},
- "crc32": "7519b424"
+ "crc32": "a56747c5"
 }
 """
 

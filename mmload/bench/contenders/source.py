@@ -92,7 +92,8 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
 
 def sample_ids(task: Task) -> list[str]:
     """Returns the id of each row's sample in the source."""
-    with open(task.dataset / task.split / SAMPLES_NAME, encoding="utf-8", opener=open_regular) as lines:
+    file = task.dataset / task.split / task.rows.record.list_name(SAMPLES_NAME)
+    with open(file, encoding="utf-8", opener=open_regular) as lines:
         return [json.loads(line)["id"] for line in lines]
 
 

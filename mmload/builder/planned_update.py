@@ -1,0 +1,349 @@
+"""Updates a dataset to its changed source: builds new and changed samples, and commits a version over all shards.
+
+Shards that are there stay as they are. The rows of the new version are in an order of their own over all shards, so
+that they are those of a fresh build, row for row, or keep the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mmload.builder.destination import Existing, dataset_at, inspect_destination
+from mmload.builder.engines import Engine
+from mmload.builder.origins import (
+    Origin,
+    SplitChanges,
+    StoredSplit,
+    compare_split,
+    parsed_origins,
+    read_lists,
+    sample_id,
+)
+from mmload.builder.planned_build import PlannedBuild, Progress, Summaries
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.shard_job import row_order
+from mmload.builder.shard_layout import ShardLayout, ShardPlan, plan_shards, row_size
+from mmload.builder.shard_writer import BuildPaths, ShardSummary
+from mmload.builder.split_records import objects_of, skipped_in, split_notes, split_warnings, write_list
+from mmload.builder.staging import UPDATES, Staging
+from mmload.builder.version_rows import RowsKind, VersionRows, has_classes
+from mmload.errors import BuildError, RecipeError
+from mmload.sources import HasChecksums, SourceSplit
+from mmload.sources.exclusion import only
+from mmload.store.dataset import Dataset
+from mmload.store.manifest import Manifest, SplitRecord
+from mmload.store.shard_table import ShardRecord, ShardTable
+from mmload.store.versions import kept_manifests, next_version, with_version
+
+Numbers = npt.NDArray[np.int64]
+
+_LAST = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """How a dataset is updated.
+
+    Attributes:
+        append: keep the order of the rows, and put the new ones last; else the order of a fresh build.
+        checksum: compare the content of all files, not only where sizes and times leave doubts.
+    """
+
+    append: bool = False
+    checksum: bool = False
+
+
+class PlannedUpdate(PlannedBuild):
+    """An update whose source is listed and compared with the dataset. Arguments as for :func:`mmload.build`.
+
+    Attributes:
+        changes: name of a split -> its differences from the dataset.
+
+    Raises:
+        UsageError: if the recipe or an argument is invalid.
+        SourceError: if the source cannot be read.
+        BuildError: if the dataset is of another recipe, or of a source that cannot tell which samples have changed.
+    """
+
+    def __init__(
+        self,
+        recipe: BuildRecipe,
+        options: UpdateOptions,
+        on_error: str,
+        max_errors: int | str | None,
+        exclude: str | Path | None,
+        progress: Progress | None,
+        command: Sequence[str],
+    ) -> None:
+        super().__init__(recipe, on_error, max_errors, exclude, progress, command)
+        self._options, self._place = options, self.out.resolve()
+        self._dataset = Dataset(self._place)
+        self.old = self._dataset.manifest
+        self._stored: dict[str, StoredSplit] = {}
+        self._listed_splits = self.splits
+        self.changes = {name: self._compared(name, split) for name, split in self.splits.items()}
+        self._chosen = {name: np.flatnonzero(~changes.kept) for name, changes in self.changes.items()}
+        self.splits = {name: only(self.splits[name], own) for name, own in self._chosen.items() if len(own)}
+        self.plan |= {UPDATES: self.old.contents, "append": options.append, "checksum": options.checksum}
+
+    def _compared(self, name: str, split: SourceSplit) -> SplitChanges:
+        record = self.old.splits.get(name)
+        if not isinstance(split, HasChecksums):
+            raise BuildError(
+                f"a source of kind {self.recipe.kind} does not tell which samples have changed, so {self.out} cannot "
+                "be updated; add --overwrite to build it again"
+            )
+        if record is not None and record.origins is None:
+            raise BuildError(
+                f"split {name} of {self.out} has no list of origins, so it cannot be updated; build it again"
+            )
+        self._stored[name] = StoredSplit() if record is None else read_lists(self._place, name, record)
+        return compare_split(
+            split,
+            self._stored[name],
+            same_classes=record is None or _keep_numbers(record.classes, split.classes),
+            checksum=self._options.checksum,
+        )
+
+    @property
+    def removed_splits(self) -> list[str]:
+        """Names of the splits that the source no longer has."""
+        own = (name for name, record in self.old.splits.items() if record.subset_of is None)
+        return [name for name in own if name not in self._listed_splits]
+
+    @property
+    def any_changes(self) -> bool:
+        """Whether the source differs from the dataset."""
+        return bool(self.removed_splits) or any(changes.any for changes in self.changes.values())
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Numbers of new and changed samples, and of rows whose samples are gone, of all splits."""
+        gone = sum(self.old.splits[name].rows for name in self.removed_splits)
+        found = self.changes.values()
+        added, changed = sum(changes.added for changes in found), sum(changes.changed for changes in found)
+        return added, changed, sum(changes.removed for changes in found) + gone
+
+    def inspect(self, *, overwrite: bool) -> Existing:
+        """Returns what is at the destination: it is finished if nothing has changed, or another part has committed."""
+        manifest = dataset_at(self._place)
+        if manifest is not None and manifest.contents == self.old.contents:
+            found = inspect_destination(self._place, self._recipe_plan(), overwrite=overwrite, skip=True)
+            return Existing(manifest=found.manifest, equal=not self.any_changes or self._only_left_out)
+        earlier = () if manifest is None else manifest.versions[:-1]
+        if manifest is None or not earlier or earlier[-1].contents != self.old.contents:
+            raise BuildError(f"{self.out} was changed by another command meanwhile; run the update again")
+        if manifest.fingerprint != self.plan["fingerprint"]:
+            raise BuildError(f"{self.out} was updated to another state of the source; run the update again")
+        return Existing(manifest=manifest, equal=True)
+
+    @property
+    def _only_left_out(self) -> bool:
+        """Whether the only new samples are those that were left out before and may be left out again."""
+        changed = any(changes.changed or changes.removed for changes in self.changes.values())
+        return self.errors.skip and self.old.fingerprint == self.plan["fingerprint"] and not changed
+
+    def _recipe_plan(self) -> dict[str, Any]:
+        return {**self.plan, "fingerprint": self.old.fingerprint}
+
+    def layout(self) -> ShardLayout:
+        kept = {name: record for name, record in self.old.splits.items() if name in self.splits}
+        made = self._layout_of({name: split for name, split in self.splits.items() if name not in kept})
+        fields = {**made.fields, **{name: record.fields for name, record in kept.items()}}
+        shard_samples = {**made.shard_samples, **{name: record.shard_samples for name, record in kept.items()}}
+        layout = self.recipe.variable_layout
+        sizes = {name: row_size(split, self.chain, fields[name], layout) for name, split in self.splits.items()}
+        firsts = self._first_folders()
+        plans = {
+            name: plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
+            for name, split in self.splits.items()
+        }
+        return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
+
+    def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
+        try:
+            super().build_shards(layout, plans, staging, engine)
+        except RecipeError as error:
+            raise RecipeError(
+                f"{error}; {self.out} has rows like that one, which an update keeps: add --overwrite to build it again"
+            ) from error
+
+    def _first_folders(self) -> dict[str, int]:
+        """Returns, for each split, a number above those of all shard folders there are."""
+        firsts: dict[str, int] = {}
+        for manifest in kept_manifests(self._place, self.old):
+            for name, record in manifest.splits.items():
+                last = int(record.shards.folder_numbers.max(initial=-1))
+                owner = record.subset_of or name
+                firsts[owner] = max(firsts.get(owner, 0), last + 1)
+        return firsts
+
+    def manifest(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> Manifest:
+        """Makes the manifest of the new version, whose shards are all finished; writes the splits' lists.
+
+        Raises:
+            BuildError: if a split has no row, or writing fails.
+        """
+        version = next_version(self.old)
+        splits: dict[str, SplitRecord] = {}
+        added, changed, removed = self.counts
+        notes, warnings = dict(self.old.card.get("notes", {})), dict[str, list[str]]()
+        for name, split in self._listed_splits.items():
+            if not self.changes[name].any and name not in layout.plans:
+                splits |= {own: record for own, record in self.old.splits.items() if name in (own, record.subset_of)}
+                continue
+            shards = self._shards(name, layout, finished, paths)
+            rows, places, skipped = self._rows(name, shards)
+            if not len(places):
+                raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
+            left_out = self.changes[name].rows[(shards.rows < 0)]
+            added, changed = added - int((left_out < 0).sum()), changed - int((left_out >= 0).sum())
+            removed += int((left_out >= 0).sum())
+            kind = self._kind(name, layout, shards.table)
+            splits[name] = rows.record(partial(write_list, paths, name), version, kind, skipped)
+            for subset, chosen in self._subsets(name, places):
+                if len(chosen):
+                    of = replace(kind, shards_of=name)
+                    splits[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, of)
+            self.date_origins(name, splits[name], paths)
+            notes[name] = split_notes(split, rows.losses, rows.first_losses, len(places))
+            warnings[name] = split_warnings(rows.losses, len(places))
+        card: dict[str, Any] = {"notes": {name: notes[name] for name in splits if notes.get(name)}}
+        if any(warnings.values()):
+            card["warnings"] = {name: found for name, found in warnings.items() if found}
+        new = {"recipe": self.plan["recipe"], "fingerprint": self.plan["fingerprint"], "splits": splits, "card": card}
+        return with_version(new, self.old, self._place, "update", (added, changed, removed))
+
+    def commit(self, manifest: Manifest, staging: Staging) -> None:
+        """Adds the version to the dataset; raises BuildError if the dataset has changed meanwhile."""
+        staging.add_version(manifest, self.old.contents)
+
+    def _kind(self, name: str, layout: ShardLayout, table: ShardTable) -> RowsKind:
+        old = self.old.splits.get(name)
+        return RowsKind(
+            fields=layout.fields[name] if old is None else old.fields,
+            classes=self._listed_splits[name].classes,
+            shard_samples=layout.shard_samples[name] if old is None else old.shard_samples,
+            shards=table,
+            objects=objects_of(self._listed_splits[name]),
+        )
+
+    def _shards(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> _Shards:
+        """Returns the shards of the new version: those of the old one that still have a row, and the new ones."""
+        old, changes, chosen = self.old.splits.get(name), self.changes[name], self._chosen[name]
+        kept = np.flatnonzero(changes.kept)
+        shards = _Shards(rows=np.full(len(changes.rows), -1, np.int64))
+        if old is not None and len(kept):
+            stored = self._dataset[name].files.shard_rows(changes.rows[kept])
+            starts = np.concatenate([[0], np.cumsum(old.shards.rows)])
+            of_shard = np.searchsorted(starts, stored, side="right") - 1
+            used, place = np.unique(of_shard, return_inverse=True)
+            firsts = np.concatenate([[0], np.cumsum(old.shards.rows[used])])
+            shards.rows[kept] = stored - starts[of_shard] + firsts[place]
+            for index in used.tolist():
+                shards.add(old.shards[index], int(old.shards.folder_numbers[index]))
+            if has_classes(old.fields):
+                targets = self._dataset[name].reader.gather("targets", torch.from_numpy(changes.rows[kept]))
+                shards.targets = dict(zip(kept.tolist(), targets.tolist(), strict=True))
+        for plan in layout.plans.get(name, []):
+            samples = chosen[plan.start : plan.stop].tolist()
+            shards.add_built(self._listed_splits[name], samples, plan, finished[name, plan.index], paths)
+        return shards
+
+    def _rows(self, name: str, shards: _Shards) -> tuple[VersionRows, dict[int, int], list[tuple[str, str]]]:
+        """Returns the rows in their order, the row of each sample, and the samples that were left out."""
+        changes, stored = self.changes[name], self._stored[name]
+        samples = [sample for sample in self._order(changes) if shards.rows[sample] >= 0]
+        lines, origins = [], []
+        for sample in samples:
+            row = int(changes.rows[sample])
+            built = shards.built.get(sample)
+            lines.append(stored.samples[row] if built is None else built[0])
+            origins.append(changes.origins.get(sample, stored.origins[row]) if built is None else built[1])
+        targets = np.array([shards.targets[sample] for sample in samples]) if shards.targets else None
+        rows = VersionRows(samples=lines, origins=origins, shard_rows=shards.rows[samples], targets=targets)
+        return rows, {sample: row for row, sample in enumerate(samples)}, shards.skipped
+
+    def _order(self, changes: SplitChanges) -> list[int]:
+        """Returns the samples in the order of their rows."""
+        count = len(changes.rows)
+        if self._options.append:
+            order: list[int] = np.argsort(np.where(changes.rows < 0, _LAST, changes.rows), kind="stable").tolist()
+            return order
+        return list(row_order(0, count, count, self.recipe.shuffle_seed))
+
+    def _subsets(self, name: str, places: Mapping[int, int]) -> Iterator[tuple[str, list[int]]]:
+        """Yields the subsets of a split, and the rows of each of which the samples are still there."""
+        old = self.old.splits.get(name)
+        now = {int(row): places[sample] for sample, row in enumerate(self.changes[name].rows) if sample in places}
+        for subset, record in self.old.splits.items():
+            if old is not None and record.subset_of == name:
+                stored = self._dataset[subset].files.shard_rows(np.arange(record.rows))
+                owner = self._dataset[name].files.shard_rows(np.arange(old.rows))
+                row_of = dict(zip(owner.tolist(), range(old.rows), strict=True))
+                rows = (row_of.get(each) for each in stored.tolist())
+                yield subset, [now[row] for row in rows if row in now]
+
+
+@dataclass(kw_only=True)
+class _Shards:
+    """Shards of a new version of a split.
+
+    Attributes:
+        rows: int64 [samples], the number of each sample's row over all shards; -1: it was left out.
+        records: the shards.
+        folders: number of the folder of each.
+        built: sample -> the lines of its row, of those that were built.
+        targets: sample -> class of its row; empty if rows have none.
+        skipped: id and reason of the samples that were left out.
+    """
+
+    rows: Numbers
+    records: list[ShardRecord] = field(default_factory=list)
+    folders: list[int] = field(default_factory=list)
+    built: dict[int, tuple[bytes, Origin]] = field(default_factory=dict)
+    targets: dict[int, int] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def table(self) -> ShardTable:
+        """Table of the shards."""
+        return ShardTable.from_records(self.records, self.folders)
+
+    def add(self, record: ShardRecord, folder: int) -> None:
+        """Adds a shard."""
+        self.records.append(record)
+        self.folders.append(folder)
+
+    def add_built(
+        self, split: SourceSplit, samples: list[int], plan: ShardPlan, summary: ShardSummary, paths: BuildPaths
+    ) -> None:
+        """Adds a shard that was built of these samples, unless all of them were left out."""
+        first = sum(record.rows for record in self.records)
+        lines = paths.samples_file(plan.split, plan.index).read_bytes().splitlines(keepends=True)
+        origins = parsed_origins(paths.origins_file(plan.split, plan.index).read_bytes())
+        self.skipped += skipped_in(paths, plan.split, [plan.index])
+        row = 0
+        for sample in samples:  # rows and left out samples are in the order of the samples
+            if row < len(lines) and sample_id(lines[row]) == split.id(sample):
+                self.rows[sample], self.built[sample] = first + row, (lines[row], origins[row])
+                row += 1
+        if summary.record.rows:
+            self.add(summary.record, plan.index)
+        if summary.class_counts:
+            classes = np.fromfile(paths.shard(plan.split, plan.index) / "targets.memmap", np.int64)
+            rows = ((sample, int(self.rows[sample]) - first) for sample in samples if self.rows[sample] >= 0)
+            self.targets |= {sample: int(classes[row]) for sample, row in rows}
+
+
+def _keep_numbers(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Returns whether the classes of before have the same numbers now; new ones may follow."""
+    return tuple(now[: len(before)]) == tuple(before)

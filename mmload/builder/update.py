@@ -1,0 +1,87 @@
+"""Updates a dataset to its changed source, as a new version of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmload.builder.engines import Engine
+from mmload.builder.pipeline import BuildReport, completed, run_shards, with_engine
+from mmload.builder.planned_build import Progress
+from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
+from mmload.builder.recipe import BuildRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateReport(BuildReport):
+    """The result of an update.
+
+    Attributes:
+        added: number of new samples.
+        changed: number of changed samples.
+        removed: number of rows whose samples are gone.
+        dry_run: whether nothing was written.
+    """
+
+    added: int
+    changed: int
+    removed: int
+    dry_run: bool = False
+
+
+def update(
+    recipe: BuildRecipe,
+    options: UpdateOptions = UpdateOptions(),  # noqa: B008  # immutable
+    *,
+    on_error: str = "fail",
+    max_errors: int | str | None = None,
+    exclude: str | Path | None = None,
+    threads: int | None = None,
+    processes: int | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    command: Sequence[str] = (),
+    dry_run: bool = False,
+) -> UpdateReport:
+    """Updates a dataset to its source: builds what is new or changed, and drops what is gone.
+
+    The dataset gets a new version; its shards stay as they are, and readers go on with their version.
+
+    Args:
+        recipe: recipe of the dataset; its root and out must be set.
+        options: how it is updated.
+        on_error: see :func:`build`, also for the arguments below.
+        max_errors: the upper bound on skipped samples.
+        exclude: a list of samples to leave out.
+        threads: decoding threads of each process.
+        processes: processes over shards.
+        engine: runs the shards.
+        progress: called with (samples done, new and changed samples).
+        command: the words after ``mmload``.
+        dry_run: only compare; write nothing.
+
+    Raises:
+        UsageError: if the recipe or an argument is invalid.
+        SourceError: if the source cannot be read; SampleError names the sample.
+        StoreError: if there is no dataset at the destination.
+        BuildError: if the dataset is of another recipe, its source cannot tell which samples have changed, or it cannot
+            be written.
+    """
+    began = time.perf_counter()
+    recipe, engine = with_engine(recipe, engine, threads, processes)
+    work = PlannedUpdate(recipe, options, on_error, max_errors, exclude, progress, command)
+    manifest = work.old if dry_run else completed(run_shards(work, engine, slice(None)), work)
+    added, changed, removed = work.counts
+    return UpdateReport(
+        out=work.out,
+        manifest=manifest,
+        seconds=time.perf_counter() - began,
+        built=work.built,
+        skipped=work.skipped,
+        added=added,
+        changed=changed,
+        removed=removed,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,44 @@
+"""Adds a version to a dataset: new files first, and the manifest last, in one step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mmload.errors import BuildError
+from mmload.runtime.durable_files import folder_lock, sync_folder, write_atomically
+from mmload.runtime.regular_files import read_regular
+from mmload.store.dataset_files import dataset_files
+from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
+
+
+def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None:
+    """Moves the files of a new version into a dataset, its manifest last; does what is left to do, if called again.
+
+    Args:
+        new: folder with the new shards and lists.
+        out: the dataset.
+        manifest: manifest of the new version.
+        after: :attr:`Manifest.contents` of the version that it follows.
+
+    Raises:
+        BuildError: if the dataset has another version meanwhile.
+        OSError: if a file system operation fails.
+    """
+    with folder_lock(out):
+        current = read(out)
+        if current.contents == manifest.contents:
+            return
+        if current.contents != after:
+            raise BuildError(f"{out} was changed by another command meanwhile; run the update again")
+        moved = [file.name for file in dataset_files(manifest) if (new / file.name).exists()]
+        for name in moved:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(new / name, out / name)
+        for folder in {(out / name).parent for name in moved}:
+            sync_folder(folder)
+        versions = out / VERSIONS
+        versions.mkdir(exist_ok=True)
+        write_atomically(versions / f"{current.version}.json", read_regular(out / FILE_NAME))
+        os.replace(new / FILE_NAME, out / FILE_NAME)
+        sync_folder(out)

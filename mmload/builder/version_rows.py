@@ -1,0 +1,147 @@
+"""Rows of a split of a new version: their lists, their order over the shards, and their statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mmload.builder.origins import Origin
+from mmload.builder.shard_writer import first_names, json_lines, total_losses
+from mmload.builder.split_records import columns, mean_std
+from mmload.records import FieldSpec, ObjectsRecord
+from mmload.store.manifest import (
+    ORDER_DTYPE,
+    ORDER_NAME,
+    ORIGINS_NAME,
+    SAMPLES_NAME,
+    SKIPPED_NAME,
+    SKIPPED_SHOWN,
+    RowOrder,
+    SplitRecord,
+    versioned_name,
+)
+from mmload.store.shard_table import FileRecord, ShardTable
+
+Numbers = npt.NDArray[np.int64]
+
+Write = Callable[[str, Iterable[bytes]], FileRecord]
+"""Writes a list of the split, given the name of its file and its content."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsKind:
+    """What the rows of a split share.
+
+    Attributes:
+        fields: fields of a row.
+        classes: class names by index.
+        shard_samples: samples per shard.
+        shards: all shards, with the numbers of their folders.
+        objects: description of the objects in the images; None: there is none.
+        shards_of: name of the split whose shards hold the rows, of a subset; None: the split itself.
+        mean: per-channel mean of rows without origins.
+        std: per-channel standard deviation of rows without origins.
+    """
+
+    fields: dict[str, FieldSpec]
+    classes: tuple[str, ...]
+    shard_samples: int
+    shards: ShardTable
+    objects: ObjectsRecord | None = None
+    shards_of: str | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+
+def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
+    """Returns whether each row has a class."""
+    targets = fields.get("targets")
+    return targets is not None and targets.dtype == "int64" and targets.shape == ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionRows:
+    """Rows of a split, in their order.
+
+    Attributes:
+        samples: line of ``samples.jsonl`` of each.
+        origins: origin of each; empty if the source cannot tell which samples have changed.
+        shard_rows: int64 [rows], their numbers over all shards.
+        targets: int64 [rows], their classes; None if they have none.
+    """
+
+    samples: Sequence[bytes]
+    origins: Sequence[Origin]
+    shard_rows: Numbers
+    targets: Numbers | None
+
+    def chosen(self, rows: Iterable[int]) -> VersionRows:
+        """Returns some of the rows, in the given order."""
+        numbers = list(rows)
+        return VersionRows(
+            samples=[self.samples[row] for row in numbers],
+            origins=[self.origins[row] for row in numbers] if self.origins else (),
+            shard_rows=self.shard_rows[numbers],
+            targets=None if self.targets is None else self.targets[numbers],
+        )
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """Sum of the losses of all rows."""
+        return total_losses(origin.losses for origin in self.origins)
+
+    @property
+    def first_losses(self) -> dict[str, list[str]]:
+        """The first samples of each loss that is reported with names."""
+        with_losses = ((line, origin) for line, origin in zip(self.samples, self.origins, strict=True) if origin.losses)
+        return first_names((loss, [json.loads(line)["id"]]) for line, origin in with_losses for loss in origin.losses)
+
+    def record(
+        self, write: Write, version: int, kind: RowsKind, skipped: Sequence[tuple[str, str]] = ()
+    ) -> SplitRecord:
+        """Writes the lists and returns the split's manifest entry.
+
+        Args:
+            write: writes a list of the split.
+            version: number of the version.
+            kind: what all rows of the split share.
+            skipped: id and reason of the samples that were left out.
+        """
+
+        def written(name: str, content: bytes) -> FileRecord:
+            return write(versioned_name(name, version), [content])
+
+        origins, summed = self.origins, [origin for origin in self.origins if origin.sums]
+        mean, std = kind.mean, kind.std
+        if origins:
+            sums, squares = (columns(getattr(origin, key) for origin in summed) for key in ("sums", "squares"))
+            mean, std = mean_std(sums, squares, sum(origin.pixels for origin in summed))
+        targets = np.empty(0, np.int64) if self.targets is None else self.targets[self.targets >= 0]
+        counts = np.bincount(targets, minlength=len(kind.classes))[: len(kind.classes)].tolist()
+        skipped_lines = json_lines({"id": name, "reason": reason} for name, reason in skipped)
+        return SplitRecord(
+            rows=len(self.samples),
+            fields=kind.fields,
+            classes=kind.classes,
+            class_counts=tuple(counts),
+            mean=mean,
+            std=std,
+            skipped_count=len(skipped),
+            skipped=tuple(skipped[:SKIPPED_SHOWN]),
+            skipped_file=written(SKIPPED_NAME, skipped_lines) if skipped else None,
+            samples=written(SAMPLES_NAME, b"".join(self.samples)),
+            shard_samples=kind.shard_samples,
+            shards=kind.shards,
+            objects=kind.objects,
+            origins=written(ORIGINS_NAME, json_lines(map(msgspec.to_builtins, origins))) if origins else None,
+            order=RowOrder(
+                version=version,
+                rows=written(ORDER_NAME, self.shard_rows.astype(ORDER_DTYPE).tobytes()),
+                shards_of=kind.shards_of,
+            ),
+        )

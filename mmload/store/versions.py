@@ -1,0 +1,131 @@
+"""Versions of a dataset: the manifests that are kept, and the record of a new one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mmload.errors import DamagedError, StoreError
+from mmload.runtime.regular_files import read_regular
+from mmload.store.manifest import FILE_NAME, MOST_BYTES, VERSIONS, Manifest, VersionRecord, loads
+
+BUILD = "build"
+"""The change of the first version."""
+
+UNKNOWN_TIME = "unknown"
+
+_UNKNOWN = "0" * 64
+
+
+def versions_of(manifest: Manifest, folder: Path) -> tuple[VersionRecord, ...]:
+    """Returns the records of all kept versions of a dataset, its own last; that of a build is made up here."""
+    if manifest.versions:
+        return manifest.versions
+    rows = sum(split.rows for split in manifest.splits.values())
+    try:
+        written = _time((folder / FILE_NAME).stat().st_mtime)
+    except FileNotFoundError:  # in object storage
+        written = UNKNOWN_TIME
+    return (VersionRecord(number=1, contents=manifest.contents, time=written, change=BUILD, added=rows),)
+
+
+def with_version(
+    body: Mapping[str, Any],
+    old: Manifest,
+    folder: Path,
+    change: str,
+    counts: tuple[int, int, int] = (0, 0, 0),
+) -> Manifest:
+    """Returns the manifest of the version after another one.
+
+    Args:
+        body: its attributes, without its versions; new lists have the number of :func:`next_version`.
+        old: manifest of the current version.
+        folder: the dataset's folder.
+        change: what made the version, as :class:`VersionRecord` has it.
+        counts: rows of new and of changed samples, and rows that are gone.
+    """
+    record = VersionRecord(
+        number=next_version(old),
+        contents=_UNKNOWN,
+        time=_time(time.time()),
+        change=change,
+        added=counts[0],
+        changed=counts[1],
+        removed=counts[2],
+    )
+    earlier = versions_of(old, folder)
+    unnamed = Manifest(**body, versions=(*earlier, record))
+    named = msgspec.structs.replace(record, contents=unnamed.contents)
+    return msgspec.structs.replace(unnamed, versions=(*earlier, named))
+
+
+def next_version(manifest: Manifest) -> int:
+    """Returns the number of the version after a dataset's current one."""
+    return manifest.version + 1
+
+
+def kept_manifests(folder: Path, manifest: Manifest) -> Iterator[Manifest]:
+    """Yields the manifests of all kept versions that can be read, the current one first."""
+    yield manifest
+    for version in manifest.versions[:-1]:
+        try:
+            yield read_version(folder, version.number, manifest)
+        except StoreError:  # damaged: verify reports it
+            continue
+
+
+def read_version(folder: str | Path, version: int, current: Manifest, dir_fd: int | None = None) -> Manifest:
+    """Reads the manifest of a version of a dataset.
+
+    Args:
+        folder: its path; if ``dir_fd`` is given, only for messages.
+        version: number of the version.
+        current: manifest of the current version.
+        dir_fd: descriptor of the folder; None: it is found by its path.
+
+    Raises:
+        StoreError: if the dataset has no such version.
+        VersionError, DamagedError: as :func:`loads`, and if it is not the manifest that the current one names.
+    """
+    if version == current.version:
+        return current
+    name = version_file(folder, version, current)
+    file = Path(folder) / name
+    try:
+        text = read_regular(file if dir_fd is None else name, dir_fd=dir_fd, most=MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedError(f"{file} cannot be read ({error}), so version {version} is lost") from error
+    return version_of(text, str(file), version, current)
+
+
+def version_file(dataset: object, version: int, current: Manifest) -> str:
+    """Returns the name of the file with the manifest of an earlier version.
+
+    Raises:
+        StoreError: if the dataset has no such version.
+    """
+    numbers = [each.number for each in current.versions] or [current.version]
+    if version not in numbers:
+        raise StoreError(f"{dataset} has no version {version}; it has {', '.join(map(str, numbers))}")
+    return f"{VERSIONS}/{version}.json"
+
+
+def version_of(text: str, path: str, version: int, current: Manifest) -> Manifest:
+    """Parses the manifest of an earlier version.
+
+    Raises:
+        VersionError, DamagedError: as :func:`loads`, and if it is not the manifest that the current one names.
+    """
+    manifest = loads(text, path)
+    if manifest.contents not in [each.contents for each in current.versions if each.number == version]:
+        raise DamagedError(f"{path} is damaged: it is not version {version} of the dataset")
+    return manifest
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

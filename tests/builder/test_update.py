@@ -1,0 +1,346 @@
+"""An update gives the rows of a fresh build, and changes no file of the version before it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from building import make_pictures, recipe
+
+import mmload
+from mmload.builder.pipeline import build, build_part
+from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.recipe import VariableLayout
+from mmload.builder.update import update
+from mmload.builder.verify import compare, verify
+from mmload.errors import BuildError, SampleError, StoreError, UsageError
+
+LAYOUTS = {"squares": {}, "raw": {"variable_layout": VariableLayout(encode="raw"), "transforms": ()}}
+LAYOUTS["jpeg"] = {"variable_layout": VariableLayout(encode="jpeg"), "transforms": ()}
+
+
+@pytest.fixture(params=LAYOUTS)
+def options(request):
+    return LAYOUTS[request.param]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    root = make_pictures(tmp_path / "photos")
+    make_old(root)
+    return root
+
+
+@pytest.fixture
+def squares(photos, tmp_path):
+    made = recipe(photos, tmp_path / "out")
+    build(made)
+    return made
+
+
+def make_old(root):
+    """Gives all files a time long before any build, so that no time leaves a doubt."""
+    for file in root.rglob("*.*"):
+        os.utime(file, (1e9, 1e9))
+
+
+def picture(root, number=0):
+    return sorted(root.rglob("*.*"))[number]
+
+
+def change(root):
+    """Adds, changes and removes one picture each, and touches another one."""
+    files = sorted(root.rglob("*.*"))
+    shutil.copy(files[0], files[0].with_name("0a.jpg"))
+    files[2].unlink()
+    files[6].write_bytes(files[7].read_bytes())
+    os.utime(files[9])
+
+
+def files_of(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def assert_rows_equal(found, expected):
+    assert list(found) == list(expected)
+    for name in expected:
+        ours, theirs = found[name], expected[name]
+        assert [ours.source(row) for row in range(len(ours))] == [theirs.source(row) for row in range(len(theirs))]
+        for row in range(len(theirs)):
+            assert torch.equal(ours[row].images, theirs[row].images)
+            assert torch.equal(ours[row].targets, theirs[row].targets)
+        for key in ("rows", "classes", "class_counts", "mean", "std", "skipped_count"):
+            assert getattr(ours.record, key) == getattr(theirs.record, key), key
+
+
+def fresh(made, tmp_path, **more):
+    out = tmp_path / "fresh"
+    shutil.rmtree(out, ignore_errors=True)
+    build(replace(made, out=out), **more)
+    return mmload.open(out)
+
+
+def test_an_update_equals_a_fresh_build(photos, tmp_path, options):
+    made = recipe(photos, tmp_path / "out", **options)
+    build(made)
+    change(photos)
+    report = update(made)
+    assert (report.added, report.changed, report.removed, report.built) == (1, 1, 1, 2)
+    assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
+    assert verify(made.out) == []
+
+
+def test_twenty_updates_in_a_row_equal_a_fresh_build(squares, photos, tmp_path):
+    for number in range(20):
+        files = sorted(photos.rglob("*.*"))
+        shutil.copy(files[number % 3], files[-1].with_name(f"n{number}.jpg"))
+        files[-1 - number % 4].unlink()
+        report = update(squares)
+        assert report.manifest.version == number + 2
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+    assert verify(squares.out) == []
+
+
+def test_an_update_of_a_shuffled_dataset_equals_a_fresh_build(photos, tmp_path):
+    made = recipe(photos, tmp_path / "out", shuffle_seed=7)
+    build(made)
+    change(photos)
+    update(made)
+    assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
+
+
+def test_an_update_changes_no_file_of_the_version_before(squares, photos):
+    before = files_of(squares.out)
+    split = mmload.open(squares.out)["train"]
+    pixels = split[:].images.clone()
+    change(photos)
+    update(squares)
+    after = files_of(squares.out)
+    manifest = squares.out / "dataset.json"
+    assert {file: content for file, content in before.items() if file != manifest}.items() <= after.items()
+    assert after[squares.out / "versions" / "1.json"] == before[manifest]
+    assert torch.equal(split[:].images, pixels)
+    assert torch.equal(mmload.open(squares.out, version=1)["train"][:].images, pixels)
+
+
+def test_a_loader_goes_on_with_its_version(squares, photos):
+    loader = mmload.Loader(mmload.open(squares.out)["train"], batch_size=4)
+    batches = iter(loader)
+    first = next(batches)
+    change(photos)
+    update(squares)
+    ids = torch.cat([first.ids, *(batch.ids for batch in batches)])
+    assert ids.tolist() == list(range(15))
+    assert sum(len(batch) for batch in loader) == 15
+
+
+def test_appended_rows_come_last_and_others_keep_their_places(squares, photos):
+    before = [source.id for source in mmload.open(squares.out)["train"].source(range(15))]
+    removed, added = picture(photos, 2), picture(photos).with_name("0a.jpg")
+    change(photos)
+    update(squares, UpdateOptions(append=True))
+    split = mmload.open(squares.out)["train"]
+    names = [source.id for source in split.source(range(len(split)))]
+    gone = removed.relative_to(photos).as_posix()
+    assert names == [*(name for name in before if name != gone), added.relative_to(photos).as_posix()]
+
+
+def test_nothing_changed_makes_no_version(squares):
+    report = update(squares)
+    assert (report.added, report.changed, report.removed, report.built) == (0, 0, 0, 0)
+    assert report.manifest.version == 1
+    assert not (squares.out / "versions").exists()
+
+
+def test_a_dry_run_writes_nothing(squares, photos):
+    before = files_of(squares.out.parent)
+    change(photos)
+    report = update(squares, dry_run=True)
+    assert (report.added, report.changed, report.removed) == (1, 1, 1)
+    before |= {file: file.read_bytes() for file in photos.rglob("*.*")}
+    assert {file for file in files_of(squares.out.parent) if photos not in file.parents} == {
+        file for file in before if photos not in file.parents
+    }
+
+
+def test_files_of_new_times_and_equal_content_are_kept(squares, photos):
+    for file in photos.rglob("*.*"):
+        os.utime(file)
+    report = update(squares)
+    assert (report.added, report.changed, report.removed) == (0, 0, 0)
+
+
+def test_two_files_swapped_with_equal_size_and_time_are_seen_by_checksum_alone(photos, tmp_path):
+    first, second = picture(photos), picture(photos, 2)
+    content = first.read_bytes(), second.read_bytes()
+    longest = max(map(len, content))
+    for file, data in zip((first, second), content, strict=True):
+        file.write_bytes(data + bytes(longest - len(data)))
+    make_old(photos)
+    made = recipe(photos, tmp_path / "out")
+    build(made)
+    swapped = first.read_bytes(), second.read_bytes()
+    second.write_bytes(swapped[0])
+    first.write_bytes(swapped[1])
+    make_old(photos)
+    assert not update(made).changed
+    assert update(made, UpdateOptions(checksum=True)).changed == 2
+    assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
+
+
+def test_a_file_written_within_the_resolution_of_its_time_is_seen(photos, tmp_path):
+    file = picture(photos)
+    os.utime(file)
+    made = recipe(photos, tmp_path / "out")
+    build(made)
+    status = file.stat()
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 0xFF
+    file.write_bytes(data)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert update(made).changed == 1
+
+
+def test_a_clock_that_goes_back_hides_no_change(squares, photos, tmp_path):
+    file = picture(photos)
+    file.write_bytes(picture(photos, 2).read_bytes())
+    os.utime(file, (5e8, 5e8))
+    assert update(squares).changed == 1
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_a_renamed_file_is_a_new_one_and_one_that_is_gone(squares, photos, tmp_path):
+    file = picture(photos)
+    file.rename(file.with_name("renamed.jpg"))
+    report = update(squares)
+    assert (report.added, report.changed, report.removed) == (1, 0, 1)
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_a_class_after_the_others_builds_only_its_own_pictures(squares, photos, tmp_path):
+    shutil.copytree(photos / "class0", photos / "class9")
+    report = update(squares)
+    assert (report.added, report.changed, report.built) == (5, 0, 5)
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["class00", "added"])
+def test_a_class_before_others_builds_all_pictures_whose_numbers_change(squares, photos, tmp_path, name):
+    shutil.copytree(photos / "class0", photos / name)
+    report = update(squares)
+    assert report.added == 5
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_a_class_that_is_removed_takes_its_rows_along(squares, photos, tmp_path):
+    shutil.rmtree(photos / "class1")
+    assert update(squares).removed == 5
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_a_picture_that_cannot_be_read_stops_an_update_or_is_left_out(squares, photos, tmp_path):
+    picture(photos).write_bytes(b"no picture")
+    with pytest.raises(SampleError, match=picture(photos).name):
+        update(squares)
+    assert mmload.open(squares.out).manifest.version == 1
+    report = update(squares, on_error="skip")
+    assert (report.changed, report.skipped) == (1, 1)
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path, on_error="skip"))
+    assert update(squares, on_error="skip").manifest.version == 2
+
+
+def test_a_picture_that_was_left_out_is_tried_again(photos, tmp_path):
+    good = picture(photos).read_bytes()
+    picture(photos).write_bytes(b"no picture")
+    made = recipe(photos, tmp_path / "out")
+    build(made, on_error="skip")
+    picture(photos).write_bytes(good)
+    assert update(made).added == 1
+    assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
+
+
+def test_new_exclusions_need_a_fresh_build(squares, tmp_path):
+    listed = tmp_path / "excluded.txt"
+    listed.write_text("class0/1.png\n")
+    with pytest.raises(BuildError, match="was built by another recipe"):
+        update(squares, exclude=listed)
+
+
+def test_another_recipe_is_refused(squares):
+    with pytest.raises(BuildError, match="was built by another recipe"):
+        update(replace(squares, transforms=({"step": "Resize", "size": [8, 8]},)))
+
+
+def test_without_a_dataset_there_is_nothing_to_update(photos, tmp_path):
+    with pytest.raises(StoreError, match="no such dataset"):
+        update(recipe(photos, tmp_path / "out"))
+
+
+def test_the_parts_of_an_update_commit_one_version(squares, photos, tmp_path):
+    for number in range(30):
+        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
+    reports = [build_part(squares, f"{part}/2", options=UpdateOptions()) for part in (1, 2)]
+    assert [report.manifest is None for report in reports] == [True, False]
+    assert mmload.open(squares.out).manifest.version == 2
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_an_interrupted_update_resumes_from_its_shards(squares, photos, tmp_path):
+    for number in range(30):
+        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
+
+    def interrupt(done, total):
+        if done >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update(squares, progress=interrupt, threads=1, processes=1)
+    assert mmload.open(squares.out).manifest.version == 1
+    assert 0 < update(squares).built < 30
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares, photos, tmp_path):
+    shutil.copy(picture(photos), photos / "class1" / "x.jpg")
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update(squares, progress=interrupt)
+    shutil.copy(picture(photos), photos / "class1" / "y.jpg")
+    assert update(squares).added == 2
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_an_overwriting_build_removes_all_versions(squares, photos):
+    change(photos)
+    update(squares)
+    change(photos.parent / "photos")
+    build(squares, overwrite=True)
+    assert mmload.open(squares.out).manifest.versions == ()
+    assert sorted(entry.name for entry in squares.out.iterdir()) == ["dataset.json", "train"]
+    assert compare(squares.out, photos) == []
+
+
+def test_an_updated_dataset_is_not_compared_shard_by_shard(squares, photos):
+    change(photos)
+    update(squares)
+    with pytest.raises(UsageError, match="was changed after its build"):
+        compare(squares.out, photos)
+
+
+def test_the_versions_tell_what_changed(squares, photos):
+    change(photos)
+    update(squares)
+    first, second = mmload.open(squares.out).manifest.versions
+    assert (first.number, first.change, first.added) == (1, "build", 15)
+    assert (second.number, second.change) == (2, "update")
+    assert (second.added, second.changed, second.removed) == (1, 1, 1)
+    assert abs(time.mktime(time.strptime(second.time, "%Y-%m-%dT%H:%M:%SZ")) - time.mktime(time.gmtime())) < 100
+    with pytest.raises(StoreError, match=r"has no version 3; it has 1, 2"):
+        mmload.open(squares.out, version=3)
