@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.points import has_points, move_points
+from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.records import PADDING, PER_BOX
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
@@ -334,17 +334,10 @@ def composed_boxes(
 
     Args:
         batch: B samples, whose boxes are replaced.
-        fields: the tiles' ``boxes`` [T, M, 4], and ``labels``, ``difficult`` and ``counts`` if there are any.
+        fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], and others with an element per box, [T, M, ...].
         tiles: the tiles' geometry.
         size: height and width of the output.
-
-    Raises:
-        ValueError: if the batch has keypoints, corners of rotated boxes, or polygons.
     """
-    if has_points(batch):
-        raise ValueError(
-            "Mosaic composes images and boxes, but not keypoints, corners and polygons; leave these out of fields"
-        )
     boxes, count = fields["boxes"], batch.batch_size[0]
     most = torch.full((len(boxes),), boxes.shape[1]) if "counts" not in fields else fields["counts"]
     tile, place = (torch.arange(boxes.shape[1]) < most[:, None]).nonzero(as_tuple=True)
@@ -361,21 +354,14 @@ def composed_boxes(
     counts = torch.bincount(samples, minlength=count)
     longest = max(int(counts.max()) if count else 0, 1)
     column = torch.arange(len(samples)) - (counts.cumsum(0) - counts)[samples]
-    packed: dict[str, Any] = {"boxes": boxes.new_zeros((count, longest, 4))}
-    packed["labels"] = torch.full((count, longest), -1)
+    packed = {"counts": counts, "boxes": boxes.new_zeros((count, longest, 4))}
     packed["boxes"][samples, column] = moved[:, 0].to(boxes.dtype)
-    for name in ("labels", "difficult"):
-        if name in fields:
-            packed.setdefault(name, fields[name].new_zeros((count, longest)))[samples, column] = fields[name][
-                tile, place
-            ]
-    if "labels" not in fields:
-        del packed["labels"]
+    for name, value in fields.items():
+        if name not in packed:
+            packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))
+            packed[name][samples, column] = value[tile, place]
     share = boxes.new_zeros((count, longest))
     share[samples, column] = (shown * still)[:, 0].to(share.dtype)
     nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)
     frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
-    if batch.extra is not None:  # of each sample's own row alone, so no longer that of its boxes
-        packed["extra"] = batch.extra.exclude(*PER_BOX)
-    composed: Batch = batch.replace(**packed, counts=counts)
-    return composed, Trail(frames, whole, nothing, share, nothing)
+    return with_fields(batch, packed), Trail(frames, whole, nothing, share, nothing)

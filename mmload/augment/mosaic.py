@@ -19,15 +19,14 @@ from torch import Tensor, nn
 from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import MovingTiles, Trail, composed_boxes
 from mmload.augment.draws import Draws, beta, whole_numbers
+from mmload.augment.points import has_points
 from mmload.augment.step import arguments_of
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
+from mmload.records import PER_BOX
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEEDED, TILE, Numbers, Places, Records
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Canvas
-
-BOX_FIELDS = ("boxes", "labels", "difficult", "counts")
-"""Fields that a composed sample has of all its rows; others are those of its own row."""
 
 _MOST_CHANNELS = 4
 """Upper bound on the channels of images: a pixel is packed into one word."""
@@ -60,12 +59,26 @@ class Tiles(NamedTuple):
     Attributes:
         rows: the rows.
         sizes: int64 [T, 2], height and width of each image.
-        fields: the fields of :data:`BOX_FIELDS` that there are, [T, ...].
+        fields: their ``boxes`` [T, M, 4], perhaps ``counts`` [T], and others with an element per box, [T, M, ...].
     """
 
     rows: TileRows
     sizes: Tensor
     fields: Mapping[str, Tensor]
+
+
+def box_fields(batch: Batch) -> list[str]:
+    """Returns the names of a batch's fields that a composed sample has of all its rows; it has others of its own.
+
+    Raises:
+        ValueError: if there are keypoints, corners of rotated boxes, or polygons.
+    """
+    if has_points(batch):
+        raise ValueError("Mosaic moves boxes, but not keypoints, corners and polygons; leave these out of fields")
+    fields, boxes = fields_of(batch), batch.boxes
+    most = 0 if boxes is None else boxes.shape[1]
+    per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
+    return [name for name in ("boxes", "counts") if name in fields] + per_box
 
 
 class Mosaic(nn.Module):
@@ -193,9 +206,8 @@ class Mosaic(nn.Module):
             raise ValueError(f"Mosaic takes uint8 images on a CPU, these are {source} on {draws.device}")
         rows = self.tile_rows(draws, torch.arange(count), count, lambda places: places)
         sizes = torch.tensor(shape[1:]).expand(count, 2) if sizes is None else sizes
-        values = {name: getattr(batch, name) for name in BOX_FIELDS}
-        fields = {name: value[rows.numbers] for name, value in values.items() if value is not None}
-        return Tiles(rows, sizes[rows.numbers], fields)
+        values = fields_of(batch)
+        return Tiles(rows, sizes[rows.numbers], {name: values[name][rows.numbers] for name in box_fields(batch)})
 
     def composed(self, batch: Batch, tiles: Tiles, draws: Draws, channels: int) -> tuple[Plan, Batch, Trail]:
         """Draws the geometry of a batch; returns the plan that begins with it, and the batch with all boxes.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmload.augment.collate import Collate, batch_of_epoch
 from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.mosaic import BOX_FIELDS, Tiles
+from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
@@ -220,7 +220,7 @@ class BatchWorker:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
         batch, collate = self._without_images(rows, seeds), self._collate
         if self._tier is not None and isinstance(collate, Collate | Views):
-            tiles = self._tiles(rows, seeds, epoch)
+            tiles = self._tiles(batch, epoch)
             read = rows if tiles is None else tiles.rows.numbers
             views = self._prepared(batch, rows, epoch, tiles)
             return partial(self._finished_views, views, self._rendered(views, read))
@@ -242,13 +242,13 @@ class BatchWorker:
         self._add_seconds(render=perf_counter() - began)
         return made if isinstance(self._collate, Views) else made[0]
 
-    def _tiles(self, rows: Tensor, seeds: Tensor, epoch: int) -> Tiles | None:
+    def _tiles(self, batch: Batch, epoch: int) -> Tiles | None:
         """Draws the rows that samples are composed of, and reads their sizes and boxes; None: of their own."""
-        if self._tier is None or self._composer is None:
+        if self._tier is None or self._composer is None or batch.ids is None or batch.seeds is None:
             return None
         view = self._settings.view
-        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
-        fields = {name: self._read(name, drawn.numbers) for name in self._others if name in BOX_FIELDS}
+        drawn = self._composer.tile_rows(Draws(batch.seeds, 0, epoch=epoch), batch.ids, len(view), view.ids)
+        fields = {name: self._read(name, drawn.numbers) for name in box_fields(batch)}
         return Tiles(drawn, sizes_of(self._tier.rows, drawn.numbers), fields)
 
     def _prepared(self, batch: Batch, rows: Tensor, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
@@ -218,6 +219,23 @@ def test_steps_after_a_mosaic_join_its_pass() -> None:
     assert floats.images.dtype == torch.float32
     resized = Collate(Mosaic(40), RandomResizedCrop(20), dtype=torch.uint8)(batch)
     assert resized.images.shape == (8, 3, 20, 20)
+
+
+def test_mosaic_fields_per_box_stay_with_their_boxes() -> None:
+    batch = batch_of(8)
+    more = {"area": batch.labels.float(), "iscrowd": batch.labels % 3 == 0, "place": torch.arange(8)}
+    batch.extra = TensorDict(more, batch_size=[8])
+    made = Collate(Mosaic(40, degrees=5))(batch)
+    real = torch.arange(made.boxes.shape[1]) < made.counts[:, None]
+    assert torch.equal(made.extra["area"][real], made.labels[real].float())
+    assert torch.equal(made.extra["iscrowd"], (made.labels % 3 == 0) & real)
+    assert torch.equal(made.difficult, (made.labels % 2 == 0) & real)
+    assert made.extra["place"].tolist() == list(range(8))
+    batch.extra["keypoints"] = torch.zeros(8, 4, 2, 3)
+    with pytest.raises(
+        ValueError, match="Mosaic moves boxes, but not keypoints, corners and polygons; leave these out"
+    ):
+        Collate(Mosaic(40))(batch)
 
 
 @pytest.mark.parametrize(
