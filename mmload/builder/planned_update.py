@@ -41,7 +41,7 @@ from mmload.sources.exclusion import only
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import Manifest, SplitRecord
 from mmload.store.shard_table import ShardRecord, ShardTable
-from mmload.store.versions import kept_manifests, next_version, with_version
+from mmload.store.versions import next_shard_folders, next_version, with_version
 
 Numbers = npt.NDArray[np.int64]
 
@@ -161,7 +161,7 @@ class PlannedUpdate(PlannedBuild):
         shard_samples = {**made.shard_samples, **{name: record.shard_samples for name, record in kept.items()}}
         layout = self.recipe.variable_layout
         sizes = {name: row_size(split, self.chain, fields[name], layout) for name, split in self.splits.items()}
-        firsts = self._first_folders()
+        firsts = next_shard_folders(self._place, self.old)
         plans = {
             name: plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
             for name, split in self.splits.items()
@@ -175,16 +175,6 @@ class PlannedUpdate(PlannedBuild):
             raise RecipeError(
                 f"{error}; {self.out} has rows like that one, which an update keeps: add --overwrite to build it again"
             ) from error
-
-    def _first_folders(self) -> dict[str, int]:
-        """Returns, for each split, a number above those of all shard folders there are."""
-        firsts: dict[str, int] = {}
-        for manifest in kept_manifests(self._place, self.old):
-            for name, record in manifest.splits.items():
-                last = int(record.shards.folder_numbers.max(initial=-1))
-                owner = record.subset_of or name
-                firsts[owner] = max(firsts.get(owner, 0), last + 1)
-        return firsts
 
     def manifest(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> Manifest:
         """Makes the manifest of the new version, whose shards are all finished; writes the splits' lists.

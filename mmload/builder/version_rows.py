@@ -57,6 +57,20 @@ class RowsKind:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
+    @classmethod
+    def of(cls, record: SplitRecord) -> RowsKind:
+        """Returns what the rows of a split of a dataset share."""
+        return cls(
+            fields=record.fields,
+            classes=record.classes,
+            shard_samples=record.shard_samples,
+            shards=record.shards,
+            objects=record.objects,
+            shards_of=record.subset_of,
+            mean=record.mean,
+            std=record.std,
+        )
+
 
 def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
     """Returns whether each row has a class."""

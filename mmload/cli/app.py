@@ -22,7 +22,7 @@ from mmload.cli.info import info, log, where
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
 from mmload.cli.terminal import last_resort, show
-from mmload.cli.verify import repair, verify
+from mmload.cli.verify import gc, repair, verify
 from mmload.cli.view import browse, preview, report
 from mmload.cli.waiting import report_if_slow
 from mmload.errors import UsageError
@@ -89,7 +89,23 @@ def _root(
 ) -> None: ...
 
 
-for command in (build, verify, repair, info, log, where, preview, report, browse, export, push, pull, parity, bench):
+for command in (
+    build,
+    verify,
+    repair,
+    gc,
+    info,
+    log,
+    where,
+    preview,
+    report,
+    browse,
+    export,
+    push,
+    pull,
+    parity,
+    bench,
+):
     app.command()(command)
 app.command("bench build")(bench_build)
 

@@ -1,4 +1,4 @@
-"""The ``mmload verify`` command."""
+"""The ``mmload verify``, ``repair`` and ``gc`` commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.terminal import progress_bar, show, warn
-from mmload.errors import counted
+from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
     from mmload.store.manifest import Manifest
@@ -81,3 +81,28 @@ def repair(
     for fault in repaired:
         show(f"repaired: {fault}")
     show(f"{dataset} is whole" + ("" if repaired else ", there was nothing to repair"))
+
+
+def gc(
+    dataset: options.Dataset,
+    keep: Annotated[int, typer.Option(help="How many versions to keep, the current one included.")] = 1,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="First move the rows of mostly removed shards together, as a version.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Free the space of earlier versions: remove the shards and lists that no kept version needs."""
+    from mmload.builder import unused_files
+    from mmload.store.manifest import read
+
+    if compact and dry_run:
+        raise UsageError("--compact writes a version, and --dry-run writes nothing; give one of them")
+    before = read(dataset).version
+    with interruptible("run the same command again to continue"):
+        after = unused_files.compact(dataset).version if compact else before
+        unused = unused_files.remove_unused(dataset, keep=keep, dry_run=dry_run)
+    if after != before:
+        show(f"{dataset}: rows of mostly removed shards were moved together, as version {after}")
+    versions = f"{counted(len(unused.versions), 'version')} and " if unused.versions else ""
+    done = "would be removed" if dry_run else "removed"
+    show(f"{dataset}: {versions}{counted(unused.files, 'file')} of {bytes_text(unused.bytes)} {done}")

@@ -69,6 +69,16 @@ def next_version(manifest: Manifest) -> int:
     return manifest.version + 1
 
 
+def next_shard_folders(folder: Path, manifest: Manifest) -> dict[str, int]:
+    """Returns, for each split, a number above those of the folders of all its shards in all kept versions."""
+    firsts: dict[str, int] = {}
+    for kept in kept_manifests(folder, manifest):
+        for name, record in kept.splits.items():
+            owner, last = record.subset_of or name, int(record.shards.folder_numbers.max(initial=-1))
+            firsts[owner] = max(firsts.get(owner, 0), last + 1)
+    return firsts
+
+
 def kept_manifests(folder: Path, manifest: Manifest) -> Iterator[Manifest]:
     """Yields the manifests of all kept versions that can be read, the current one first."""
     yield manifest

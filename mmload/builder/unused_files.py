@@ -1,0 +1,262 @@
+"""Frees the space that a dataset's current version does not need: earlier versions, and shards of mostly removed rows.
+
+Only files are removed that have the names of a version's lists or shards, in the folders of a dataset's splits, and that
+no kept version refers to. The manifest without the dropped versions is written first, so a kill leaves files that
+nothing refers to, which the next call removes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mmload.builder.destination import owned_files, remove_own
+from mmload.builder.origins import read_lists
+from mmload.builder.shard_writer import Chunk, ShardWriter
+from mmload.builder.split_records import write_list
+from mmload.builder.staging import Staging
+from mmload.builder.version_rows import RowsKind, VersionRows, has_classes
+from mmload.errors import BuildError, UsageError
+from mmload.runtime.durable_files import folder_lock, write_atomically
+from mmload.runtime.regular_files import read_regular
+from mmload.store.dataset import Dataset, Split
+from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, VERSIONS, Manifest, read
+from mmload.store.row_reader import read_rows
+from mmload.store.shard_table import ShardRecord, ShardTable, files_of
+from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
+
+COMPACT = "compact"
+"""The change of a version whose rows were moved together."""
+
+_MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
+_CHUNK_ROWS = 256
+_NUMBERED = re.compile(r"(samples|skipped|origins)\.[0-9]+\.jsonl|rows\.[0-9]+\.memmap")
+_MANIFEST = re.compile(rf"{VERSIONS}/[0-9]+\.json")
+_SHARD = re.compile(r"[0-9]{6,}")
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unused:
+    """Files that a dataset does not need.
+
+    Attributes:
+        versions: numbers of the versions that are dropped.
+        files: number of files.
+        bytes: their size.
+    """
+
+    versions: tuple[int, ...]
+    files: int
+    bytes: int
+
+
+def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> Unused:
+    """Drops versions of a dataset but the latest, and removes all files that no kept version refers to.
+
+    Args:
+        path: the dataset's folder.
+        keep: how many versions to keep.
+        dry_run: only say what would be removed.
+
+    Raises:
+        UsageError: if ``keep`` is below 1.
+        StoreError: if there is no finished dataset.
+        BuildError: if a file cannot be removed.
+    """
+    if keep < 1:
+        raise UsageError(f"keep is {keep}; the current version is always kept, so give 1 or more")
+    path = Path(path)
+    read(path)
+    try:
+        with folder_lock(path):
+            manifest = read(path)
+            versions = versions_of(manifest, path)
+            dropped = tuple(version.number for version in versions[:-keep])
+            kept = msgspec.structs.replace(manifest, versions=versions[-keep:]) if manifest.versions else manifest
+            unused = [(name, (path / name).stat().st_size) for name in _unused_files(path, manifest, kept)]
+            if not dry_run:
+                if dropped:
+                    write_atomically(path / FILE_NAME, kept.dumps())
+                for name, _ in unused:
+                    (path / name).unlink()
+                _remove_empty_folders(path, {name.rpartition("/")[0] for name, _ in unused})
+    except OSError as error:
+        raise BuildError(
+            f"cannot remove {error.filename or path} ({error.strerror}); run the same command again"
+        ) from error
+    return Unused(versions=dropped, files=len(unused), bytes=sum(size for _, size in unused))
+
+
+def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[str]:
+    """Yields files that a version has written and no kept one refers to."""
+    needed = owned_files(path, kept).files
+    yield from sorted(owned_files(path, manifest).files - needed)
+    known = owned_files(path, manifest).files
+    for file in sorted((path / VERSIONS).glob("*.json")):
+        name = file.relative_to(path).as_posix()
+        if name not in known and _MANIFEST.fullmatch(name):
+            yield name
+    for split, record in manifest.splits.items():
+        names = {"meta.json", *(f"{name}.memmap" for name in files_of(record.fields))}
+        for entry in _entries(path / split):
+            if entry.is_dir(follow_symlinks=False) and _SHARD.fullmatch(entry.name):
+                inside = [f"{split}/{entry.name}/{file.name}" for file in _entries(entry.path)]
+                own = [name for name in inside if name.rpartition("/")[2] in names]
+                yield from (name for name in own if name not in known and len(own) == len(inside))
+            elif f"{split}/{entry.name}" not in known and _NUMBERED.fullmatch(entry.name):
+                yield f"{split}/{entry.name}"
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+
+
+def _remove_empty_folders(path: Path, folders: set[str]) -> None:
+    for name in sorted(folders, key=len, reverse=True):
+        folder = path / name
+        if folder != path and not _entries(folder):
+            folder.rmdir()
+
+
+def compact(path: str | Path) -> Manifest:
+    """Writes the rows of mostly removed shards into new shards, as a new version. Rows and their order stay.
+
+    Args:
+        path: the dataset's folder.
+
+    Returns:
+        The manifest: of the new version, or of the current one if no shard is mostly removed.
+
+    Raises:
+        StoreError: if there is no finished dataset, or it cannot be read.
+        BuildError: if a build or an update of it is unfinished, or it cannot be written.
+    """
+    place = Path(path).resolve()
+    read(place)
+    with Staging(place) as staging:
+        if staging.plan() is not None:
+            raise BuildError(f"{staging.paths.folder} holds an unfinished build; finish it, or remove the folder")
+        try:
+            return _compacted(Dataset(place), staging)
+        finally:
+            staging.discard()
+
+
+def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
+    """Writes the new shards and lists, and adds the version."""
+    remove_own(staging.paths.folder)  # leftovers of a call that was killed
+    manifest = dataset.manifest
+    mostly = {name: _mostly_removed(split) for name, split in dataset.items() if split.record.subset_of is None}
+    if not any(len(shards) for shards in mostly.values()):
+        return manifest
+    version, splits = next_version(manifest), dict(manifest.splits)
+    firsts = next_shard_folders(dataset.path, manifest)
+    for name, shards in mostly.items():
+        if not len(shards):
+            continue
+        table, moved = _rewritten(dataset[name], shards, staging, firsts[name])
+        for own, record in manifest.splits.items():
+            if name in (own, record.subset_of):
+                rows = _stored_rows(dataset[own])
+                rows = replace(rows, shard_rows=moved[rows.shard_rows])
+                kind = replace(RowsKind.of(record), shards=table)
+                splits[own] = rows.record(
+                    partial(write_list, staging.paths, own), version, kind, _skipped(dataset[own])
+                )
+    body = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, "splits": splits, "card": manifest.card}
+    made = with_version(body, manifest, dataset.path, COMPACT)
+    staging.add_version(made, manifest.contents)
+    return made
+
+
+def _mostly_removed(split: Split) -> Numbers:
+    """Returns the shards of which at most half of the rows are in use; int64 [n]."""
+    rows = split.record.shards.rows
+    stored = np.unique(split.files.shard_rows(np.arange(len(split))))
+    of_shard = np.searchsorted(np.cumsum(rows), stored, side="right")
+    return np.flatnonzero(np.bincount(of_shard, minlength=len(rows)) <= _MOSTLY * rows)
+
+
+def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> tuple[ShardTable, Numbers]:
+    """Copies the rows in use of some shards to new ones.
+
+    Returns:
+        The table of the shards without the old ones, and int64 [n], the new number of each row over all shards.
+    """
+    table = split.record.shards
+    firsts = np.concatenate([[0], np.cumsum(table.rows)])
+    moved = np.full(firsts[-1], -1, np.int64)
+    records: list[ShardRecord] = []
+    folders: list[int] = []
+    total = 0
+    for index in np.setdiff1d(np.arange(len(table)), shards).tolist():
+        moved[firsts[index] : firsts[index + 1]] = np.arange(total, total + table.rows[index])
+        records.append(table[index])
+        folders.append(int(table.folder_numbers[index]))
+        total += int(table.rows[index])
+    stored = split.files.shard_rows(np.arange(len(split)))
+    order = np.argsort(stored, kind="stable")
+    rows = order[moved[stored[order]] < 0]
+    rows = rows[np.flatnonzero(np.diff(stored[rows], prepend=-1))]  # a row that is in the split twice is copied once
+    for first in range(0, len(rows), split.record.shard_samples):
+        part = rows[first : first + split.record.shard_samples]
+        writer = ShardWriter(staging.paths, split.name, folder, split.record.fields, len(part))
+        try:
+            for start in range(0, len(part), _CHUNK_ROWS):
+                writer.write(_chunk(split, part[start : start + _CHUNK_ROWS]))
+        except BaseException:
+            writer.abandon()
+            raise
+        records.append(writer.seal().record)
+        folders.append(folder)
+        moved[stored[part]] = np.arange(total, total + len(part))
+        folder, total = folder + 1, total + len(part)
+    return ShardTable.from_records(records, folders), moved
+
+
+def _chunk(split: Split, rows: Numbers) -> Chunk:
+    """Reads rows as they are stored."""
+    fields = {
+        name: split.reader.gather(name, torch.from_numpy(rows))
+        if spec.encoding is None
+        else read_rows(split.files.field(name), rows)
+        for name, spec in split.record.fields.items()
+    }
+    return Chunk(fields=fields, samples=[("", None)] * len(rows))
+
+
+def _stored_rows(split: Split) -> VersionRows:
+    """Returns the rows of a split, with their lists."""
+    lists, numbers = read_lists(split.path, split.name, split.record), np.arange(len(split))
+    targets = split.reader.gather("targets", torch.from_numpy(numbers)) if has_classes(split.record.fields) else None
+    return VersionRows(
+        samples=lists.samples,
+        origins=lists.origins,
+        shard_rows=split.files.shard_rows(numbers),
+        targets=None if targets is None else targets.numpy(),
+    )
+
+
+def _skipped(split: Split) -> list[tuple[str, str]]:
+    """Returns id and reason of all samples that were left out."""
+    if not split.record.skipped_count:
+        return []
+    file = split.path / split.name / split.record.list_name(SKIPPED_NAME)
+    lines = read_regular(file).decode("utf-8", "surrogateescape").splitlines()
+    return [(item["id"], item["reason"]) for item in map(json.loads, lines)]

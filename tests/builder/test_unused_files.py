@@ -1,0 +1,125 @@
+"""What no version needs is removed, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from building import make_pictures, recipe
+
+import mmload
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import VariableLayout
+from mmload.builder.unused_files import compact, remove_unused
+from mmload.builder.update import update
+from mmload.builder.verify import verify
+from mmload.errors import StoreError, UsageError
+
+LAYOUTS = {"squares": {}, "jpeg": {"variable_layout": VariableLayout(encode="jpeg"), "transforms": ()}}
+
+
+@pytest.fixture(params=LAYOUTS)
+def made(request, tmp_path):
+    """Recipe of a dataset of four versions, of which the last has few of the first one's rows."""
+    photos = make_pictures(tmp_path / "photos")
+    made = recipe(photos, tmp_path / "out", **LAYOUTS[request.param])
+    build(made)
+    for number in range(3):
+        files = sorted(photos.rglob("*.*"))
+        shutil.copy(files[0], files[-1].with_name(f"n{number}.jpg"))
+        for file in files[1:4]:
+            file.unlink()
+        if number == 0:
+            shutil.copy(files[0], files[0].with_name("1.jpg"))
+        update(made)
+    return made
+
+
+def names_in(folder):
+    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+
+
+def rows_of(split):
+    return [(split.source(row), split[row].images, split[row].targets) for row in range(len(split))]
+
+
+def assert_same_rows(found, expected):
+    for (source, images, target), (other, pixels, label) in zip(rows_of(found), expected, strict=True):
+        assert source == other
+        assert torch.equal(images, pixels)
+        assert torch.equal(target, label)
+
+
+def test_earlier_versions_go_and_the_current_one_stays(made):
+    expected = rows_of(mmload.open(made.out)["train"])
+    before = names_in(made.out)
+    found = remove_unused(made.out)
+    assert found.versions == (1, 2, 3)
+    assert found.files == len(before - names_in(made.out))
+    assert verify(made.out) == []
+    assert_same_rows(mmload.open(made.out)["train"], expected)
+    assert [version.number for version in mmload.open(made.out).manifest.versions] == [4]
+    assert not (made.out / "versions").exists()
+    with pytest.raises(StoreError, match="has no version 1; it has 4"):
+        mmload.open(made.out, version=1)
+
+
+def test_kept_versions_can_be_opened(made):
+    expected = {number: rows_of(mmload.open(made.out, version=number)["train"]) for number in (3, 4)}
+    assert remove_unused(made.out, keep=2).versions == (1, 2)
+    for number, rows in expected.items():
+        assert_same_rows(mmload.open(made.out, version=number)["train"], rows)
+
+
+def test_a_dry_run_removes_nothing(made):
+    before = names_in(made.out)
+    found = remove_unused(made.out, dry_run=True)
+    assert found.files
+    assert names_in(made.out) == before
+    assert remove_unused(made.out) == found
+    assert remove_unused(made.out).files == 0
+
+
+def test_files_of_others_stay(made):
+    others = ["mine.txt", "train/notes.md", "train/rows.txt", "train/000099/images.memmap", "train/000099/mine.txt"]
+    for name in others:
+        (made.out / name).parent.mkdir(exist_ok=True)
+        (made.out / name).write_text("mine")
+    remove_unused(made.out)
+    assert all((made.out / name).read_text() == "mine" for name in others)
+
+
+def test_what_a_killed_call_has_left_is_removed(made):
+    for name in ("train/rows.9.memmap", "train/samples.9.jsonl", "train/000099/meta.json", "versions/9.json"):
+        (made.out / name).parent.mkdir(exist_ok=True)
+        (made.out / name).write_text("left")
+    remove_unused(made.out)
+    assert not {name for name in names_in(made.out) if "9." in name or "99/" in name}
+
+
+def test_compacting_keeps_the_rows_and_frees_their_shards(made):
+    expected = rows_of(mmload.open(made.out)["train"])
+    manifest = compact(made.out)
+    assert (manifest.version, manifest.versions[-1].change) == (5, "compact")
+    assert verify(made.out) == []
+    assert_same_rows(mmload.open(made.out)["train"], expected)
+    size = sum(file.stat().st_size for file in made.out.rglob("*.memmap"))
+    remove_unused(made.out)
+    assert sum(file.stat().st_size for file in made.out.rglob("*.memmap")) < size
+    assert_same_rows(mmload.open(made.out)["train"], expected)
+    assert compact(made.out).version == 5
+    shutil.copy(sorted(made.root.rglob("*.*"))[0], made.root / "class0" / "z.jpg")
+    assert update(made).added == 1
+
+
+def test_a_loader_of_a_dropped_version_goes_on_with_open_files(made):
+    split = mmload.open(made.out, version=1)["train"]
+    pixels = [split[row].images for row in range(len(split))]
+    remove_unused(made.out, keep=4)
+    assert all(torch.equal(split[row].images, expected) for row, expected in enumerate(pixels))
+
+
+def test_no_version_cannot_be_kept(made):
+    with pytest.raises(UsageError, match="keep is 0"):
+        remove_unused(made.out, keep=0)
