@@ -1,7 +1,7 @@
 """Frees the space that a dataset's current version does not need: earlier versions, and shards of mostly removed rows.
 
-Only files are removed that have the names of a version's lists or shards, in the folders of a dataset's splits, and that
-no kept version refers to. The manifest without the dropped versions is written first, so a kill leaves files that
+Only files are removed that have the names of the lists or shards of a version, in the folders of splits, and that no
+kept version refers to. The manifest without the dropped versions is written first, so a kill leaves files that
 nothing refers to, which the next call removes.
 """
 
