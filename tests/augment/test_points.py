@@ -172,5 +172,5 @@ def test_a_mosaic_beside_keypoints_is_refused_and_leaves_out_what_it_does_not_co
     batch = people(3)
     with pytest.raises(ValueError, match="not keypoints"):
         Collate(Mosaic(32))(batch)
-    batch = batch.replace(extra=batch.extra.select("area").set("image_ids", torch.arange(3)))
+    batch.extra = batch.extra.select("area").set("image_ids", torch.arange(3))
     assert set(Collate(Mosaic(32))(batch).extra.keys()) == {"image_ids"}
