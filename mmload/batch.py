@@ -78,8 +78,10 @@ class Batch(TensorClass):
 
         Returns:
             Images [C, H, W], each in its own size if images are variable-size or the batch has ``image_sizes``; and
-            per image a dict of ``boxes`` float32 [N, 4], ``labels`` int64 [N], which count from 1 as class 0 is the
-            background in torchvision, and, if the dataset has them, ``masks`` and ``difficult``.
+            per image a dict of ``boxes`` float32 [N, 4] (a ``tv_tensors.BoundingBoxes``), ``labels`` int64 [N], which
+            count from 1 as class 0 is the background in torchvision, and, if the dataset has them, ``masks`` (a
+            ``tv_tensors.Mask``: uint8 [N, H, W] of instances, else the classes [H, W]), ``keypoints`` float32 [N, K, 3]
+            as Keypoint R-CNN takes them, ``iscrowd``, ``area``, ``difficult`` and ``image_id``.
 
         Raises:
             ValueError: if the batch has no boxes.
@@ -89,18 +91,45 @@ class Batch(TensorClass):
         if rows := lazy_rows(self):
             alone = [row.unsqueeze(0).to_torchvision() for row in rows]
             return [images[0] for images, _ in alone], [targets[0] for _, targets in alone]
+        from torchvision import tv_tensors
+
         targets, images = [], list(self.images.unbind(0))
         sizes = [image.shape[1:] for image in images] if self.image_sizes is None else self.image_sizes.tolist()
         images = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
-        for row, count in enumerate(self.counts.tolist()):
-            target = {"boxes": self.boxes[row, :count], "labels": self.labels[row, :count] + 1}
-            if self.difficult is not None:
-                target["difficult"] = self.difficult[row, :count]
-            if self.masks is not None:
-                height, width = sizes[row]
-                target["masks"] = self.masks[row, :height, :width]
+        fields, masks = fields_of(self), self.instance_masks()
+        for row, (count, (height, width)) in enumerate(zip(self.counts.tolist(), sizes, strict=True)):
+            boxes = tv_tensors.BoundingBoxes(self.boxes[row, :count], format="XYXY", canvas_size=(height, width))
+            target = {"boxes": boxes, "labels": self.labels[row, :count] + 1}
+            target |= {name: fields[name][row, :count] for name in _OF_BOXES if name in fields}
+            if masks:
+                target["masks"] = tv_tensors.Mask(masks[row])
+            elif self.masks is not None:
+                target["masks"] = tv_tensors.Mask(self.masks[row, :height, :width])
+            if "image_ids" in fields:
+                target["image_id"] = fields["image_ids"][row]
             targets.append(target)
         return images, targets
+
+    def instance_masks(self) -> list[Tensor]:
+        """Renders the masks of the boxes at the size of the images: pycocotools' pixels of the polygons where they are.
+
+        Steps move polygons with the pixels, so that masks are drawn once, of what is left. Masks that a dataset has as
+        run lengths follow as rectangles of pixels.
+
+        Returns:
+            uint8 [N, H, W] of 0 and 1 per image, on its device; an empty list if there are no such masks.
+        """
+        from mmload.pictures.instance_masks import SEGMENTS, masks_of_boxes
+
+        fields = fields_of(self)
+        if "rings" not in fields or "polygons" not in fields:
+            return []
+        names = ("counts", *(name for pair in SEGMENTS for name in pair if name in fields))
+        arrays = {name: _array(fields[name]) for name in names}
+        sizes = [self.images.shape[2:]] * len(self) if self.image_sizes is None else self.image_sizes.tolist()
+        rows = ({name: values[row] for name, values in arrays.items()} for row in range(len(self)))
+        masks = [masks_of_boxes(row, *size) for row, size in zip(rows, sizes, strict=True)]
+        return [torch.from_numpy(each).to(self.images.device) for each in masks]
 
     def preview(
         self,
@@ -166,6 +195,10 @@ def _torch_function(
 # Assigned here, as the tensorclass replaces those of the class's body.
 Batch.__getattr__ = _getattr  # type: ignore[attr-defined]
 Batch.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]
+
+
+_OF_BOXES = ("difficult", "iscrowd", "area", "keypoints")
+"""Fields with a value per box that torchvision's targets have, too."""
 
 
 def _shape_text(value: Tensor) -> str:

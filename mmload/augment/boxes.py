@@ -18,6 +18,7 @@ from torch import Tensor
 from mmload.augment.arguments import number
 from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
+from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
@@ -279,7 +280,7 @@ def with_boxes_of(batch: Batch, sources: Tensor, real: Tensor) -> Batch:
     """Returns a batch with the labels and all else that belongs to other boxes, and their counts.
 
     Args:
-        batch: batch with the new boxes.
+        batch: batch with the new boxes; polygons and run lengths of boxes that are gone get the box -1.
         sources: int64 [B, M], number of each new box among the boxes before.
         real: bool [B, M], which of them are no padding.
     """
@@ -293,6 +294,12 @@ def with_boxes_of(batch: Batch, sources: Tensor, real: Tensor) -> Batch:
         index = sources.view(*sources.shape, *extra).expand(*sources.shape, *value.shape[2:])
         padding = torch.tensor(PADDING.get(name, 0), dtype=value.dtype, device=value.device)
         moved[name] = torch.where(real.view(*real.shape, *extra), value.gather(1, index), padding)
+    for name, _ in SEGMENTS:
+        entries = None if batch.extra is None else batch.extra.get(name, None)
+        if entries is not None:
+            is_new = (sources[:, :, None] == entries[:, None, :, 0]) & real[:, :, None]
+            box = torch.where(is_new.any(1), is_new.to(torch.uint8).argmax(1), -1)
+            moved[name] = torch.stack((box.to(entries.dtype), entries[..., 1]), 2)
     return with_fields(batch, moved)
 
 

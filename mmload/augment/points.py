@@ -6,10 +6,13 @@ mirrored, keypoints of the left and the right change places.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mmload.batch import Batch, with_fields
+from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_warps import warped_points
@@ -36,8 +39,9 @@ def _points_of(batch: Batch) -> dict[str, Tensor]:
 
 
 def move_points(batch: Batch, plan: Plan) -> Batch:
-    """Moves all points of a batch as the plan moves pixels."""
+    """Moves all points of a batch as the plan moves pixels; run lengths become polygons first."""
     moved = {}
+    batch = _without_runs(batch, plan)
     for name, value in _points_of(batch).items():
         flat = value.flatten(1, -2)
         if name == KEYPOINTS:
@@ -53,6 +57,30 @@ def move_points(batch: Batch, plan: Plan) -> Batch:
 
 _SHAPES = {KEYPOINTS: (0, 0, 0, 3), CORNERS: (0, 0, 0, 2), POLYGONS: (0, 0, 2)}
 """Names of the fields -> shapes with as many dimensions; 0: any size."""
+
+
+def _without_runs(batch: Batch, plan: Plan) -> Batch:
+    """Returns a batch whose run lengths have become polygons, a rectangle for each run of a column."""
+    fields: dict[str, Tensor] = {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
+    if "run_boxes" not in fields or POLYGONS not in fields or not fields["run_boxes"][..., 1].any():
+        return batch
+    heights = [plan.source[1]] * plan.count if plan.sizes is None else plan.sizes[:, 0].tolist()
+    arrays = {name: fields[name].cpu().numpy() for pair in SEGMENTS for name in pair}
+    rings, polygons = [], []
+    for row, height in enumerate(heights):
+        own = {name: values[row] for name, values in arrays.items()}
+        real = own["rings"][own["rings"][:, 1] > 0]
+        points = [own["polygons"][: real[:, 1].sum()]]
+        entries = [real]
+        for box, runs in parts_of(own, *SEGMENTS[1]):
+            rectangles = rectangles_of_runs(runs, height)
+            entries.append(np.tile(np.array([[box, 4]], np.int32), (len(rectangles), 1)))
+            points.append(rectangles.reshape(-1, 2))
+        rings.append(torch.from_numpy(np.concatenate(entries).astype(np.int32)))
+        polygons.append(torch.from_numpy(np.concatenate(points)))
+    nothing = {name: torch.zeros_like(fields[name]) for name in SEGMENTS[1]}
+    padded = {"rings": pad_sequence(rings, True), "polygons": pad_sequence(polygons, True)}
+    return with_fields(batch, {**nothing, **{name: value.to(fields[name].device) for name, value in padded.items()}})
 
 
 def moved_points(points: Tensor, plan: Plan, *, pixels: bool = False) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.records import PADDING, PER_BOX, Sample
-from mmload.store.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from mmload.export.chosen_rows import (
     png_of,
 )
 from mmload.export.new_folder import check_destination, new_folder, recipe_text, row_stem
+from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
 from mmload.records import ObjectsRecord
 from mmload.store.dataset import Dataset, Split
-from mmload.store.instance_masks import SEGMENTS, parts_of, without_padding
 
 RECIPE = "coco.toml"
 _KNOWN = {"images", "boxes", "labels", "counts", "iscrowd", "area", "keypoints", "keypoint_flips", "image_ids"}

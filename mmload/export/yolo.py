@@ -28,8 +28,8 @@ from mmload.export.chosen_rows import (
 )
 from mmload.export.coco import check_boxes, objects_of
 from mmload.export.new_folder import check_destination, file_name, new_folder, recipe_text
+from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
 from mmload.store.dataset import Dataset, Split
-from mmload.store.instance_masks import SEGMENTS, parts_of, without_padding
 
 Array = npt.NDArray[Any]
 

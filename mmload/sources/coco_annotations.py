@@ -127,7 +127,7 @@ class CocoObjects:
         ids: int64 [n], number of each object in the file.
         boxes: float64 [n, 4], xyxy in pixels.
         per_box: ``labels``, ``iscrowd``, ``area`` and perhaps ``keypoints``, [n, ...] each.
-        segments: pairs of names of :data:`~mmload.store.instance_masks.SEGMENTS` -> masks of the objects.
+        segments: pairs of names of :data:`~mmload.pictures.instance_masks.SEGMENTS` -> masks of the objects.
         faults: image -> what is wrong with one of its objects.
         strays: objects of images that the file does not list.
     """

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mmload.pictures.instance_masks import SEGMENTS, of_boxes
 from mmload.records import CLIPPED, PER_BOX, ObjectsRecord
-from mmload.store.instance_masks import SEGMENTS, of_boxes
 
 Array = npt.NDArray[Any]
 Size = tuple[int, int]
@@ -42,7 +42,7 @@ class Objects:
     Attributes:
         boxes: float64 [n, 4], xyxy in pixels.
         per_box: further fields of :data:`~mmload.records.PER_BOX` by name, [n, ...].
-        segments: fields of :data:`~mmload.store.instance_masks.SEGMENTS` by name.
+        segments: fields of :data:`~mmload.pictures.instance_masks.SEGMENTS` by name.
     """
 
     boxes: Array

@@ -10,10 +10,10 @@ import torch
 from coco_sets import CocoSet, coco_dataset, example, uncompressed
 
 from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.pictures.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.sources.coco_annotations import decoded_runs
 from mmload.sources.objects import mirrored_names
 from mmload.store.dataset import open as open_dataset
-from mmload.store.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
 
 
 def arrays(sample):

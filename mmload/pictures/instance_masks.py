@@ -1,0 +1,181 @@
+"""Masks of instances as they are stored: polygons and run lengths, in lists per image.
+
+Two list fields hold all polygons of an image: ``polygons`` float32 [n, 2], the points x, y of one after another, and
+``rings`` int32 [m, 2], for each polygon the index of its box and its number of points. A box may have several polygons,
+whose union is its mask. Masks that are no polygons, such as COCO's crowds, are run lengths: ``runs`` int32 [n] and
+``run_boxes`` int32 [m, 2], for each mask the index of its box and its number of runs. Runs follow COCO: columns from
+left to right, first the number of zeros, then of ones, and so on; they cover the whole image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.records import PER_BOX
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+SEGMENTS = (("rings", "polygons"), ("run_boxes", "runs"))
+"""Pairs of fields: one entry (index of the box, number of values) per polygon or mask, and the values of all."""
+
+
+def mask_of_runs(runs: Array, height: int, width: int) -> Mask:
+    """Decodes run lengths to a mask, bool [H, W].
+
+    Raises:
+        ValueError: if they are not those of such an image.
+    """
+    if (runs < 0).any() or int(runs.sum(dtype=np.int64)) != height * width:
+        raise ValueError(f"its runs cover {int(runs.sum(dtype=np.int64)):,} pixels, the image has {height * width:,}")
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+
+
+def runs_of_mask(mask: Mask) -> npt.NDArray[np.int32]:
+    """Encodes a mask, bool [H, W], as run lengths."""
+    flat = mask.T.reshape(-1)
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    edges = np.concatenate([[0] if len(flat) and flat[0] else [], [0], changes, [len(flat)]])
+    return np.diff(edges).astype(np.int32)
+
+
+def of_boxes(fields: Mapping[str, Array], keep: Mask) -> dict[str, Array]:
+    """Returns the masks of the boxes that remain, with the boxes' new indexes.
+
+    Args:
+        fields: fields of one image, of which those of :data:`SEGMENTS` that are there are returned.
+        keep: bool [boxes].
+    """
+    numbers, remaining = np.cumsum(keep) - 1, {}
+    for owners, values in SEGMENTS:
+        if owners in fields:
+            box, count = fields[owners].reshape(-1, 2).T
+            stays = keep[box]
+            remaining[owners] = np.stack([numbers[box[stays]], count[stays]], 1).astype(np.int32)
+            remaining[values] = fields[values][np.repeat(stays, count)]
+    return remaining
+
+
+def parts_of(fields: Mapping[str, Array], owners: str, values: str) -> list[tuple[int, Array]]:
+    """Returns the box and the values of each polygon or mask of one image, in their order.
+
+    Args:
+        fields: fields of the image, without padding.
+        owners: first name of a pair of :data:`SEGMENTS`.
+        values: second name of the pair.
+    """
+    box, count = fields[owners].reshape(-1, 2).T
+    ends = np.cumsum(count).tolist()
+    starts = [0, *ends[:-1]]
+    return [(number, fields[values][start:end]) for number, start, end in zip(box.tolist(), starts, ends, strict=False)]
+
+
+def without_padding(fields: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the fields of one image as a batch has them, boxes and all that belongs to them without padding."""
+    count = int(fields["counts"])
+    real = {name: values[:count] for name, values in fields.items() if name == "boxes" or name in PER_BOX}
+    for owners, values in SEGMENTS:
+        if owners in fields:
+            entries = fields[owners]
+            real[owners] = entries[entries[:, 1] > 0]
+            real[values] = fields[values][: int(entries[:, 1].sum())]
+    return {**fields, **real}
+
+
+_SCALE = 5  # points per pixel along a boundary, as in pycocotools
+
+
+def mask_of_polygon(points: Array, height: int, width: int) -> Mask:
+    """Renders a polygon with pycocotools' pixels, of which rleFrPoly of COCO's API (BSD) has the rule.
+
+    Points along the boundary, five a pixel, decide between which pixels of a column it passes. A polygon may reach out
+    of the image.
+
+    Args:
+        points: float [n, 2], x and y.
+        height: height of the image.
+        width: width of the image.
+
+    Returns:
+        bool [H, W].
+    """
+    ends = np.trunc(_SCALE * points.astype(np.float64) + 0.5).astype(np.int64)
+    starts, stops = ends, np.roll(ends, -1, 0)
+    size = np.abs(stops - starts)
+    is_flat = size[:, 0] >= size[:, 1]
+    step = np.where(is_flat, 0, 1)
+    rows = np.arange(len(ends))
+    flip = starts[rows, step] > stops[rows, step]
+    starts, stops = np.where(flip[:, None], stops, starts), np.where(flip[:, None], starts, stops)
+    length = size[rows, step]
+    slope = (stops - starts)[rows, 1 - step] / np.maximum(length, 1)
+    edge = np.repeat(rows, length + 1)
+    place = np.arange(len(edge)) - np.repeat(np.cumsum(length + 1) - length - 1, length + 1)
+    place = np.where(flip[edge], length[edge] - place, place)
+    along = starts[edge, step[edge]] + place
+    across = np.trunc(starts[edge, 1 - step[edge]] + slope[edge] * place + 0.5).astype(np.int64)
+    x, y = np.where(is_flat[edge], along, across), np.where(is_flat[edge], across, along)
+    crossing = np.flatnonzero(x[1:] != x[:-1]) + 1
+    left = np.where(x[crossing] < x[crossing - 1], x[crossing], x[crossing] - 1)
+    inside = (left % _SCALE == _SCALE // 2) & (left >= 0) & (left <= _SCALE * (width - 1) + _SCALE // 2)
+    crossing, column = crossing[inside], left[inside] // _SCALE
+    top = (np.minimum(y[crossing], y[crossing - 1]) + 0.5) / _SCALE - 0.5
+    flat = column * height + np.ceil(np.clip(top, 0, height)).astype(np.int64)
+    mask = np.zeros(width * height, np.bool_)
+    if len(flat):
+        first, last = int(flat.min()), int(flat.max())
+        mask[first:last] = np.cumsum(np.bincount(flat - first, minlength=last - first))[: last - first] % 2 == 1
+    return mask.reshape(width, height).T
+
+
+def masks_of_boxes(fields: Mapping[str, Array], height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Renders the masks of an image's boxes, uint8 [n, H, W] of 0 and 1, with pycocotools' pixels.
+
+    Args:
+        fields: ``counts``, ``rings``, ``polygons``, and perhaps ``run_boxes`` and ``runs`` of the image, as a batch has
+            them; entries of box -1 are skipped.
+        height: height of the image.
+        width: width of the image.
+    """
+    masks = np.zeros((int(fields["counts"]), height, width), np.uint8)
+    real = without_padding(fields)
+    for box, points in parts_of(real, *SEGMENTS[0]):
+        if box >= 0:
+            masks[box] |= mask_of_polygon(points, height, width)
+    if SEGMENTS[1][0] in real:
+        for box, runs in parts_of(real, *SEGMENTS[1]):
+            if box >= 0:
+                masks[box] |= mask_of_runs(runs, height, width)
+    return masks
+
+
+def rectangles_of_runs(runs: Array, height: int) -> npt.NDArray[np.float32]:
+    """Returns polygons that cover the pixels of run lengths exactly: float32 [n, 4, 2], a rectangle per run and column.
+
+    Equal runs of neighboring columns become one rectangle.
+
+    Args:
+        runs: run lengths of a mask.
+        height: height of the image.
+    """
+    ends = np.cumsum(runs, dtype=np.int64)
+    starts, ends = ends[:-1:2], ends[1::2]
+    starts, ends = starts[: len(ends)][ends > starts[: len(ends)]], ends[ends > starts[: len(ends)]]
+    columns = (ends - 1) // height - starts // height + 1
+    run = np.repeat(np.arange(len(starts)), columns)
+    column = starts[run] // height + np.arange(len(run)) - np.repeat(np.cumsum(columns) - columns, columns)
+    top = np.maximum(starts[run] - column * height, 0)
+    bottom = np.minimum(ends[run] - column * height, height)
+    order = np.lexsort((column, bottom, top))
+    top, bottom, column = top[order], bottom[order], column[order]
+    is_first = np.ones(len(top), np.bool_)
+    is_first[1:] = (top[1:] != top[:-1]) | (bottom[1:] != bottom[:-1]) | (column[1:] != column[:-1] + 1)
+    first = np.flatnonzero(is_first)
+    last = np.append(first[1:], len(top)) - 1
+    x0, x1, y0, y1 = column[first], column[last[: len(first)]] + 1, top[first], bottom[first]
+    corners = np.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).reshape(-1, 4, 2)
+    return corners.astype(np.float32)
