@@ -18,6 +18,7 @@ import mmload
 from mmload.cli.bench import bench, bench_build
 from mmload.cli.build import build
 from mmload.cli.copies import export, pull, push
+from mmload.cli.doctor import doctor
 from mmload.cli.info import info, log, where
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
@@ -105,6 +106,7 @@ for command in (
     pull,
     parity,
     bench,
+    doctor,
 ):
     app.command()(command)
 app.command("bench build")(bench_build)

@@ -107,13 +107,22 @@ def shipped_code(name: str) -> bytes | None:
 
 @cache
 def levels() -> tuple[str, ...]:
-    """Returns the kinds of processors of which this is one, the best first."""
+    """Returns the kinds of processors of which this is one, the best first.
+
+    ``MMLOAD_MACHINE_CODE`` names the only one that is taken; "own" takes none and compiles for this processor.
+    """
     if any(os.environ.get(name) for name in _SETTINGS):
         return ()
     has = _llvm().get_host_cpu_features()
-    machine = "x86-64" if _llvm().get_process_triple().startswith("x86_64") else ""
-    fits = [name for name, needs in LEVELS.items() if all(has.get(need) for need in needs.split())]
-    return tuple(name for name in fits if machine and name.startswith(machine))
+    is_made_for = re.match(r"x86_64-.*-linux", _llvm().get_process_triple())
+    fits = (name for name, needs in LEVELS.items() if is_made_for and all(map(has.get, needs.split())))
+    wanted = os.environ.get("MMLOAD_MACHINE_CODE")
+    return tuple(name for name in fits if wanted in (None, "", name))
+
+
+def shipped_counts() -> dict[str, int]:
+    """Returns the number of files that the package has for each kind of processor."""
+    return {level: sum(1 for _ in (PACKAGE / "machine_code" / level).glob("*.o")) for level in LEVELS}
 
 
 @cache
@@ -212,11 +221,9 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
 @cache
 def _announce() -> None:
     """Says once per process why it takes time."""
-    llvm = _llvm()
-    has = "this installation has no machine code" + (
-        "" if any((PACKAGE / "machine_code").glob("*/*.o")) else " of its own"
-    )
-    sys.stderr.write(f"mmload: {has} for {llvm.get_host_cpu_name()}: compiling what is used, once on this machine\n")
+    shipped = any(map(shipped_counts().get, levels()))
+    why = "a kernel has changed" if shipped else f"no machine code for {_llvm().get_host_cpu_name()} came with it"
+    sys.stderr.write(f"mmload: {why}: compiling what is used, once on this machine\n")
 
 
 @cache

@@ -187,7 +187,7 @@ def free_memory() -> int:
 
     Page cache is reclaimable and counts as free, but shared memory does not. 0 if nothing is known.
     """
-    known = [size for size in (_system_memory(), _allowed_memory()) if size is not None]
+    known = [size for size in (_system_memory(), allowed_memory()) if size is not None]
     return max(0, min(known)) if known else 0
 
 
@@ -201,7 +201,7 @@ def _system_memory() -> int | None:
     return None
 
 
-def _allowed_memory() -> int | None:
+def allowed_memory() -> int | None:
     """Returns the bytes that the cgroups still allow; None if there is no limit."""
     allowances = []
     for group in _groups("memory"):

@@ -1,0 +1,186 @@
+"""What decides on the speed of an installation, for ``mmload doctor``: versions, processor, machine code, memory, disk.
+
+Everything is found without importing what is looked at, but for torch, which knows the graphics processors.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import mmload
+from mmload.errors import bytes_text, counted
+from mmload.runtime import machine_code
+from mmload.runtime.regular_files import open_regular
+from mmload.runtime.resident_pages import can_populate, needs_reads
+from mmload.runtime.resources import (
+    allowed_memory,
+    available_cores,
+    cpu_quota,
+    free_memory,
+    local_ranks,
+    threads_of_rank,
+)
+from mmload.store.dataset_folder import open_folder
+
+PACKAGES = ("torch", "torchvision", "tensordict", "numpy", "numba", "llvmlite", "pillow", "simplejpeg", "msgspec")
+
+EXTRAS = {
+    "cloud": "obstore",
+    "fiftyone": "fiftyone",
+    "huggingface": "datasets",
+    "lightning": "lightning",
+    "plot": "matplotlib",
+    "ray": "ray",
+}
+"""Extras for users, and the package that each brings."""
+
+_FEW_CORES = 2
+"""Cores per rank below which a loader and a training loop wait for each other."""
+
+
+def installation_facts(dataset: Path | None = None) -> dict[str, Any]:
+    """Returns what a maintainer would ask for, as JSON has it.
+
+    Args:
+        dataset: a built dataset, whose file system is described, too.
+
+    Raises:
+        StoreError: if there is no finished dataset.
+    """
+    return {
+        "mmload": mmload.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "packages": {name: _version(name) for name in PACKAGES},
+        "extras": {name: _version(package) for name, package in EXTRAS.items()},
+        "processor": _processor(),
+        "machine_code": _machine_code(),
+        "memory": _memory(),
+        "gpu": _gpus(),
+        "dataset": None if dataset is None else _dataset(dataset),
+    }
+
+
+def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
+    """Returns what slows this installation down, and what to do, a line each."""
+    processor, code, memory, dataset = (facts[name] for name in ("processor", "machine_code", "memory", "dataset"))
+    lines = []
+    if code["cache"] is None:
+        lines.append(
+            "kernels that the package does not bring are compiled by each process, as no cache folder is writable; "
+            "set NUMBA_CACHE_DIR to one that is"
+        )
+    if not code["level"]:
+        lines.append("the package has no machine code for this processor: kernels are compiled by their first call")
+    if processor["quota"] is not None and processor["quota"] < processor["cores"]:
+        lines.append(
+            f"a cgroup limits this process to {processor['quota']:g} of {counted(processor['cores'], 'core')}; "
+            "give the container more"
+        )
+    if processor["threads"] < _FEW_CORES:
+        lines.append(
+            f"a rank has {counted(processor['threads'], 'core')} ({processor['threads_reason']}); "
+            "start fewer ranks, or give them more"
+        )
+    if memory["limit_bytes"] is not None:
+        lines.append(
+            f"a cgroup leaves {bytes_text(memory['limit_bytes'])} of memory, and the page cache counts; "
+            "rows that do not fit come from the disk"
+        )
+    if dataset is not None and dataset["needs_reads"]:
+        lines.append(
+            f"{dataset['path']} is on a network or FUSE file system ({dataset['file_system']}); copy it to a local disk"
+        )
+    if dataset is not None and not dataset["can_populate"]:
+        lines.append("this system cannot fault in mapped rows safely (Linux 5.14 can): they are read one by one")
+    if dataset is not None and dataset["bytes"] > memory["free_bytes"]:
+        lines.append(
+            f"{dataset['path']} has {bytes_text(dataset['bytes'])}, more than the {bytes_text(memory['free_bytes'])} "
+            "of memory that are free; shuffle in blocks (docs/scale.md)"
+        )
+    return lines
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> dict[str, Any]:
+    model = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
+    )
+    threads, reason = threads_of_rank()
+    return {
+        "name": model or platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "available_cores": available_cores(),
+        "quota": cpu_quota(),
+        "ranks": local_ranks(),
+        "threads": threads,
+        "threads_reason": reason,
+    }
+
+
+def _machine_code() -> dict[str, Any]:
+    """Returns the kind of processor whose kernels are used, how many there are, and the cache of others."""
+    shipped = machine_code.shipped_counts()
+    level = next((level for level in machine_code.levels() if shipped.get(level)), None)
+    cache = machine_code.cache_folder()
+    return {
+        "level": level,
+        "shipped": shipped,
+        "cache": None if cache is None else str(cache),
+        "cached": 0 if cache is None else sum(1 for _ in cache.glob("*.o.*")),
+    }
+
+
+def _memory() -> dict[str, Any]:
+    cached = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("Cached:")]
+    return {
+        "total_bytes": psutil.virtual_memory().total,
+        "free_bytes": free_memory(),
+        "page_cache_bytes": cached[0] if cached else None,
+        "limit_bytes": allowed_memory(),
+    }
+
+
+def _gpus() -> list[str]:
+    try:
+        import torch
+
+        return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    except (ImportError, OSError, RuntimeError):  # a broken installation is what one asks the doctor about
+        return []
+
+
+def _dataset(path: Path) -> dict[str, Any]:
+    folder, manifest = open_folder(path)
+    with open(folder.path / "dataset.json", "rb", opener=open_regular) as file:
+        reads = needs_reads(file.fileno())
+    where = folder.path.resolve()
+    mounts = [one for one in psutil.disk_partitions(all=True) if where.is_relative_to(one.mountpoint)]
+    return {
+        "path": str(path),
+        "rows": sum(split.rows for split in manifest.splits.values()),
+        "bytes": sum(file.stat().st_size for file in where.rglob("*") if file.is_file()),
+        "file_system": max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else "unknown",
+        "needs_reads": reads,
+        "can_populate": can_populate(),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
