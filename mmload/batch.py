@@ -157,8 +157,7 @@ class Batch(TensorClass):
         first = self[:most]
         cells = []
         for part in [row.unsqueeze(0) for row in lazy_rows(first)] or [first]:
-            shown = {name: getattr(part, name) for name in SHOWN}
-            arrays = {name: _array(value) for name, value in shown.items() if value is not None}
+            arrays = {name: _array(value) for name, value in fields_of(part).items() if name in SHOWN}
             cells += cells_of(arrays, classes, mean=tuple(mean), std=tuple(std))
         return contact_sheet(cells, columns, classes=classes)
 

@@ -19,7 +19,9 @@ from mmload.pictures.drawing import (
     color_of,
     cut,
     draw_boxes,
+    draw_keypoints,
     draw_mask,
+    draw_outlines,
     fitted,
     font,
     levels,
@@ -27,6 +29,7 @@ from mmload.pictures.drawing import (
     picture,
     size_of,
 )
+from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs, without_padding
 
 _PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11
@@ -51,6 +54,10 @@ class Cell:
         boxes: float32 [N, 4], xyxy in its pixels; None: it has none.
         labels: the class of each box.
         mask: uint8 [H, W], a class for each pixel; None: it has none.
+        outlines: polygons of the boxes' masks: the box of each, and its points, float32 [n, 2].
+        corners: float32 [N, 4, 2], corners of the boxes if they are rotated; None: they are not.
+        keypoints: float32 [N, K, 3], x, y and visibility; None: it has none.
+        skeleton: pairs of keypoints that a line joins.
     """
 
     image: Pixels
@@ -59,6 +66,10 @@ class Cell:
     boxes: npt.NDArray[np.float32] | None = None
     labels: tuple[int, ...] = ()
     mask: Pixels | None = None
+    outlines: tuple[tuple[int, npt.NDArray[np.float32]], ...] = ()
+    corners: npt.NDArray[np.float32] | None = None
+    keypoints: npt.NDArray[np.float32] | None = None
+    skeleton: tuple[tuple[int, int], ...] = ()
 
 
 def contact_sheet(
@@ -101,7 +112,7 @@ def contact_sheet(
 
 
 def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image:
-    """Draws the picture of a cell with its boxes and its mask, as large as fits into a square.
+    """Draws the picture of a cell with its boxes, masks and keypoints, as large as fits into a square.
 
     Args:
         cell: cell to draw.
@@ -111,8 +122,13 @@ def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image
     image, factor = fitted(picture(cell.image), side)
     if cell.mask is not None:
         image = draw_mask(image, cell.mask)
+    draw_outlines(image, cell.outlines, cell.labels, factor)
+    if cell.corners is not None:
+        draw_outlines(image, list(enumerate(cell.corners)), cell.labels, factor)
     if cell.boxes is not None:
-        draw_boxes(image, cell.boxes, cell.labels, factor, classes)
+        draw_boxes(image, cell.boxes, cell.labels, factor, classes, framed=cell.corners is None)
+    if cell.keypoints is not None:
+        draw_keypoints(image, cell.keypoints, cell.skeleton, factor)
     return image
 
 
@@ -186,7 +202,9 @@ def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.
 
 Array = npt.NDArray[Any]
 
-SHOWN = ("images", "targets", "boxes", "labels", "counts", "masks", "ids")
+_OBJECTS = ("keypoints", "corners", *(name for pair in SEGMENTS for name in pair))
+
+SHOWN = ("images", "targets", "boxes", "labels", "counts", "masks", "ids", *_OBJECTS)
 """The fields of a batch that a cell shows."""
 
 
@@ -196,15 +214,17 @@ def cells_of(
     *,
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
+    skeleton: tuple[tuple[int, int], ...] = (),
 ) -> list[Cell]:
-    """Makes a cell of each row: its image with boxes and mask, the names of its classes, its number.
+    """Makes a cell of each row: its image with boxes, masks and keypoints, the names of its classes, its number.
 
     Args:
-        fields: ``images`` [B, C, H, W], and what there is of ``targets``, ``boxes``, ``labels``, ``counts``, ``masks``
-            and ``ids``, as :class:`~mmload.batch.Batch` has them.
+        fields: ``images`` [B, C, H, W], and what there is of the others of :data:`SHOWN`, as
+            :class:`~mmload.batch.Batch` and its ``extra`` have them.
         classes: names by index.
         mean: per channel, as ``Normalize`` had it; empty: images are not normalized.
         std: the same.
+        skeleton: pairs of keypoints that a line joins.
 
     Raises:
         ValueError: if there are no images, or they cannot be shown.
@@ -212,10 +232,16 @@ def cells_of(
     if "images" not in fields:
         raise ValueError("there are no images to show")
     images = levels(fields["images"], mean, std)
-    return [_cell(row, image, fields, classes) for row, image in enumerate(images)]
+    return [_cell(row, image, fields, classes, skeleton) for row, image in enumerate(images)]
 
 
-def _cell(row: int, image: npt.NDArray[np.uint8], fields: Mapping[str, Array], classes: Sequence[str]) -> Cell:
+def _cell(
+    row: int,
+    image: npt.NDArray[np.uint8],
+    fields: Mapping[str, Array],
+    classes: Sequence[str],
+    skeleton: tuple[tuple[int, int], ...],
+) -> Cell:
     boxes = labels = None
     if "boxes" in fields and "labels" in fields:
         count = int(fields["counts"][row]) if "counts" in fields else len(fields["boxes"][row])
@@ -227,7 +253,26 @@ def _cell(row: int, image: npt.NDArray[np.uint8], fields: Mapping[str, Array], c
         boxes=boxes,
         labels=tuple(labels or ()),
         mask=fields["masks"][row] if "masks" in fields else None,
+        **_objects({name: values[row] for name, values in fields.items() if name in (*_OBJECTS, "counts")}, image),
+        skeleton=skeleton,
     )
+
+
+def _objects(fields: Mapping[str, Array], image: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    """Returns what a cell has of the objects of a row; fields of these names with other values are left out."""
+    if "counts" not in fields:
+        return {}
+    real, found = without_padding(fields), dict[str, Any]()
+    for name, shape in (("keypoints", 3), ("corners", 2)):
+        if name in real and real[name].ndim == 3 and real[name].shape[2] == shape:
+            found[name] = real[name]
+    outlines: list[tuple[int, Array]] = []
+    if "rings" in real:
+        outlines += [(box, points) for box, points in parts_of(real, *SEGMENTS[0]) if box >= 0]
+    if "run_boxes" in real:
+        for box, runs in parts_of(real, *SEGMENTS[1]):
+            outlines += [(box, each) for each in rectangles_of_runs(runs, image.shape[1])] if box >= 0 else []
+    return found | {"outlines": tuple(outlines)}
 
 
 def name_of_target(target: Array, classes: Sequence[str]) -> str:

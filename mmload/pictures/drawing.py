@@ -24,6 +24,8 @@ _GOLDEN = 0.61803398875  # turns of the color circle from class to class: neighb
 _OPACITY = 0.5
 VOID_COLOR = (255, 255, 255)
 _LABEL = 11
+_TINT = 70  # opacity of polygons, of 255
+_DOT = 2  # radius of a keypoint in pixels
 _FEW = 5
 
 Color = tuple[int, int, int]
@@ -64,6 +66,8 @@ def draw_boxes(
     labels: Sequence[int],
     factor: float,
     classes: Sequence[str],
+    *,
+    framed: bool = True,
 ) -> None:
     """Draws boxes into a picture with the names of their classes; of many boxes, on the largest of each class.
 
@@ -73,12 +77,13 @@ def draw_boxes(
         labels: the class of each.
         factor: factor by which the image was scaled.
         classes: names by index.
+        framed: whether boxes get a frame; False: the names alone.
     """
     draw = ImageDraw.Draw(image)
     letters = font(_LABEL)
     named = set(range(len(labels))) if len(labels) <= _FEW else _largest(boxes, labels)
     places = [[round(side * factor) for side in box] for box in boxes.tolist()]
-    for (left, top, right, bottom), label in zip(places, labels, strict=True):
+    for (left, top, right, bottom), label in zip(places, labels, strict=True) if framed else ():
         rectangle = (left, top, max(right - 1, left), max(bottom - 1, top))
         draw.rectangle(rectangle, outline=color_of(label), width=2)
     for number in sorted(named):  # names are above all boxes
@@ -90,6 +95,53 @@ def draw_boxes(
         y = top - height - 2 if top >= height + 2 else top
         draw.rectangle((x, y, x + width + 3, y + height + 1), fill=color)
         draw.text((x + 2, y), text, font=letters, fill=ink_on(color))
+
+
+def draw_outlines(
+    image: Image.Image,
+    outlines: Sequence[tuple[int, npt.NDArray[np.float32]]],
+    labels: Sequence[int],
+    factor: float,
+) -> None:
+    """Draws polygons into a picture, tinted and with an outline, in the colors of their boxes' classes.
+
+    Args:
+        image: changed in place.
+        outlines: the box of each polygon, and its points, float32 [n, 2], in pixels before the image was scaled.
+        labels: class of each box.
+        factor: factor by which the image was scaled.
+    """
+    if not outlines:
+        return
+    draw = ImageDraw.Draw(image, "RGBA")
+    for box, points in outlines:
+        color = color_of(labels[box])
+        places = [(x * factor, y * factor) for x, y in points.tolist()]
+        draw.polygon(places, fill=(*color, _TINT), outline=(*color, 255))
+
+
+def draw_keypoints(
+    image: Image.Image, keypoints: npt.NDArray[np.float32], skeleton: Sequence[tuple[int, int]], factor: float
+) -> None:
+    """Draws keypoints into a picture, and the lines of their skeleton; those that are hidden are hollow.
+
+    Args:
+        image: changed in place.
+        keypoints: float32 [N, K, 3], x and y in pixels before the image was scaled, and visibility.
+        skeleton: pairs of keypoints that a line joins.
+        factor: factor by which the image was scaled.
+    """
+    draw = ImageDraw.Draw(image)
+    for points in keypoints.tolist():
+        places = [(x * factor, y * factor) for x, y, _ in points]
+        for number, (first, second) in enumerate(skeleton):
+            if points[first][2] > 0 and points[second][2] > 0:
+                draw.line([places[first], places[second]], fill=color_of(number), width=2)
+        for number, ((x, y), (_, _, shown)) in enumerate(zip(places, points, strict=True)):
+            if shown > 0:
+                color = color_of(number)
+                circle = (x - _DOT, y - _DOT, x + _DOT, y + _DOT)
+                draw.ellipse(circle, fill=color if shown > 1 else None, outline=(255, 255, 255) if shown > 1 else color)
 
 
 def _largest(boxes: npt.NDArray[np.float32], labels: Sequence[int]) -> set[int]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mmload.errors import UsageError, choices
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, first_to_see
 from mmload.records import FieldSpec
+from mmload.store.manifest import SplitRecord
 from mmload.store.row_numbers import row_array
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class ShownSplit(Protocol):
         """Class names by index."""
 
     @property
+    def record(self) -> SplitRecord:
+        """Manifest entry of the split."""
+
+    @property
     def reader(self) -> RowReader:
         """Reader of the rows."""
 
@@ -69,8 +74,14 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     shown = {name: split.reader.rows(name, numbers) for name in SHOWN if name in split.fields}
     cells = []
     for place, row in enumerate(numbers):  # one by one, as no array holds images of several sizes
-        cells += cells_of({"ids": row[None], **{n: rows[place][None] for n, rows in shown.items()}}, split.classes)
+        fields = {"ids": row[None], **{name: rows[place][None] for name, rows in shown.items()}}
+        cells += cells_of(fields, split.classes, skeleton=skeleton_of(split.record))
     return cells
+
+
+def skeleton_of(record: SplitRecord) -> tuple[tuple[int, int], ...]:
+    """Returns the pairs of keypoints that a line joins; empty without keypoints."""
+    return () if record.objects is None else record.objects.skeleton
 
 
 def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | None = None) -> Numbers:

@@ -16,6 +16,7 @@ from mmload.pictures.drawing import name_of
 from mmload.store.dataset_folder import Folder
 from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
+from mmload.store.row_cells import skeleton_of
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
 
@@ -90,7 +91,8 @@ class SplitRows:
             name: self._reader.rows(name, rows)[0][None] if spec.variable_size else self._read(name, rows)
             for name, spec in shown.items()
         }
-        return cells_of({**fields, "ids": rows}, self.record.classes)[0]
+        skeleton = skeleton_of(self.record)
+        return cells_of({**fields, "ids": rows}, self.record.classes, skeleton=skeleton)[0]
 
     def names(self, rows: Rows) -> list[str]:
         """Returns the classes of rows as text; of boxes each class once."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +16,11 @@ from mmload.augment import Normalize, Views
 from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.augment.step import AfterStep, Step
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.errors import UsageError, did_you_mean
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, contact_sheet
 from mmload.records import FIELD_NAMES, FieldSpec
-from mmload.store.row_cells import cells_of_rows
+from mmload.store.row_cells import cells_of_rows, skeleton_of
 from mmload.store.row_numbers import row_numbers
 
 if TYPE_CHECKING:
@@ -185,29 +185,17 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
         views = made if isinstance(made, tuple) else (made,)
         for number, (view, one) in enumerate(zip(views, collates, strict=True)):
             name = f"draw {epoch + 1}" + (f", view {number + 1}" if len(views) > 1 else "")
-            for line, cell in zip(lines, _cells(view, one, split.classes), strict=True):
-                line.append(
-                    Cell(
-                        image=cell.image,
-                        name=cell.name,
-                        detail=name,
-                        boxes=cell.boxes,
-                        labels=cell.labels,
-                        mask=cell.mask,
-                    )
-                )
+            for line, cell in zip(lines, _cells(view, one, split), strict=True):
+                line.append(replace(cell, detail=name))
     return lines
 
 
-def _cells(batch: Batch, collate: Collate, classes: Sequence[str]) -> list[Cell]:
+def _cells(batch: Batch, collate: Collate, split: Split) -> list[Cell]:
     """Makes the cells of a rendered batch, with Normalize undone."""
     mean, std = _normalization(collate)
-    fields = {name: getattr(batch, name) for name in SHOWN}
-    arrays = {}
-    for name, value in fields.items():
-        if value is not None:
-            arrays[name] = (value.float() if value.is_floating_point() else value).cpu().numpy()
-    return cells_of(arrays, classes, mean=mean, std=std)
+    fields = {name: value for name, value in fields_of(batch).items() if name in SHOWN}
+    arrays = {n: (value.float() if value.is_floating_point() else value).cpu().numpy() for n, value in fields.items()}
+    return cells_of(arrays, split.classes, mean=mean, std=std, skeleton=skeleton_of(split.record))
 
 
 def _normalization(collate: Collate) -> tuple[tuple[float, ...], tuple[float, ...]]:

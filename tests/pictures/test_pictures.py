@@ -228,3 +228,28 @@ def test_an_embedded_picture_is_that_picture_and_its_text_is_escaped() -> None:
     assert 'alt="a &quot;&lt;b&gt;&quot;"' in html
     data = html.split("base64,")[1].split('"')[0]
     assert (pixels(Image.open(io.BytesIO(base64.b64decode(data)))) == pixels(image)).all()
+
+
+def test_a_cell_shows_masks_keypoints_and_rotated_boxes_of_its_objects() -> None:
+    image = np.full((1, 3, 160, 160), 255, np.uint8)
+    fields = {
+        "images": image,
+        "boxes": np.array([[[10, 10, 60, 60], [0, 0, 0, 0]]], np.float32),
+        "labels": np.array([[1, -1]]),
+        "counts": np.array([1]),
+    }
+    plain = pixels(contact_sheet(cells_of(fields), 1))
+    more = {
+        "rings": np.array([[[0, 3], [-1, 3], [0, 0]]], np.int32),
+        "polygons": np.array([[[90, 90], [150, 90], [90, 150], [1, 150], [9, 150], [9, 159]]], np.float32),
+    }
+    keypoints = np.array([[[[100, 20, 2], [140, 20, 1], [0, 0, 0]], [[0, 0, 0]] * 3]], np.float32)
+    corners = np.array([[[[35, 5], [65, 35], [35, 65], [5, 35]], [[0, 0]] * 4]], np.float32)
+    runs = {"run_boxes": np.array([[[0, 3]]]), "runs": np.array([[160 * 100 + 100, 20, 160 * 60 - 120]])}
+    for added in (more, {"keypoints": keypoints}, {"corners": corners}, runs):
+        (cell,) = cells_of({**fields, **added}, skeleton=((0, 1), (1, 2)))
+        assert (pixels(contact_sheet([cell], 1)) != plain).any(), added
+    (cell,) = cells_of({**fields, **more})
+    assert [box for box, _ in cell.outlines] == [0]
+    (odd,) = cells_of({**fields, "keypoints": np.zeros((1, 17))})
+    assert odd.keypoints is None
