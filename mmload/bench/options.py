@@ -44,6 +44,7 @@ class BenchOptions:
 
     Attributes:
         split: name of the split; None: the first.
+        version: number of a version of the dataset; None: the current one.
         augment: "crop", "resized-crop" or "none"; see :class:`~mmload.bench.task.Task`.
         recipe: a function of :mod:`mmload.presets` or MODULE:FUNCTION, in place of ``augment``; None: ``augment``.
         crop: pixels of a side of the output square; None: as the recipe has it, else 7/8 of the stored side (224 of
@@ -69,6 +70,7 @@ class BenchOptions:
     """
 
     split: str | None = None
+    version: int | None = None
     augment: str = "crop"
     recipe: str | None = None
     crop: int | None = None
@@ -149,7 +151,7 @@ class BenchOptions:
             UsageError: if the split is empty or unknown, or the crop does not fit.
             StoreError: if there is no dataset.
         """
-        opened = open_dataset(dataset)
+        opened = open_dataset(dataset, self.version)
         split = self.split or next(iter(opened))
         spec = opened[split].fields.get("images")
         side = 1 if spec is None else _usual_side(opened[split]) if spec.variable_size else min(spec.shape[1:])
@@ -168,6 +170,7 @@ class BenchOptions:
         return Task(
             dataset=dataset,
             split=split,
+            version=self.version,
             source=source,
             **made,
             batch_size=self.batch_size,

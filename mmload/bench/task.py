@@ -31,6 +31,7 @@ class Task:
     Attributes:
         dataset: the store.
         split: the name of the split.
+        version: version of the store; None: the current one.
         source: the folder that it was built from; None: contenders that need it are missing.
         augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalize to float32; or
             "none": the stored uint8 rows.
@@ -57,6 +58,7 @@ class Task:
 
     dataset: Path
     split: str
+    version: int | None = None
     source: Path | None = None
     augment: str = "crop"
     crop: int = 224
@@ -122,7 +124,7 @@ class Task:
     @property
     def opened(self) -> Dataset:
         """The store, opened again at each use, which takes milliseconds."""
-        return open_dataset(self.dataset)
+        return open_dataset(self.dataset, self.version)
 
     @property
     def rows(self) -> Split:

@@ -37,6 +37,7 @@ from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_table import files_of
 from mmload.store.variable_rows import VariableRows
+from mmload.store.versions import read_any
 
 Progress = Callable[[int, int], None]
 """Called with (bytes or samples done, all of them)."""
@@ -62,11 +63,12 @@ class Fault:
         return f"{self.file}: {self.reason}"
 
 
-def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]:
+def verify(path: str | Path, version: int | None = None, *, progress: Progress | None = None) -> list[Fault]:
     """Checks that every file of a dataset exists and has the size and checksum of the manifest.
 
     Args:
         path: the dataset's folder.
+        version: number of one of its versions; None: the current one.
         progress: called with (bytes done, bytes in all).
 
     Returns:
@@ -76,7 +78,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> list[Fault]
         StoreError: if there is no readable manifest.
     """
     folder = Path(path)
-    files = list(dataset_files(read(folder)))
+    files = list(dataset_files(read_any(folder, version)))
     total = sum(file.record.bytes for file in files)
     done, faults = 0, []
     with ThreadPoolExecutor(available_cores(), thread_name_prefix="mmload-verify") as pool:

@@ -14,7 +14,7 @@ import typer
 from mmload.cli import bench_options as options
 from mmload.cli.bench_options import JsonFile
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.options import DecodingThreads, on_a_disk
+from mmload.cli.options import DecodingThreads, Version, on_a_disk
 from mmload.cli.terminal import check_target, show, status_line
 from mmload.cli.waiting import report
 from mmload.errors import MmloadError, UsageError, bytes_text, counted
@@ -32,6 +32,7 @@ def bench(
     source: options.Source = None,
     compare: options.Compare = None,
     split: options.Split = None,
+    version: Version = None,
     augment: options.Augment = "crop",
     recipe: options.Recipe = None,
     crop: options.Crop = None,
@@ -74,6 +75,7 @@ def bench(
     check_count("--size", size)
     options = BenchOptions(
         split=split,
+        version=version,
         augment=augment,
         recipe=recipe,
         crop=crop,

@@ -22,26 +22,28 @@ _ADVICE = "run the same command again to continue"
 def push(
     dataset: options.Dataset,
     url: Annotated[str, typer.Argument(help="Destination, such as s3://BUCKET/NAME; also gs://, az://, file://.")],
+    version: options.Version = None,
     parallel: Parallel = 16,
 ) -> None:
     """Copy a dataset to object storage: what is missing there, its manifest last."""
     from mmload.remote.copies import push as run
 
     with interruptible(_ADVICE), progress_bar("push", "B") as progress:
-        copied = run(dataset, url, parallel=parallel, progress=progress)
+        copied = run(dataset, url, version=version, parallel=parallel, progress=progress)
     show(f"{url}: {_copied_text(copied)}")
 
 
 def pull(
     url: Annotated[str, typer.Argument(help="URL of a dataset that was pushed.")],
     out: Annotated[Path, typer.Argument(help="Destination folder.")],
+    version: options.Version = None,
     parallel: Parallel = 16,
 ) -> None:
     """Copy a dataset from object storage: what is missing here, checked against the manifest."""
     from mmload.remote.copies import pull as run
 
     with interruptible(_ADVICE), progress_bar("pull", "B") as progress:
-        copied = run(url, out, parallel=parallel, progress=progress)
+        copied = run(url, out, version=version, parallel=parallel, progress=progress)
     show(f"{out}: {_copied_text(copied)}")
 
 

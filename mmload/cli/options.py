@@ -24,6 +24,10 @@ def dataset_on_a_disk(dataset: Path | None) -> Path | None:
 
 Dataset = Annotated[Path, typer.Argument(help="A built dataset.", callback=dataset_on_a_disk)]
 
+Version = Annotated[
+    int | None, typer.Option(metavar="N", help="A version of the dataset, as mmload log lists them; the current one.")
+]
+
 DatasetOrUrl = Annotated[str, typer.Argument(metavar="DATASET", help="A built dataset, or the URL of one.")]
 
 

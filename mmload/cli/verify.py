@@ -23,6 +23,7 @@ def verify(
         str | None,
         typer.Option(metavar="PATH_OR_URL", help="Decode the source, at this path, again and compare every pixel."),
     ] = None,
+    version: options.Version = None,
     trust: options.Trust = False,
     threads: options.DecodingThreads = None,
     record: Annotated[bool, typer.Option("--record", help="Record the result in the dataset's card.")] = False,
@@ -30,13 +31,15 @@ def verify(
     """Check every file of a dataset against its checksum, and with --source every pixel against its image."""
     from mmload.builder import verify as checks
     from mmload.cli import summary
-    from mmload.store.manifest import read
+    from mmload.store.versions import read_any
 
-    manifest = read(dataset)
+    manifest = read_any(dataset, version)
+    if version not in (None, read_any(dataset, None).version) and (record or source is not None):
+        raise UsageError(f"--version {version} is not the current one; leave out --source and --record, or the version")
     if source is not None:
         checks.check_trust(dataset, trust)  # before minutes of reading
     with interruptible("nothing was changed"), progress_bar("verify", "B") as progress:
-        faults = checks.verify(dataset, progress=progress)
+        faults = checks.verify(dataset, version, progress=progress)
     if source is not None and not faults:
         with interruptible("nothing was changed"), progress_bar("compare", "img") as progress:
             faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=progress)

@@ -262,23 +262,26 @@ class Loader:
             epoch += not samples
         return state_of(epoch, samples, self._identity())
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: State, *, other_version: bool = False) -> None:
         """Continues where ``state`` was taken; the number of ranks and the batch size may have changed since.
 
         A state that was taken at the end of an epoch continues with the next. Iterators that are already running
         continue with their own epoch and no longer change the state.
 
+        Args:
+            state: result of :meth:`state_dict`.
+            other_version: continue with another version of the dataset, after as many samples of the epoch.
+
         Raises:
-            ValueError: if it is not a state, or the state of a loader over other rows, in another order or with another
-                seed.
+            ValueError: if it is no state, or of a loader over other rows, in another order or with another seed.
         """
         order, identity = self._order, self._identity()
-        epoch, samples = position_in(state, identity, length=self._length)
+        epoch, samples = position_in(state, identity, length=self._length, other_version=other_version)
         finished = (-1, 0)
         if samples and not self._batches_in(order.most_remaining(samples)):
             finished = epoch, samples
             epoch, samples = epoch + 1, 0
-        elif samples:
+        elif samples and not other_version:
             check_sampler(state, identity)
         self._finished = finished
         self._epoch, self._offset = epoch, samples
@@ -338,6 +341,7 @@ class Loader:
             dataset=self.split.digest,
             subset=self._view.subset,
             sampler=order.digest if isinstance(order, SamplerOrder) else None,
+            version=self.split.version,
         )
 
     @property

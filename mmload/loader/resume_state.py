@@ -9,7 +9,8 @@ from mmload.store.row_numbers import as_integer
 
 State = dict[str, int | str]
 
-_OPTIONAL = ("subset", "sampler")
+_OPTIONAL = ("subset", "sampler", "version")
+_OF_VERSION = ("rows", "dataset")  # what another version of a dataset may have otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class OrderIdentity:
         dataset: a digest of what the rows are made of.
         subset: a digest of the subset's rows; None: all rows.
         sampler: a digest of a sampler's rows, or how many it yields; None: no sampler.
+        version: number of the dataset's version; None: of several datasets.
     """
 
     order: str
@@ -31,6 +33,7 @@ class OrderIdentity:
     dataset: int
     subset: int | None
     sampler: int | None
+    version: int | None = None
 
 
 def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
@@ -46,13 +49,16 @@ def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
     return state | {name: value for name, value in optional.items() if value is not None}
 
 
-def position_in(state: Mapping[str, object], identity: OrderIdentity, *, length: int) -> tuple[int, int]:
+def position_in(
+    state: Mapping[str, object], identity: OrderIdentity, *, length: int, other_version: bool = False
+) -> tuple[int, int]:
     """Returns the epoch of a state, and how many of its samples are used.
 
     Args:
         state: result of ``Loader.state_dict``.
         identity: identity of the loader that continues.
         length: samples of an epoch, of all ranks together.
+        other_version: continue with other rows, such as those of another version of the dataset.
 
     Raises:
         ValueError: if it is not such a state, or the state of a loader with another order or other rows. The rows of a
@@ -63,18 +69,28 @@ def position_in(state: Mapping[str, object], identity: OrderIdentity, *, length:
     if not isinstance(state, Mapping) or set(state) - set(_OPTIONAL) != set(required):
         keys = sorted(map(str, state)) if isinstance(state, Mapping) else state
         raise ValueError(f"the state has {keys!r}, expected {', '.join(required)}; give what state_dict() returned")
+    if not other_version and _version_in(state) not in (None, identity.version):
+        raise ValueError(
+            f"the state is of version {state['version']!r} of the dataset, this loader reads version "
+            f"{identity.version}; open that one, as in mmload.open(path, version={state['version']!r}), or give "
+            "other_version=True"
+        )
     for name, expected_value in expected.items():
+        if other_version and name in _OF_VERSION:
+            continue
         got: object = state[name] if name == "order" else _integer(name, state[name])
         if got != expected_value:
             raise ValueError(
                 f"the state has {name} {state[name]!r}, this loader has {expected_value!r}; resume with the same"
             )
-    if state.get("subset") != identity.subset:
+    if state.get("subset") != identity.subset and not other_version:
         raise ValueError(
             f"the state is of {_shown(state.get('subset'))}, this loader reads {_shown(identity.subset)}; "
             "resume with the same rows"
         )
     epoch, samples = (_integer(name, state[name]) for name in ("epoch", "samples"))
+    if other_version:
+        samples = min(samples, length)
     if samples > length:
         raise ValueError(f"the state has samples {samples}, an epoch has {length}; resume with the same order")
     return epoch, samples
@@ -87,6 +103,11 @@ def check_sampler(state: Mapping[str, object], identity: OrderIdentity) -> None:
             f"the state is in the middle of an epoch of sampler {state.get('sampler')}, this loader has "
             f"{identity.sampler}; resume with the same rows, or with a sampler of the same length"
         )
+
+
+def _version_in(state: Mapping[str, object]) -> int | None:
+    """Returns the dataset's version in a state; None in one of several datasets."""
+    return _integer("version", state["version"]) if "version" in state else None
 
 
 def _required(identity: OrderIdentity) -> State:

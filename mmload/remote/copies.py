@@ -42,7 +42,8 @@ from mmload.runtime.regular_files import open_regular, read_at, write_at
 from mmload.store.checksum import crc32, joined_crc32
 from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.dataset_folder import open_folder
-from mmload.store.manifest import FILE_NAME, Manifest, loads, read
+from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
+from mmload.store.versions import kept_manifests
 
 MARK = "dataset.pushing"
 
@@ -65,12 +66,22 @@ class Copied:
     present: int
 
 
-def push(dataset: str | Path, url: str, *, parallel: int = PARALLEL, progress: Progress | None = None) -> Copied:
+def push(
+    dataset: str | Path,
+    url: str,
+    *,
+    version: int | None = None,
+    parallel: int = PARALLEL,
+    progress: Progress | None = None,
+) -> Copied:
     """Copies a dataset to object storage. Run again after an interruption, it copies only what is missing.
+
+    Where an earlier version of the dataset is, only new shards and lists are copied; readers of that version go on.
 
     Args:
         dataset: folder of the dataset.
-        url: destination, such as ``s3://bucket/photos-256``; nothing else may be there.
+        url: destination, such as ``s3://bucket/photos-256``; nothing but versions of the dataset may be there.
+        version: number of the version to copy; None: the current one.
         parallel: number of concurrent requests.
         progress: called with (bytes done, bytes in all).
 
@@ -82,10 +93,10 @@ def push(dataset: str | Path, url: str, *, parallel: int = PARALLEL, progress: P
     check_no_url(dataset, "push copies a dataset from here")
     check_parallel(parallel)
     objects = Objects(url)
-    folder, manifest = open_folder(dataset)
+    folder, manifest = open_folder(dataset, version)
     root = folder.path
     files = list(dataset_files(manifest))
-    listed = _listed(objects, manifest, files)
+    listed, there = _listed(objects, root, manifest)
     missing, done = [], sum(file.record.bytes for file in files)
     total = done
     for file, is_there in in_parallel(
@@ -102,7 +113,10 @@ def push(dataset: str | Path, url: str, *, parallel: int = PARALLEL, progress: P
             if progress is not None:
                 progress(done, total)
         folder.check()
-        objects.put(FILE_NAME, root / FILE_NAME)
+        if there is not None:
+            name = f"{VERSIONS}/{there.version}.json"
+            objects.put(name, manifest_text(objects).encode("utf-8", "backslashreplace"))
+        objects.put(FILE_NAME, manifest.dumps().encode("utf-8", "backslashreplace"))
     if MARK in listed or not complete:
         objects.delete(MARK)
     return Copied(
@@ -110,9 +124,16 @@ def push(dataset: str | Path, url: str, *, parallel: int = PARALLEL, progress: P
     )
 
 
-def _listed(objects: Objects, manifest: Manifest, files: list[DatasetFile]) -> dict[str, int]:
-    """Returns name -> size of the existing objects; raises UsageError if one does not belong to this dataset."""
-    own = {FILE_NAME, MARK, *(name for file in files for name in (file.name, file.name + SUFFIX))}
+def _listed(objects: Objects, root: Path, manifest: Manifest) -> tuple[dict[str, int], Manifest | None]:
+    """Returns the size of the existing objects, and the manifest of an earlier version that is there, or None.
+
+    Raises:
+        UsageError: if an object does not belong to this dataset.
+    """
+    kept = {version.contents for version in manifest.versions}
+    files = [file for each in kept_manifests(root, manifest) for file in dataset_files(each)]
+    own = {FILE_NAME, MARK, *(f"{VERSIONS}/{version.number}.json" for version in manifest.versions)}
+    own |= {name for file in files for name in (file.name, file.name + SUFFIX)}
     listed: dict[str, int] = {}
     for found in objects.listed():
         if found.name not in own:
@@ -121,16 +142,19 @@ def _listed(objects: Objects, manifest: Manifest, files: list[DatasetFile]) -> d
             )
         listed[found.name] = found.size
     if not listed:
-        return listed
-    if FILE_NAME in listed:
-        contents = manifest_at(objects).contents
+        return listed, None
+    there = manifest_at(objects) if FILE_NAME in listed else None
+    if there is not None:
+        contents = there.contents
     elif MARK in listed:
         contents = bytes(objects.get(MARK)).decode("ascii", "replace")
     else:
         raise UsageError(f"{objects.url} holds {next(iter(listed))}, which is not from a push; push to another URL")
-    if contents != manifest.contents:
+    if contents == manifest.contents:
+        return listed, None
+    if contents not in kept:
         raise UsageError(f"{objects.url} holds another dataset; push to another URL, or remove that one")
-    return listed
+    return {name: size for name, size in listed.items() if name != FILE_NAME}, there
 
 
 def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
@@ -172,12 +196,20 @@ _TRIES = 2  # for a file with a checksum mismatch: parts of an earlier pull may 
 _ARRIVED = 1 << 32
 
 
-def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progress | None = None) -> Copied:
+def pull(
+    url: str,
+    out: str | Path,
+    *,
+    version: int | None = None,
+    parallel: int = PARALLEL,
+    progress: Progress | None = None,
+) -> Copied:
     """Copies a dataset from object storage. Run again after an interruption, it copies only what is missing.
 
     Args:
         url: URL of a dataset that was pushed.
         out: folder to create; or a copy of this dataset with missing files.
+        version: number of the version to copy; None: the current one.
         parallel: number of concurrent requests.
         progress: called with (bytes done, bytes in all).
 
@@ -191,8 +223,7 @@ def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progr
     check_no_url(out, "pull copies a dataset to here")
     check_parallel(parallel)
     objects, place = Objects(url), Path(out).absolute()
-    text = manifest_text(objects)
-    manifest = loads(text, objects.url_of(FILE_NAME))
+    manifest = manifest_at(objects, version)
     files = list(dataset_files(manifest))
     try:
         if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
@@ -200,7 +231,7 @@ def pull(url: str, out: str | Path, *, parallel: int = PARALLEL, progress: Progr
             return _Pull(objects, place, parallel, progress).copy_missing(files)
         with _staging(place, manifest.contents) as work:
             copied = _Pull(objects, work, parallel, progress).copy_missing(files)
-            write_atomically(work / FILE_NAME, text)
+            write_atomically(work / FILE_NAME, manifest.dumps().encode("utf-8", "backslashreplace"))
             sync_everything()  # a rename may reach the disk before what was written earlier
             if place.exists():
                 place.rmdir()  # it is empty

@@ -125,6 +125,11 @@ class Split:
         return self.folder.path
 
     @property
+    def version(self) -> int:
+        """Number of the dataset's version."""
+        return self.folder.version
+
+    @property
     def key(self) -> tuple[Hashable, ...]:
         """Value that is equal for all objects opened from one folder with the same content, in all processes.
 

@@ -73,6 +73,7 @@ class Folder:
         return {
             **state,
             "identity": self.identity,
+            "version": self.version,
             "_revisions": self._revisions,
             "_revisions_folder": revisions_folder,
         }
@@ -101,6 +102,13 @@ class Folder:
         if self._manifest is None:
             raise RuntimeError("no manifest was read")
         return self._manifest.contents
+
+    @lazy_property
+    def version(self) -> int:
+        """Number of the version that was read."""
+        if self._manifest is None:
+            raise RuntimeError("no manifest was read")
+        return self._manifest.version
 
     @property
     def title(self) -> str:

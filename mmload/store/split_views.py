@@ -93,6 +93,11 @@ class Joined:
         return (*(split.key for split in self._splits), self._numbering.key)
 
     @property
+    def version(self) -> int | None:
+        """Number of the version of the dataset; None, as there may be several datasets."""
+        return None
+
+    @property
     def digest(self) -> int:
         """63-bit digest of the samples that the rows are made of."""
         made_of = *(split.digest for split in self._splits), self._numbering.key

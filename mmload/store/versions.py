@@ -11,7 +11,7 @@ import msgspec
 
 from mmload.errors import DamagedError, StoreError
 from mmload.runtime.regular_files import read_regular
-from mmload.store.manifest import FILE_NAME, MOST_BYTES, VERSIONS, Manifest, VersionRecord, loads
+from mmload.store.manifest import FILE_NAME, MOST_BYTES, VERSIONS, Manifest, VersionRecord, loads, read
 
 BUILD = "build"
 """The change of the first version."""
@@ -111,6 +111,12 @@ def read_version(folder: str | Path, version: int, current: Manifest, dir_fd: in
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedError(f"{file} cannot be read ({error}), so version {version} is lost") from error
     return version_of(text, str(file), version, current)
+
+
+def read_any(folder: str | Path, version: int | None) -> Manifest:
+    """Reads the manifest of a dataset, or of one of its versions; raises what :func:`read_version` does."""
+    current = read(folder)
+    return current if version is None else read_version(folder, version, current)
 
 
 def version_file(dataset: object, version: int, current: Manifest) -> str:

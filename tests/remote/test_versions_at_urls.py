@@ -1,0 +1,101 @@
+"""Versions in object storage: what a push of an updated dataset copies, and what readers of the old one get."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from building import make_pictures, recipe
+from conftest import complaint, mmload
+from s3_server import Bucket
+
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
+from mmload.builder.update import update
+from mmload.builder.verify import verify
+from mmload.errors import StoreError, UsageError
+from mmload.loader.loader import Loader
+from mmload.remote.copies import pull, push
+from mmload.remote.opening import open as open_dataset
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> BuildRecipe:
+    made = recipe(make_pictures(tmp_path / "photos"), tmp_path / "out")
+    build(made)
+    return made
+
+
+def change(made: BuildRecipe) -> None:
+    assert isinstance(made.root, Path)
+    file = sorted(made.root.rglob("*.*"))[0]
+    shutil.copy(file, file.with_name("new.jpg"))
+    sorted(made.root.rglob("*.*"))[4].unlink()
+    update(made)
+
+
+def test_a_push_of_an_updated_dataset_copies_only_what_is_new(
+    made: BuildRecipe, bucket: Bucket, tmp_path: Path
+) -> None:
+    whole = push(made.out, f"{bucket.url}/photos")
+    change(made)
+    again = push(made.out, f"{bucket.url}/photos")
+    # The new shard's two fields and its meta.json; the lists of samples, origins and rows.
+    assert (again.files, whole.files > 6) == (6, True)
+    assert push(made.out, f"{bucket.url}/photos").files == 0
+    pull(f"{bucket.url}/photos", tmp_path / "back")
+    assert verify(tmp_path / "back") == []
+    ours, back = (open_dataset(place)["train"] for place in (made.out, tmp_path / "back"))
+    assert torch.equal(ours[:].images, back[:].images)
+
+
+def test_a_reader_of_the_version_before_goes_on(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:
+    url, cache = f"{bucket.url}/photos", tmp_path / "cache"
+    expected = open_dataset(made.out)["train"][:].images.clone()
+    push(made.out, url)
+    split = open_dataset(url, cache=cache)["train"]
+    first = split[:3].images
+    change(made)
+    push(made.out, url)
+    assert torch.equal(torch.cat([first, split[3:].images]), expected)
+    copy = pickle.loads(pickle.dumps(split))
+    assert torch.equal(copy[:].images, expected)
+    old = open_dataset(url, version=1, cache=tmp_path / "other")["train"]
+    assert torch.equal(old[:].images, expected)
+    new = open_dataset(url, cache=cache)["train"]
+    rows = open_dataset(made.out)["train"][:].images
+    assert torch.equal(new[:].images, rows)
+    for batch in Loader(new, batch_size=4, shuffle=True):
+        assert torch.equal(batch.images, rows[batch.ids])
+
+
+def test_a_version_can_be_pulled_and_pushed(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:
+    change(made)
+    push(made.out, f"{bucket.url}/first", version=1)
+    push(made.out, f"{bucket.url}/first")
+    pull(f"{bucket.url}/first", tmp_path / "one", version=1)
+    assert verify(tmp_path / "one") == []
+    expected = open_dataset(made.out, version=1)["train"][:].images
+    assert torch.equal(open_dataset(tmp_path / "one")["train"][:].images, expected)
+    with pytest.raises(StoreError, match="has no version 7; it has 1, 2"):
+        pull(f"{bucket.url}/first", tmp_path / "seven", version=7)
+
+
+def test_an_older_dataset_does_not_replace_a_newer_one(made: BuildRecipe, bucket: Bucket) -> None:
+    change(made)
+    push(made.out, f"{bucket.url}/photos")
+    with pytest.raises(UsageError, match="which is not a file of this dataset"):
+        push(made.out, f"{bucket.url}/photos", version=1)
+
+
+def test_the_commands_take_a_version(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:
+    change(made)
+    assert "is whole" in mmload("verify", made.out, "--version", 1).stdout
+    assert "has no version 9; it has 1, 2" in complaint(mmload("verify", made.out, "--version", 9), 1)
+    mmload("push", made.out, f"{bucket.url}/photos")
+    log = mmload("log", f"{bucket.url}/photos").stdout.splitlines()
+    assert [line.split()[0] for line in log] == ["version", "2", "1"]
+    assert "copied" in mmload("pull", f"{bucket.url}/photos", tmp_path / "back", "--version", 2).stdout
