@@ -23,15 +23,15 @@ from mmload.render.kernel_arguments import (
     Records,
     Words,
 )
-from mmload.render.warp_kernels import rounded_level, weighted_mean
+from mmload.render.warp_kernels import byte_level
 from mmload.runtime.declarations import called, divides, inlined
-from mmload.runtime.intrinsics import never_inline, pair
+from mmload.runtime.intrinsics import fma, never_inline, pair
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
 _F = np.float32
 _W = np.uint32
-_NOTHING = _F(0)
+_NOTHING, _HALF = _F(0), _F(0.5)
 _NEAR = 1e-6
 """Least divisor of a point: others are behind the point of view."""
 
@@ -91,6 +91,14 @@ def _clip(first: int, stop: int, slope: float, start: float) -> tuple[int, int]:
     return first, stop
 
 
+@inlined
+def _level(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.float32, low: np.float32) -> np.uint8:
+    """Returns the weighted mean of the lowest bytes of four words, rounded; the clamp packs by fewer instructions."""
+    first, third = byte_level(a), byte_level(c)
+    upper, lower = fma(right, byte_level(b) - first, first), fma(right, byte_level(d) - third, third)
+    return np.uint8(min(max(np.int32(fma(low, lower - upper, upper) + _HALF), np.int32(0)), np.int32(255)))
+
+
 @divides
 def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int, int], out: Bytes) -> None:
     """Paints a tile of a packed part of an image that is ``shrink`` times smaller on a canvas [C, H, W]."""
@@ -140,21 +148,21 @@ def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int
             corners[0, x], corners[1, x] = _W(pairs[0, x]), _W(pairs[0, x] >> np.uint64(32))
             corners[2, x], corners[3, x] = _W(pairs[1, x]), _W(pairs[1, x] >> np.uint64(32))
         line, begins = _U(y), _U(first)
-        if channels == 3:  # at once, as in warp_bilinear
+        if channels == 3:  # at once: 0.6 of the time
             for x in range(_U(count)):
                 a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
-                out[0, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
+                out[0, line, begins + x] = _level(a, b, c, d, u[x], v[x])
                 a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                out[1, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
+                out[1, line, begins + x] = _level(a, b, c, d, u[x], v[x])
                 a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                out[2, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
-        else:
-            for channel in range(_U(channels)):
-                for x in range(_U(count)):
-                    a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
-                    out[channel, line, begins + x] = rounded_level(weighted_mean(a, b, c, d, u[x], v[x]))
-                    corners[0, x], corners[1, x] = _W(a >> _W(8)), _W(b >> _W(8))
-                    corners[2, x], corners[3, x] = _W(c >> _W(8)), _W(d >> _W(8))
+                out[2, line, begins + x] = _level(a, b, c, d, u[x], v[x])
+            continue
+        for channel in range(_U(channels)):
+            shift = _W(_U(8) * channel) & _W(31)
+            for x in range(_U(count)):
+                a, b = _W(corners[0, x] >> shift), _W(corners[1, x] >> shift)
+                c, d = _W(corners[2, x] >> shift), _W(corners[3, x] >> shift)
+                out[channel, line, begins + x] = _level(a, b, c, d, u[x], v[x])
 
 
 @numba_compiled(PAINT)
@@ -203,4 +211,4 @@ def blend(layers: Bytes, share: np.float32) -> None:
     first, second = layers[0].reshape(-1), layers[1].reshape(-1)
     rest = _F(1) - share
     for i in range(_U(first.size)):
-        first[i] = rounded_level(_F(first[i]) * share + _F(second[i]) * rest)
+        first[i] = np.uint8(np.int32(np.rint(_F(first[i]) * share + _F(second[i]) * rest)))

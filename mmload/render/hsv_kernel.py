@@ -33,6 +33,7 @@ def _quotients(dividend: int, factor: int) -> npt.NDArray[np.int32]:
 
 
 _PER_VALUE, _PER_REACH = _quotients(255, 1), _quotients(HUES, 6)
+_VALUES, _SECTORS = _F(255 << _SHIFT), _F(HUES * (1 << _SHIFT) / 6)
 _ONE, _WHITE = _F(1), _F(255)
 _PER_LEVEL, _PER_HUE = _F(1.0 / 255.0), _F(6.0 / HUES)
 
@@ -52,23 +53,26 @@ def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats) -> None:
         r, g, b = _W(red[i]), _W(green[i]), _W(blue[i])
         most, least = max(max(r, g), b), min(min(r, g), b)
         reach = _W(most - least)
-        strength = _W((_W(reach * _PER_VALUE[_U(most)]) + _W(_HALF)) >> _W(_SHIFT))
+        per_value = _W(np.rint(_VALUES / _F(max(most, _W(1)))))  # the tables of OpenCV: faster than looked up
+        per_reach = _W(np.rint(_SECTORS / _F(max(reach, _W(1)))))
+        strength = _W((_W(reach * per_value) + _W(_HALF)) >> _W(_SHIFT))
         sector = _W(g - b) if most == r else (_W(b - r + 2 * reach) if most == g else _W(r - g + 4 * reach))
-        hue = _W((_W(sector * _PER_REACH[_U(reach)]) + _W(_HALF)) >> _W(_SHIFT))
+        hue = _W((_W(sector * per_reach) + _W(_HALF)) >> _W(_SHIFT))
         hue = _W(hue + _W(HUES)) if hue < 0 else hue
         hue = _W(hue + turn)
         hue = _W(hue - _W(HUES)) if hue >= HUES else hue
-        strength = _W(min(_F(strength) * stronger, _F(255)))
+        strength = _W(min(_F(strength) * stronger, _WHITE))
         value = _W(min(_F(most) * brighter, _WHITE))
         sixths = _F(hue) * _PER_HUE
         whole = _W(sixths)
         part, v, s = sixths - _F(whole), _F(value) * _PER_LEVEL, _F(strength) * _PER_LEVEL
-        high, low = v * _WHITE, v * (_ONE - s) * _WHITE
-        falling, rising = v * (_ONE - s * part) * _WHITE, v * (_ONE - s * (_ONE - part)) * _WHITE
-        red_ = high if (whole == 0) | (whole == 5) else (falling if whole == 1 else (rising if whole == 4 else low))
-        green_ = high if (whole == 1) | (whole == 2) else (falling if whole == 3 else (rising if whole == 0 else low))
-        blue_ = high if (whole == 3) | (whole == 4) else (falling if whole == 5 else (rising if whole == 2 else low))
-        red[i], green[i], blue[i] = np.uint8(_W(red_)), np.uint8(_W(green_)), np.uint8(_W(blue_))
+        share = part if whole & 1 else _ONE - part
+        high, low = np.uint8(value), np.uint8(_W(v * (_ONE - s) * _WHITE))
+        between = np.uint8(_W(v * (_ONE - s * share) * _WHITE))
+        sixth = np.uint8(whole)
+        red[i] = high if (sixth == 0) | (sixth == 5) else (low if (sixth == 2) | (sixth == 3) else between)
+        green[i] = high if (sixth == 1) | (sixth == 2) else (low if (sixth == 4) | (sixth == 5) else between)
+        blue[i] = high if (sixth == 3) | (sixth == 4) else (low if sixth <= 1 else between)
 
 
 def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:

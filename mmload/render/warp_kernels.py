@@ -151,29 +151,28 @@ def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numb
 
 
 @inlined
-def _byte(word: np.uint32) -> np.float32:
+def byte_level(word: np.uint32) -> np.float32:
+    """Returns the lowest byte of a word."""
     return _F(np.int32(word & _BYTE))
 
 
 @inlined
-def weighted_mean(
-    a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.float32, low: np.float32
-) -> np.float32:
+def _mean(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.float32, low: np.float32) -> np.float32:
     """Returns the weighted mean of the lowest bytes of four words."""
-    upper = _byte(a) * (_ONE - right) + _byte(b) * right
-    lower = _byte(c) * (_ONE - right) + _byte(d) * right
+    upper = byte_level(a) * (_ONE - right) + byte_level(b) * right
+    lower = byte_level(c) * (_ONE - right) + byte_level(d) * right
     return upper * (_ONE - low) + lower * low
 
 
 @inlined
-def rounded_level(value: np.float32) -> np.uint8:
+def _rounded(value: np.float32) -> np.uint8:
     """Rounds a mean of levels; the clamp changes nothing, but packs 32 bits to 8 by fewer instructions."""
     return np.uint8(min(max(np.int32(np.rint(value)), np.int32(0)), np.int32(255)))
 
 
 @inlined
 def _blended(value: np.float32, blank: np.float32, share: np.float32, is_filled: bool) -> np.uint8:
-    return rounded_level((value - blank) * share + blank if is_filled else value)
+    return _rounded((value - blank) * share + blank if is_filled else value)
 
 
 @called
@@ -231,19 +230,17 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Num
                 for x in range(_U(width)):
                     a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
                     right, low, share = u[x], v[x], shares[x]
-                    image[0, y, x] = _blended(weighted_mean(a, b, c, d, right, low), red, share, is_filled)
+                    image[0, y, x] = _blended(_mean(a, b, c, d, right, low), red, share, is_filled)
                     a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                    image[1, y, x] = _blended(weighted_mean(a, b, c, d, right, low), green, share, is_filled)
+                    image[1, y, x] = _blended(_mean(a, b, c, d, right, low), green, share, is_filled)
                     a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                    image[2, y, x] = _blended(weighted_mean(a, b, c, d, right, low), blue, share, is_filled)
+                    image[2, y, x] = _blended(_mean(a, b, c, d, right, low), blue, share, is_filled)
             else:
                 for channel in range(first, min(first + 4, channels)):
                     blank = _F(fill[channel])
                     for x in range(_U(width)):
                         a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
-                        image[_U(channel), y, x] = _blended(
-                            weighted_mean(a, b, c, d, u[x], v[x]), blank, shares[x], is_filled
-                        )
+                        image[_U(channel), y, x] = _blended(_mean(a, b, c, d, u[x], v[x]), blank, shares[x], is_filled)
                         corners[0, x], corners[1, x] = _W(a >> _W(8)), _W(b >> _W(8))
                         corners[2, x], corners[3, x] = _W(c >> _W(8)), _W(d >> _W(8))
 
