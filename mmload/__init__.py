@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mmload.batch import Batch
     from mmload.builder.pipeline import build
     from mmload.builder.recipe import BuildRecipe
+    from mmload.builder.subsets import remove_subset, save_subset
     from mmload.interop.torchvision import torchvision_equivalent
     from mmload.loader import Loader
     from mmload.remote.opening import open
@@ -24,6 +25,8 @@ _HOMES = {
     "BuildRecipe": "mmload.builder.recipe",
     "build": "mmload.builder.pipeline",
     "open": "mmload.remote.opening",
+    "save_subset": "mmload.builder.subsets",
+    "remove_subset": "mmload.builder.subsets",
     "Batch": "mmload.batch",
     "Collate": "mmload.augment.collate",
     "Loader": "mmload.loader.loader",
@@ -31,7 +34,18 @@ _HOMES = {
     "torchvision_equivalent": "mmload.interop.torchvision",
 }
 
-__all__ = ["Batch", "BuildRecipe", "Collate", "Loader", "Returns", "build", "open", "torchvision_equivalent"]
+__all__ = [
+    "Batch",
+    "BuildRecipe",
+    "Collate",
+    "Loader",
+    "Returns",
+    "build",
+    "open",
+    "remove_subset",
+    "save_subset",
+    "torchvision_equivalent",
+]
 
 
 def __getattr__(name: str) -> Any:

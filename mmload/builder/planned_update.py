@@ -101,6 +101,11 @@ class PlannedUpdate(PlannedBuild):
                 f"a source of kind {self.recipe.kind} does not tell which samples have changed, so {self.out} cannot "
                 "be updated; add --overwrite to build it again"
             )
+        if record is not None and record.subset_of is not None:
+            raise BuildError(
+                f"the source has a split {name}, and {self.out} a subset of this name; remove that first: "
+                f"mmload subset {self.out} {name} --remove"
+            )
         if record is not None and record.origins is None:
             raise BuildError(
                 f"split {name} of {self.out} has no list of origins, so it cannot be updated; build it again"

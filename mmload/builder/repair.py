@@ -60,6 +60,7 @@ def repair(
         return []
     manifest = read(path)
     check_built(manifest, path)
+    _check_of_build(path, manifest, faults)
     recipe = recipe_at(manifest, path, source, trust)
     _check_own_folders(path, {fault.split for fault in faults})
     with Staging(path.resolve()) as staging:
@@ -144,6 +145,16 @@ def _put(new: Path, root: Path, name: str, moved: Moved) -> None:
         _move_aside(place, root, moved)
     new.replace(place)
     sync_folder(place.parent)
+
+
+def _check_of_build(path: Path, manifest: Manifest, faults: Iterable[Fault]) -> None:
+    """Rejects to repair lists of a subset, which are not made from the source."""
+    for fault in faults:
+        if fault.split not in manifest.built_splits:
+            raise BuildError(
+                f"{fault} in {path}, of a subset, which no source can repair; save the subset again, or remove it: "
+                f"mmload subset {path} {fault.split} --remove"
+            )
 
 
 def _check_own_folders(root: Path, names: Iterable[str]) -> None:

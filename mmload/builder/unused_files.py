@@ -21,11 +21,10 @@ import numpy.typing as npt
 import torch
 
 from mmload.builder.destination import owned_files, remove_own
-from mmload.builder.origins import read_lists
 from mmload.builder.shard_writer import Chunk, ShardWriter
 from mmload.builder.split_records import write_list
 from mmload.builder.staging import Staging
-from mmload.builder.version_rows import RowsKind, VersionRows, has_classes
+from mmload.builder.version_rows import RowsKind, stored_rows
 from mmload.errors import BuildError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
@@ -173,7 +172,7 @@ def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
         table, moved = _rewritten(dataset[name], shards, staging, firsts[name])
         for own, record in manifest.splits.items():
             if name in (own, record.subset_of):
-                rows = _stored_rows(dataset[own])
+                rows = stored_rows(dataset[own])
                 rows = replace(rows, shard_rows=moved[rows.shard_rows])
                 kind = replace(RowsKind.of(record), shards=table)
                 splits[own] = rows.record(
@@ -239,18 +238,6 @@ def _chunk(split: Split, rows: Numbers) -> Chunk:
         for name, spec in split.record.fields.items()
     }
     return Chunk(fields=fields, samples=[("", None)] * len(rows))
-
-
-def _stored_rows(split: Split) -> VersionRows:
-    """Returns the rows of a split, with their lists."""
-    lists, numbers = read_lists(split.path, split.name, split.record), np.arange(len(split))
-    targets = split.reader.gather("targets", torch.from_numpy(numbers)) if has_classes(split.record.fields) else None
-    return VersionRows(
-        samples=lists.samples,
-        origins=lists.origins,
-        shard_rows=split.files.shard_rows(numbers),
-        targets=None if targets is None else targets.numpy(),
-    )
 
 
 def _skipped(split: Split) -> list[tuple[str, str]]:

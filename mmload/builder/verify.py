@@ -155,11 +155,11 @@ def check_built(manifest: Manifest, path: Path) -> None:
     """Checks that the rows of a dataset are those of its build, one shard after another.
 
     Raises:
-        UsageError: if it was updated, or has subsets.
+        UsageError: if it was updated.
     """
-    if manifest.versions:
+    if any(record.order is not None for record in manifest.built_splits.values()):
         raise UsageError(
-            f"{path} was changed after its build (mmload log {path}), so its shards are not those of the source in "
+            f"{path} was updated after its build (mmload log {path}), so its shards are not those of the source in "
             "order; compare it with a fresh build, or build it again with --overwrite"
         )
 
@@ -271,7 +271,7 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
     """
     splits = splits_of(recipe)
     plans: list[ShardPlan] = []
-    for name, record in manifest.splits.items():
+    for name, record in manifest.built_splits.items():
         samples = record.rows + record.skipped_count
         if name not in splits or len(splits[name]) != samples:
             have = counted(len(splits[name]), "sample") if name in splits else "no samples"
@@ -284,7 +284,7 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
             have = counted(len(record.shards), "shard")
             raise DamagedError(f"split {name} has {have}, {len(planned)} were planned")
         plans += planned
-    fields = {name: record.fields for name, record in manifest.splits.items()}
+    fields = {name: record.fields for name, record in manifest.built_splits.items()}
     chain, seed = TransformChain(recipe.transforms), recipe.shuffle_seed
     job = ShardJob(
         splits=splits,

@@ -30,7 +30,7 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
         if current.contents == manifest.contents:
             return
         if current.contents != after:
-            raise BuildError(f"{out} was changed by another command meanwhile; run the update again")
+            raise BuildError(f"{out} was changed by another command meanwhile; run this one again")
         moved = [file.name for file in dataset_files(manifest) if (new / file.name).exists()]
         for name in moved:
             (out / name).parent.mkdir(parents=True, exist_ok=True)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from mmload.builder.origins import Origin
+from mmload.builder.origins import Origin, read_lists
 from mmload.builder.shard_writer import first_names, json_lines, total_losses
 from mmload.builder.split_records import columns, mean_std
 from mmload.records import FieldSpec, ObjectsRecord
+from mmload.store.dataset import Split
 from mmload.store.manifest import (
     ORDER_DTYPE,
     ORDER_NAME,
@@ -159,3 +161,15 @@ class VersionRows:
                 shards_of=kind.shards_of,
             ),
         )
+
+
+def stored_rows(split: Split) -> VersionRows:
+    """Returns the rows of a split of a dataset, with their lists."""
+    lists, numbers = read_lists(split.path, split.name, split.record), np.arange(len(split))
+    targets = split.reader.gather("targets", torch.from_numpy(numbers)) if has_classes(split.record.fields) else None
+    return VersionRows(
+        samples=lists.samples,
+        origins=lists.origins,
+        shard_rows=split.files.shard_rows(numbers),
+        targets=None if targets is None else targets.numpy(),
+    )

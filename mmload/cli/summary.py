@@ -34,7 +34,7 @@ def of_build(report: BuildReport) -> str:
         return _of_update(report)
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
-    earlier = sum(split.rows for split in report.manifest.splits.values()) - report.stored
+    earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
     speed = report.built / report.seconds
     shown = f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
     rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s)"
@@ -120,6 +120,7 @@ def warnings(manifest: Manifest) -> list[str]:
 
 def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     size = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
+    size = size if split["subset_of"] is None else f"a subset of {split['subset_of']}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
         mean = f", {spec['row_bytes'] / 1024:,.1f} KiB per row" if "encoding" in spec else ""

@@ -79,7 +79,7 @@ class Choice:
     """Rows to export.
 
     Attributes:
-        split: only this split; None: all.
+        split: only this split; None: all but subsets.
         of_class: only rows of the class of this name, or with a box of it; None: all.
         limit: number of rows per split, from the first; None: all.
 
@@ -119,7 +119,7 @@ def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
         UsageError: if there is no such split or class, or no such row.
     """
     choice = choice or Choice()
-    splits = list(dataset.values()) if choice.split is None else [dataset[choice.split]]
+    splits = list(dataset.built_splits.values()) if choice.split is None else [dataset[choice.split]]
     chosen = []
     for split in splits:
         rows = torch.arange(len(split)) if choice.of_class is None else _rows_of_class(split, choice.of_class)

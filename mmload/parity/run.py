@@ -54,7 +54,7 @@ def run(
         dataset: the dataset, or its folder.
         source: the root of the source that it was built from.
         trust: let the dataset's own recipe run code, download, or read outside of the source.
-        split: check only this split; None: all, and the load side with the first that has images.
+        split: check only this split; None: all but subsets, and the load side with the first that has images.
         rows: number of rows of each split to decode; None: all. Labels and order are always checked for every row.
         seed: selects the rows and the draws of the batches.
         collate: the collate for the load side, or several as views; None: the usual crops, a flip and Normalize.
@@ -74,7 +74,9 @@ def run(
         raise UsageError(f"rows is {rows!r}; use an integer from 1")
     check_threads(threads)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    chosen = [opened[split]] if split is not None else list(opened.values())
+    chosen = [opened[split]] if split is not None else list(opened.built_splits.values())
+    if (owner := chosen[0].record.subset_of) is not None:
+        raise UsageError(f"split {split!r} is a subset of {owner!r}, whose rows it shares; check split {owner!r}")
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
     if collate is not None:
         _check_collate(collate, chosen)

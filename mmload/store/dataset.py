@@ -84,6 +84,11 @@ class Dataset(Mapping[str, "Split"]):
     def __len__(self) -> int:
         return len(self._splits)
 
+    @property
+    def built_splits(self) -> dict[str, Split]:
+        """Splits of the source by name: all but subsets, whose rows are theirs."""
+        return {name: self._splits[name] for name in self.manifest.built_splits}
+
     def _repr_html_(self) -> str:
         """Returns HTML for a notebook: the splits, with a few rows of each."""
         return "".join(split._repr_html_() for split in self.values())

@@ -287,8 +287,11 @@ class LocalFiles:
 
     def revision(self, name: str, shard: int) -> Revision:
         """Returns the revision of a file that rows are read from."""
-        recorded = self.folder.recorded_revision(self.split, name, shard)
+        recorded = self._recorded_revision(name, shard)
         return revision_of(self.folder.stat(self._path(name, shard))) if recorded is None else recorded
+
+    def _recorded_revision(self, name: str, shard: int) -> Revision | None:
+        return self.folder.recorded_revision(self.record.subset_of or self.split, name, shard)
 
     def opened(self, name: str, shard: int) -> OpenedFile:
         """Returns an open file of a shard, by its name without ``.memmap``.
@@ -298,7 +301,7 @@ class LocalFiles:
         key = (shard, name)
         opened = self._opened_files.get(key)
         if opened is None:
-            revision = self.folder.recorded_revision(self.split, name, shard)
+            revision = self._recorded_revision(name, shard)
             record = self.record.shards.file(shard, name)
             opened = self._opened_files.setdefault(
                 key, OpenedFile(self.folder, self._path(name, shard), record, revision)

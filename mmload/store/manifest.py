@@ -249,6 +249,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.versions[-1].number if self.versions else 1
 
     @property
+    def built_splits(self) -> dict[str, SplitRecord]:
+        """Splits of the source by name: all but subsets."""
+        return {name: split for name, split in self.splits.items() if split.subset_of is None}
+
+    @property
     def contents(self) -> str:
         """SHA-256 of all but the card: equal for datasets of equal bytes, whatever was recorded since."""
         body = [self.recipe, self.fingerprint, {name: split.to_json() for name, split in self.splits.items()}]

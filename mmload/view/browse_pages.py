@@ -156,7 +156,7 @@ class Pages:
         numbers = np.asarray(chosen[offset : offset + count], np.int64)
         sources = [split.source(row) for row in numbers.tolist()]
         rows = [
-            {"row": row, "name": name, "id": source.id, "mark": self._marks.reason(source.id, split.name)}
+            {"row": row, "name": name, "id": source.id, "mark": self._marks.reason(source.id, split.owner)}
             for row, name, source in zip(numbers.tolist(), split.names(numbers), sources, strict=True)
         ]
         return _json({"total": len(chosen), "rows": rows, "marked": len(self._marks)})
@@ -170,7 +170,7 @@ class Pages:
             "id": source.id,
             "size": source.size,
             "name": split.names(np.array([row]))[0],
-            "mark": self._marks.reason(source.id, split.name),
+            "mark": self._marks.reason(source.id, split.owner),
             "source": self._originals.missing(source.id),
             "shape": list(split.record.fields["images"].shape) if split.has_images else None,
             "boxes": None,
@@ -249,13 +249,14 @@ class Pages:
             raise UsageError(f"row is {row!r:.40} and reason {reason!r:.40}; reasons are {', '.join(REASONS)}, or null")
         split = self._split({"split": str(name)})
         sample = split.source(row).id
-        alone = not any(other.samples.rows_of(sample) for other in self._splits.values() if other is not split)
-        self._marks.set(sample, split.name, reason, alone=alone)
-        return _json({"mark": self._marks.reason(sample, split.name), "marked": len(self._marks)})
+        others = (each for name, each in self._splits.items() if name != split.owner and not each.record.subset_of)
+        alone = not any(other.samples.rows_of(sample) for other in others)
+        self._marks.set(sample, split.owner, reason, alone=alone)
+        return _json({"mark": self._marks.reason(sample, split.owner), "marked": len(self._marks)})
 
     def _marked(self, split: SplitRows) -> Rows:
         """Finds the rows of a split that are marked."""
-        names = self._marks.of_split(split.name, list(self._splits))
+        names = self._marks.of_split(split.owner, list(self._splits))
         ids = [each for name in names for each in originals_of(name)]
         return np.array(sorted({row for each in ids for row in split.samples.rows_of(each)}), np.int64)
 

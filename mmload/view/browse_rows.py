@@ -33,10 +33,14 @@ class SplitRows:
         folder: the dataset's.
         name: the split's.
         record: its manifest entry.
+
+    Attributes:
+        owner: name of the split that the rows are in: its own, or of a subset that of its split.
     """
 
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.name, self.record = name, record
+        self.owner = record.subset_of or name
         self._reader = RowReader(f"split {name!r} of {folder.path}", LocalFiles(folder, name, record).field)
         self.samples = Samples(folder, name, record)
         self._members: OrderedDict[int, Rows] = OrderedDict()

@@ -27,14 +27,15 @@ def facts(path: str | Path, manifest: Manifest) -> dict[str, Any]:
         manifest: its manifest.
 
     Returns:
-        ``path``, ``rows``, ``bytes`` of all shards, ``recipe``, ``fingerprint`` of the source, ``splits`` (by name, see
-        docs/inspection.md), and ``checks``: what verify, parity and bench recorded, None where they did not.
+        ``path``, ``rows`` of all splits but subsets, ``bytes`` of all shards, ``recipe``, ``fingerprint`` of the
+        source, ``splits`` (by name, see docs/inspection.md), and ``checks``: what verify, parity and bench recorded,
+        None where they did not.
     """
     splits = {name: _split(str(path), name, record, manifest) for name, record in manifest.splits.items()}
     return {
         "path": str(path),
-        "rows": sum(split["rows"] for split in splits.values()),
-        "bytes": sum(split["bytes"] for split in splits.values()),
+        "rows": sum(split["rows"] for split in splits.values() if split["subset_of"] is None),
+        "bytes": sum(split["bytes"] for split in splits.values() if split["subset_of"] is None),
         "recipe": manifest.recipe,
         "fingerprint": manifest.fingerprint,
         "splits": splits,
@@ -47,6 +48,7 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
     counts: tuple[int | None, ...] = record.class_counts or (None,) * len(record.classes)
     return {
         "rows": record.rows,
+        "subset_of": record.subset_of,
         "bytes": record.bytes,
         "shards": len(record.shards),
         "layout": "variable-size images" if own else "rows of one size",
@@ -70,8 +72,9 @@ def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
     if spec.encoding is None:
         return {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
     total = int(record.shards.bytes[f"{name}.{BYTES}"].sum())
+    rows = max(1, int(record.shards.rows.sum()))
     shape = [None if size == VARIABLE else size for size in spec.shape]
-    return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // max(1, record.rows), "encoding": spec.encoding}
+    return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // rows, "encoding": spec.encoding}
 
 
 def field_text(spec: Mapping[str, Any]) -> str:
@@ -107,7 +110,7 @@ def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequenc
     Args:
         folder: the dataset's.
         manifest: the dataset's.
-        split: name of the split; may be None if there is only one.
+        split: name of the split; may be None if there is only one, beside subsets.
         rows: their numbers, from 0.
 
     Raises:
@@ -134,7 +137,7 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
     Args:
         folder: the dataset's.
         manifest: the dataset's.
-        split: only this split; None: all.
+        split: only this split; None: all but subsets.
         file: a sample's id, or a path that ends with one, such as the file's whole path.
 
     Raises:
@@ -165,7 +168,7 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
 
 def _splits(manifest: Manifest, split: str | None) -> list[str]:
     if split is None:
-        return list(manifest.splits)
+        return list(manifest.built_splits)
     if split not in manifest.splits:
         raise UsageError(f"split {split!r} does not exist; use one of {choices(manifest.splits)}")
     return [split]

@@ -111,13 +111,13 @@ class DatasetReport:
 
 
 def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = None) -> DatasetReport:
-    """Looks at every row of every split that has uint8 images.
+    """Looks at every row of every split that has uint8 images and is no subset.
 
     Args:
         dataset: an open dataset.
         progress: called with (rows done, all rows).
     """
-    splits = {name: split for name, split in dataset.items() if _has_images(split) and len(split)}
+    splits = {name: split for name, split in dataset.built_splits.items() if _has_images(split) and len(split)}
     starts = np.cumsum([0, *(len(split) for split in splits.values())]).tolist()
     grays = np.empty((starts[-1], SIDE, SIDE), np.float32)
     small: dict[str, Thumbnails] = {}
@@ -139,7 +139,9 @@ def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = No
         sizes=sizes,
         outliers=sorted(found, key=lambda one: -one.strength),
         copied=_copied(pairs, list(splits), np.array(starts)),
-        classes={name: counts for name, split in dataset.items() if (counts := class_rows(split)) is not None},
+        classes={
+            name: counts for name, split in dataset.built_splits.items() if (counts := class_rows(split)) is not None
+        },
     )
 
 

@@ -69,7 +69,7 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
         ("Outliers", outliers(dataset, report.outliers)),
         ("Left out", _left_out(facts)),
     ]
-    for name, split in dataset.items():
+    for name, split in dataset.built_splits.items():
         sections.append((f"Split {name}", _split(split, facts["splits"][name], report, training, len(dataset))))
     sections += [
         ("How to load it", _code(dataset, training)),

@@ -330,7 +330,7 @@ def test_an_overwriting_build_removes_all_versions(squares, photos):
 def test_an_updated_dataset_is_not_compared_shard_by_shard(squares, photos):
     change(photos)
     update(squares)
-    with pytest.raises(UsageError, match="was changed after its build"):
+    with pytest.raises(UsageError, match="was updated after its build"):
         compare(squares.out, photos)
 
 

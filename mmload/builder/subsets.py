@@ -1,0 +1,166 @@
+"""Named subsets of a dataset: a list of rows of a split that is opened as a split, saved as a new version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from mmload.builder.split_records import write_list
+from mmload.builder.staging import UPDATES, Staging
+from mmload.builder.version_rows import RowsKind, stored_rows
+from mmload.errors import BuildError, UsageError, choices
+from mmload.remote.urls import check_no_url
+from mmload.store.dataset import Dataset, Split
+from mmload.store.manifest import VERSIONS, Manifest, SplitRecord, is_name, read
+from mmload.store.row_numbers import row_array
+from mmload.store.shard_table import ShardTable
+from mmload.store.unfinished import staging_folder
+from mmload.store.versions import next_version, with_version
+
+if TYPE_CHECKING:
+    from mmload.store.dataset import Rows
+
+
+def save_subset(
+    dataset: Dataset | str | Path, name: str, rows: Rows | Sequence[str], *, split: str | None = None
+) -> Dataset:
+    """Saves rows of a split under a name, which opens as a split: a new version of the dataset; no pixel is copied.
+
+    Args:
+        dataset: the dataset, in its current version, or its folder.
+        name: name of the subset; a subset of this name is replaced.
+        rows: rows in the order of the subset, as :meth:`Split.rows` takes them, or ids of their samples; each once.
+        split: split of the rows, which may be a subset; None: the only one.
+
+    Returns:
+        The dataset, opened in its new version.
+
+    Raises:
+        UsageError: if the name is that of a split or none, there is no such split or sample, a row is given twice or
+            none at all, or the dataset is opened in a version that is not the current one.
+        IndexError, TypeError: as :meth:`Split.rows`.
+        BuildError: if another command is changing the dataset, or writing fails.
+    """
+    opened = open_to_change(dataset)
+    _check_name(opened, name)
+    chosen = only_split(opened, split)
+    numbers = _numbers(chosen, rows)
+    of_subset = stored_rows(chosen).chosen(numbers.tolist())
+    with Staging(opened.path) as staging:
+        staging.paths.dataset.mkdir(exist_ok=True)
+        write = partial(write_list, staging.paths, name)
+        record = of_subset.record(write, next_version(opened.manifest), _kind_of(chosen))
+        _commit(staging, opened, {**opened.manifest.splits, name: record}, f"subset {name}")
+    return Dataset(opened.path)
+
+
+def remove_subset(dataset: Dataset | str | Path, name: str) -> Dataset:
+    """Removes a subset, which stays in earlier versions of the dataset.
+
+    Args:
+        dataset: the dataset, in its current version, or its folder.
+        name: name of the subset.
+
+    Returns:
+        The dataset, opened in its new version.
+
+    Raises:
+        UsageError: if there is no subset of this name, or the dataset is opened in an earlier version.
+        BuildError: if another command is changing the dataset, or writing fails.
+    """
+    opened = open_to_change(dataset)
+    splits = opened.manifest.splits
+    subsets = [own for own, record in splits.items() if record.subset_of is not None]
+    if name not in subsets:
+        has = choices(subsets) if subsets else "none"
+        raise UsageError(f"{opened.path} has no subset {name!r}; it has {has}")
+    with Staging(opened.path) as staging:
+        staging.paths.dataset.mkdir(exist_ok=True)
+        remaining = {own: record for own, record in splits.items() if own != name}
+        _commit(staging, opened, remaining, f"remove subset {name}")
+    return Dataset(opened.path)
+
+
+def open_to_change(dataset: Dataset | str | Path) -> Dataset:
+    """Opens the current version of a dataset, after what a killed command has left undone at its end.
+
+    Raises:
+        UsageError: if the dataset is opened in a version that is not the current one, or lies in object storage.
+        BuildError: if there is an unfinished build or update, or another command is changing the dataset.
+        StoreError: if there is no dataset.
+    """
+    opened = dataset if isinstance(dataset, Dataset) else None
+    place = next(iter(dataset.values())).folder.title if isinstance(dataset, Dataset) else dataset
+    check_no_url(place, "change the dataset that was pushed there, and push it again")
+    folder = Path(place).resolve()
+    current = read(folder)
+    if staging_folder(folder).exists():
+        current = _completed(folder)
+    if opened is not None and opened.manifest.contents != current.contents:
+        raise UsageError(f"{folder} is opened in a version that is not the current one; open it again")
+    return Dataset(folder)
+
+
+def only_split(dataset: Dataset, name: str | None) -> Split:
+    """Returns the split of a name; None: the only one beside subsets.
+
+    Raises:
+        UsageError: if there is none, or there are several and none is named.
+    """
+    if name is None and len(dataset.built_splits) > 1:
+        raise UsageError(f"{dataset.path} has the splits {choices(dataset)}; name one of them as split")
+    return dataset[next(iter(dataset.built_splits)) if name is None else name]
+
+
+def _completed(folder: Path) -> Manifest:
+    """Completes a commit that was killed, and removes what is of no use any more; returns the current manifest."""
+    with Staging(folder) as staging:
+        plan, current = staging.plan(), read(folder)
+        if plan is not None and plan.get(UPDATES) in (None, current.contents):
+            raise BuildError(
+                f"{staging.paths.folder} holds an unfinished build or update; finish it, or remove that folder"
+            )
+        staging.discard()
+    return current
+
+
+def _commit(staging: Staging, opened: Dataset, splits: dict[str, SplitRecord], change: str) -> None:
+    old = opened.manifest
+    card = {key: old.card[key] for key in ("notes", "warnings") if key in old.card}
+    body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
+    staging.add_version(with_version(body, old, opened.path, change), old.contents)
+
+
+def _check_name(dataset: Dataset, name: str) -> None:
+    if not is_name(name) or name == VERSIONS:
+        raise UsageError(f"name is {name!r:.80}; give a plain name of letters, digits, _ and -, such as hard")
+    if name in dataset.built_splits:
+        raise UsageError(f"{name!r} is a split of {dataset.path}; give another name for the subset")
+
+
+def _numbers(split: Split, rows: Rows | Sequence[str]) -> npt.NDArray[np.int64]:
+    """Returns the numbers of the rows, which are given as numbers, a mask or ids."""
+    is_of_ids = not isinstance(rows, slice) and len(rows) and all(isinstance(row, str) for row in rows)
+    if isinstance(rows, str):
+        raise UsageError(f"rows is {rows!r:.80}; give a list of ids, or numbers of rows")
+    chosen = split.row_of(rows) if is_of_ids else rows  # type: ignore[arg-type]  # a sequence of str
+    numbers = row_array(chosen, len(split), f"split {split.name!r}")
+    if not len(numbers):
+        raise UsageError("rows has no row; a subset has at least one")
+    values, counts = np.unique(numbers, return_counts=True)
+    if (twice := values[counts > 1]).size:
+        raise UsageError(f"row {twice[0]} of split {split.name!r} is given twice; a subset has each row once")
+    return numbers
+
+
+def _kind_of(split: Split) -> RowsKind:
+    """Returns what the rows of a subset share with those of its split."""
+    record, table = split.record, split.record.shards
+    with_folders = ShardTable(table.rows, table.bytes, table.crc32, np.array(table.folder_numbers))
+    return replace(RowsKind.of(record), shards=with_folders, shards_of=record.subset_of or split.name)

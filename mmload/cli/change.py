@@ -1,0 +1,57 @@
+"""The commands that change a dataset after its build: ``mmload subset``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmload.cli import options
+from mmload.cli.interrupt import interruptible
+from mmload.cli.terminal import show
+from mmload.errors import UsageError, choices, counted
+
+Key = Annotated[
+    str | None,
+    typer.Option(metavar="row|id", help="FILE names rows by number or by sample id; by default what it has."),
+]
+
+
+def subset(
+    dataset: options.Dataset,
+    name: Annotated[str, typer.Argument(help="Name of the subset, which opens as a split.")],
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Rows: a list, .csv, .parquet, .npy or .npz of row numbers or sample ids."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the rows; the only one by default.")] = None,
+    key: Key = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the subset.")] = False,
+) -> None:
+    """Save rows of a split under a name, as a new version; it opens as a split, and no pixel is copied."""
+    if remove == (rows is not None):
+        raise UsageError("give --rows FILE or --remove, one of them; see mmload subset --help")
+    from mmload.builder.subsets import only_split, open_to_change, remove_subset, save_subset
+
+    with interruptible("the dataset is as it was; run the command again"):
+        if rows is None:
+            changed = remove_subset(dataset, name)
+            show(f"{dataset}: removed subset {name}, in version {changed.manifest.version}")
+            return
+        from mmload.builder.row_files import rows_in
+
+        check_key(key)
+        opened = open_to_change(dataset)
+        chosen = only_split(opened, split)
+        changed = save_subset(opened, name, rows_in(rows, chosen, key), split=chosen.name)
+    saved = f"{counted(len(changed[name]), 'row')} of split {chosen.name}"
+    show(f"{dataset}: saved {saved} as subset {name}, in version {changed.manifest.version}")
+
+
+def check_key(key: str | None) -> None:
+    """Raises UsageError if it is no way to name a row."""
+    from mmload.builder.row_files import KEYS
+
+    if key not in (None, *KEYS):
+        raise UsageError(f"--key is {key!r}; use one of {choices(KEYS)}")
