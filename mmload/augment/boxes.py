@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.points import move_points
+from mmload.augment.points import MovingTiles, mapped_points, move_points, move_tile_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
@@ -316,28 +316,12 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole > 0, part / whole.clamp(min=1e-12), 0.0)
 
 
-class MovingTiles(NamedTuple):
-    """Geometry by which the boxes of T tiles move to B canvases and through their maps, x before y.
-
-    Attributes:
-        samples: int64 [T], sample of each tile, in order.
-        factors: float64 [T, 2], factors by which the tile's image is resized.
-        corners: int64 [T, 2], where it lies on its canvas.
-        canvas: int64 [T, 2], size of its canvas.
-        maps: float64 [T, 3, 3], from its canvas to the output.
-    """
-
-    samples: Tensor
-    factors: Tensor
-    corners: Tensor
-    canvas: Tensor
-    maps: Tensor
-
-
 def composed_boxes(
     batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTiles, size: Sequence[int]
 ) -> tuple[Batch, Trail]:
     """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
+
+    Keypoints and corners of rotated boxes move with them.
 
     Args:
         batch: B samples, whose boxes are replaced.
@@ -352,9 +336,7 @@ def composed_boxes(
     on_canvas = (on_canvas + tiles.corners[tile].repeat(1, 2))[:, None]
     width, height = tiles.canvas[tile].unbind(1)
     on_canvas, _, shown = _cut(on_canvas, width, height)
-    corners = torch.nn.functional.pad(_corners(on_canvas)[:, 0], (0, 1), value=1.0)
-    points = corners @ tiles.maps[tile].transpose(1, 2)
-    points = points[..., :2] / points[..., 2:].clamp(min=1e-6)
+    points = mapped_points(_corners(on_canvas)[:, 0], tiles.maps[tile])
     around = torch.cat((points.amin(1), points.amax(1)), 1)[:, None]
     moved, _, still = _cut(around, int(size[1]), int(size[0]))
     samples = tiles.samples[tile]
@@ -366,7 +348,7 @@ def composed_boxes(
     for name, value in fields.items():
         if name not in packed:
             packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))
-            packed[name][samples, column] = value[tile, place]
+            packed[name][samples, column] = move_tile_points(name, value[tile, place], tiles.selected(tile), size)
     share = boxes.new_zeros((count, longest))
     share[samples, column] = (shown * still)[:, 0].to(share.dtype)
     nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
-from mmload.augment.boxes import MovingTiles, Trail, composed_boxes
+from mmload.augment.boxes import Trail, composed_boxes
 from mmload.augment.draws import Draws, beta, whole_numbers
-from mmload.augment.points import has_points
+from mmload.augment.points import MovingTiles, has_polygons
 from mmload.augment.step import arguments_of
 from mmload.batch import Batch, fields_of
 from mmload.records import PER_BOX
@@ -71,10 +71,10 @@ def box_fields(batch: Batch) -> list[str]:
     """Returns the names of a batch's fields that a composed sample has of all its rows; it has others of its own.
 
     Raises:
-        ValueError: if there are keypoints, corners of rotated boxes, or polygons.
+        ValueError: if there are masks of instances.
     """
-    if has_points(batch):
-        raise ValueError("Mosaic moves boxes, but not keypoints, corners and polygons; leave these out of fields")
+    if has_polygons(batch):
+        raise ValueError("Mosaic moves boxes and keypoints, but not polygons; leave polygons and rings out of fields")
     fields, boxes = fields_of(batch), batch.boxes
     most = 0 if boxes is None else boxes.shape[1]
     per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
@@ -88,7 +88,8 @@ class Mosaic(nn.Module):
     half of a canvas of twice the size, each with a corner; of nine, one lies with its middle at such a point, one
     beside each of its sides, and one at each of its corners. Without a mosaic the image alone lies in the middle of a
     canvas of ``size``. Then the canvas is warped around its middle: a perspective, a rotation and scale, a shear and a
-    translation, in this order, and ``size`` of it is kept. Boxes are clipped to the canvas, warped, and clipped again.
+    translation, in this order, and ``size`` of it is kept. Boxes are clipped to the canvas, warped, and clipped again;
+    keypoints and corners of rotated boxes are moved, and keypoints outside are not labeled any more.
 
     The sample's own row is one of the images; the others are drawn from all rows that the loader reads, or from the
     rows of the batch if there is no loader. They depend on the sample's seed alone, and not on the batch, except where

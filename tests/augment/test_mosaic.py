@@ -231,11 +231,34 @@ def test_mosaic_fields_per_box_stay_with_their_boxes() -> None:
     assert torch.equal(made.extra["iscrowd"], (made.labels % 3 == 0) & real)
     assert torch.equal(made.difficult, (made.labels % 2 == 0) & real)
     assert made.extra["place"].tolist() == list(range(8))
-    batch.extra["keypoints"] = torch.zeros(8, 4, 2, 3)
-    with pytest.raises(
-        ValueError, match="Mosaic moves boxes, but not keypoints, corners and polygons; leave these out"
-    ):
+    batch.extra["polygons"] = torch.zeros(8, 4, 2)
+    with pytest.raises(ValueError, match="Mosaic moves boxes and keypoints, but not polygons; leave polygons"):
         Collate(Mosaic(40))(batch)
+
+
+def test_mosaic_keypoints_and_corners_move_with_their_boxes() -> None:
+    batch = batch_of(60)
+    x0, y0, x1, y1 = batch.boxes.unbind(2)
+    corners = torch.stack((torch.stack((x0, x1, x1, x0), 2), torch.stack((y0, y0, y1, y1), 2)), 3)
+    keypoints = torch.cat((corners[:, :, :3], torch.tensor([2.0, 1, 0]).expand(60, 4, 3)[..., None]), 3)
+    batch.extra = TensorDict({"keypoints": keypoints, "corners": corners}, batch_size=[60])
+    step = Mosaic(40, degrees=20, shear=5, perspective=0.001)
+    made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
+    real = torch.arange(made.boxes.shape[1]) < made.counts[:, None]
+    points, boxes = made.extra["corners"][real], made.boxes[real]
+    around = torch.cat((points.amin(1), points.amax(1)), 1)
+    whole = (around >= 0).all(1) & (around <= 40).all(1)
+    assert whole.sum() > 20
+    cut_on_canvas = (boxes[whole] - around[whole]).abs().amax(1) > 1e-3
+    assert cut_on_canvas.float().mean() < 0.3
+    found = made.extra["keypoints"][real]
+    inside = ((points[:, :3] >= 0) & (points[:, :3] <= 40)).all(2)
+    shown = found[..., 2] > 0
+    assert not shown[~inside].any()
+    assert not shown[:, 2].any()  # which was not labeled
+    assert shown[:, :2].any()
+    torch.testing.assert_close(found[..., :2][shown], points[:, :3][shown])
+    assert (found[~shown] == 0).all()
 
 
 @pytest.mark.parametrize(
