@@ -22,17 +22,24 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload.errors import SampleError
 from mmload.interop.torchvision import torchvision_equivalent
+from mmload.pictures.instance_masks import SEGMENTS, of_boxes
+from mmload.records import PER_BOX
 from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources import SourceSplit
+from mmload.sources.coco import CocoSplit
 from mmload.sources.decode import FORMATS
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.sources.sample_list import ListSplit
 from mmload.sources.voc import VocSplit
 from mmload.sources.voc_tasks import VOID
+from mmload.sources.yolo import YoloSplit
 from mmload.store.dataset import Split
 from mmload.store.variable_rows import JPEG
 
 _BOXED = ("boxes", "labels", "difficult", "counts")
+_POINTS = {"keypoints", "corners", "polygons"}
+_UNKNOWN = ("area", "run_boxes", "runs")
+"""Fields of objects that no transform of torchvision moves."""
 _MODES = {"L": " gray", "CMYK": " cmyk", "P": " palette", "1": " 1-bit"}
 
 
@@ -143,13 +150,20 @@ class ReferenceMaker:
         if "boxes" in fields:
             real = fields["boxes"][: int(fields["counts"])]
             items["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size)
+        for name in _POINTS & fields.keys():
+            items[name] = tv_tensors.KeyPoints(fields[name][..., :2], canvas_size=size)
         transformed = self.transforms(items)
         outside = transformed["inside"].as_subclass(Tensor) != 1
-        others = {name: value for name, value in fields.items() if name not in (*_BOXED, "masks")}
+        moved = {name: transformed[name].as_subclass(Tensor) for name in _POINTS & fields.keys()}
+        if "keypoints" in moved:
+            moved["keypoints"] = _labeled(moved["keypoints"], fields["keypoints"], outside.shape)
+        without = _UNKNOWN if len(self.transforms.transforms) > 1 else ()
+        fields = {name: value for name, value in fields.items() if name not in without}
+        others = {name: value for name, value in fields.items() if name not in (*_BOXED, "masks")} | moved
         if "masks" in fields:
             others["masks"] = transformed["masks"].as_subclass(Tensor).masked_fill(outside, VOID)
         if "boxes" in fields:
-            others |= _with_area(transformed["boxes"].as_subclass(Tensor), fields)
+            others |= _with_area(transformed["boxes"].as_subclass(Tensor), {**fields, **others})
         pixels = transformed["images"].as_subclass(Tensor)
         return replace(reference, images=pixels, padded=bool(outside.any()), fields=others)
 
@@ -189,7 +203,9 @@ def file_of(split: SourceSplit, index: int) -> Path | None:
     """Returns the file of sample ``index``, or None if it has no file of its own."""
     if isinstance(split, ImageFolderSplit | VocSplit):
         return split.root / split.id(index)
-    return split.root / split.items[index].file if isinstance(split, ListSplit) else None
+    if isinstance(split, ListSplit | CocoSplit | YoloSplit):
+        return split.root / split.items[index].file
+    return None
 
 
 def kind_of(image: PIL.Image.Image) -> str:
@@ -209,5 +225,14 @@ def _with_area(boxes: Tensor, fields: Mapping[str, Tensor]) -> dict[str, Tensor]
     """Returns the boxes with a positive area, with their related fields."""
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     count = len(boxes)
-    rest = {name: fields[name][:count][keep] for name in ("labels", "difficult") if name in fields}
-    return {"boxes": boxes[keep], "counts": keep.sum(), **rest}
+    rest = {name: fields[name][:count][keep] for name in PER_BOX if name in fields and fields[name].dim()}
+    segments = {name: fields[name].numpy() for pair in SEGMENTS for name in pair if name in fields}
+    of_remaining = {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
+    return {"boxes": boxes[keep], "counts": keep.sum(), **rest, **of_remaining}
+
+
+def _labeled(points: Tensor, before: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Returns transformed keypoints with their visibility, those outside of an image [H, W] as not labeled."""
+    inside = ((points >= 0) & (points <= torch.tensor(size[::-1]))).all(-1, keepdim=True)
+    shown = before[..., 2:] * inside
+    return torch.cat([points * (shown > 0), shown], -1)

@@ -26,6 +26,7 @@ from mmload.store.dataset import Split
 WORST = 8
 """Upper bound on the rows that are diagnosed, with their pixels in memory."""
 
+_MOVED = ("boxes", "keypoints", "corners", "polygons")
 _BOX_LIMIT = 1e-3  # pixels
 _PADDED_BOX_LIMIT = 1.001  # torchvision's CenterCrop shifts the boxes of a padded image by up to a pixel too far
 
@@ -342,7 +343,7 @@ def _loss_verdicts(split: str, quality: int, ratios: Mapping[str, list[float]]) 
 
 def _limit_of(name: str, reference: Reference | None) -> float:
     """Returns the upper bound on a field's difference from its reference."""
-    if name != "boxes":
+    if name not in _MOVED:
         return 0.0
     return _PADDED_BOX_LIMIT if reference is not None and reference.padded else _BOX_LIMIT
 

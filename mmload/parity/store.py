@@ -331,14 +331,16 @@ def _compare_row(
 
 
 def _stored_row(split: Split, row: int) -> dict[str, Tensor]:
-    """Reads the fields of a row; variable-size images and masks are decoded to pixels."""
+    """Reads the fields of a row; variable-size images and masks are decoded to pixels, lists have no padding."""
     number, reader = torch.tensor([row]), split.reader
-    return {
+    fields = {
         name: torch.from_numpy(reader.rows(name, number.numpy())[0])
         if spec.variable_size
         else reader.gather(name, number)[0]
         for name, spec in split.fields.items()
     }
+    lists = [name for name, spec in split.record.fields.items() if spec.is_list]
+    return fields | {name: fields[name][: reader.lists(name).counts(number.numpy())[0]] for name in lists}
 
 
 def _field_differences(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float]]:

@@ -318,6 +318,10 @@ class PaddedLists:
         lengths: Numbers = self._offsets[rows + 1] - self._offsets[rows]
         return lengths
 
+    def counts(self, rows: Numbers) -> Numbers:
+        """Returns the number of elements of the lists of rows, int64 [B]."""
+        return self.lengths(rows) // self._element
+
     def read_into(self, rows: Numbers, out: npt.NDArray[Any]) -> None:
         """Reads rows, int64 [B], into ``out`` [B, *spec.shape].
 
