@@ -12,6 +12,7 @@ from torchvision import tv_tensors
 from mmload.augment import (
     CenterCrop,
     Letterbox,
+    Mosaic,
     RandomAffine,
     RandomCrop,
     RandomHorizontalFlip,
@@ -166,8 +167,11 @@ def test_a_foreign_module_that_moves_boxes_is_refused_beside_keypoints() -> None
     assert torch.equal(got.extra["keypoints"], people(2).extra["keypoints"])
 
 
-def test_a_mosaic_beside_keypoints_is_refused() -> None:
-    from mmload.augment import Mosaic
-
-    with pytest.raises(ValueError, match="not keypoints"):
-        Collate(Mosaic(32))(people(3))
+def test_keypoints_follow_a_mosaic_and_the_flip_after_it() -> None:
+    still = Mosaic(32, p=0, scale=0, translate=0)  # the image as it is, letterboxed
+    mirrored, plain = (Collate(still, *more)(people(3)) for more in ([RandomHorizontalFlip(1.0)], []))
+    assert torch.equal(mirrored.counts, plain.counts)
+    flips = plain.extra["keypoint_flips"].to(torch.int64)[:, None, :, None].expand_as(plain.extra["keypoints"])
+    exchanged = plain.extra["keypoints"].gather(2, flips)
+    x = torch.where(exchanged[..., 2] > 0, 31 - exchanged[..., 0], 0.0)
+    torch.testing.assert_close(mirrored.extra["keypoints"][..., 0], x)
