@@ -112,6 +112,10 @@ def report(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.html", help="The page.")] = Path("report.html"),
     augment: options.Augment = None,
     recipe: options.Recipe = None,
+    findings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write copies and outliers as a list, for mmload subset or --exclude."),
+    ] = None,
 ) -> None:
     """Write a page about a dataset: rows of all splits, stored and augmented, classes, sizes, copies, outliers."""
     options.check_one(augment, recipe)
@@ -119,8 +123,12 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out is {out}; give a name that ends in .html")
     from mmload.view.facts import facts
+    from mmload.view.report import findings_list
     from mmload.view.report import report as look
     from mmload.view.report_page import page
+
+    if findings is not None:
+        check_target("--findings", findings, None if is_url(dataset) else Path(dataset))
 
     with options.dataset_at(dataset) as opened:
         classes = max((len(split.classes) for split in opened.values()), default=0)
@@ -128,7 +136,10 @@ def report(
         with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
             found = look(opened, progress=progress)
             text = page(opened, facts(next(iter(opened.values())).folder.title, opened.manifest), found, training)
+            listed = "" if findings is None else findings_list(opened, found)
     write_result(out, text)
+    if findings is not None:
+        write_result(findings, listed)
     copied = found.copied
     show(
         f"{out}: {counted(copied.count, 'picture')} in several rows, {copied.across:,} of them in two splits; "

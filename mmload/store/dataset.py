@@ -314,6 +314,21 @@ class Split:
 
         return torch.tensor([self._samples.row_of(each) for each in name], dtype=torch.int64)
 
+    def table(self) -> Any:
+        """Returns a ``pyarrow.Table`` with one row per row; without pyarrow, a ``pandas.DataFrame``.
+
+        Columns: ``row``; ``id`` of the sample; ``class``, its name, with class targets; ``height`` and ``width`` of the
+        source's image, 0 if unknown; ``stored_height`` and ``stored_width`` with variable-size images; and every
+        field of one value per row, by its name.
+
+        Raises:
+            UsageError: if neither is installed.
+            DamagedError, StoreError: as :meth:`rows` and :meth:`source`.
+        """
+        from mmload.store.split_table import table_of
+
+        return table_of(self.files, self.reader, self.source(slice(None)))
+
     def preview(self, rows: Rows | None = None, *, columns: int = 8, count: int = 48, seed: int = 0) -> Image.Image:
         """Returns a contact sheet of stored rows, with boxes and masks, classes, row numbers. A notebook shows it.
 

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmload.errors import one_line
 from mmload.runtime.resources import in_threads
+from mmload.sources.exclusion import line_of
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, count_values, groups, reduce
@@ -81,6 +83,7 @@ class CopiedPictures:
         count: number of pictures.
         across: number of pictures that are in two splits.
         rows: number of rows that show them.
+        again: (split, row) of all of these rows but the first of each picture.
         complete: whether these are all.
     """
 
@@ -88,6 +91,7 @@ class CopiedPictures:
     count: int
     across: int
     rows: int
+    again: list[tuple[str, int]]
     complete: bool
 
 
@@ -145,6 +149,15 @@ def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = No
     )
 
 
+def findings_list(dataset: Dataset, found: DatasetReport) -> str:
+    """Returns copies, but the first row of each picture, and outliers as a list of samples to exclude or save."""
+    reasons = [(split, row, "copy") for split, row in found.copied.again]
+    reasons += [(one.split, one.row, one.reason) for one in found.outliers]
+    first = {(split, row): reason for split, row, reason in reversed(reasons)}
+    lines = (line_of(dataset[split].source(row).id, reason, split) for (split, row), reason in sorted(first.items()))
+    return f"# Found in {one_line(dataset.path.name)}\n" + "".join(f"{line}\n" for line in lines)
+
+
 def _has_images(split: Split) -> bool:
     spec = split.fields.get("images")
     return spec is not None and spec.dtype == "uint8"
@@ -199,11 +212,13 @@ def _copied(found: Copies, names: list[str], starts: Numbers) -> CopiedPictures:
                 equal=bool(found.equal[pair]),
             )
         )
+    again = by_group[1:][np.diff(group[by_group]) == 0]
     return CopiedPictures(
         first=listed,
         count=len(pictures),
         across=int(across[order][first].sum()),
         rows=len(in_group),
+        again=[(names[split[row]], int(row - starts[split[row]])) for row in np.sort(again).tolist()],
         complete=found.complete,
     )
 

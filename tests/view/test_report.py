@@ -283,3 +283,17 @@ def test_a_picture_in_several_rows_of_two_splits_is_counted_once() -> None:
     assert (copied.count, copied.across, copied.rows) == (2, 1, 5)
     assert copied.first[0].rows == [("train", 0), ("val", 0), ("train", 1)]
     assert copied.first[1].rows == [("val", 1), ("val", 2)]
+
+
+def test_the_list_of_findings_names_copies_and_outliers_as_a_subset_takes_them(odd: Dataset, tmp_path: Path) -> None:
+    file, copy = tmp_path / "odd.txt", tmp_path / "copy"
+    shutil.copytree(odd.path, copy)
+    done = mmload("report", copy, "-o", tmp_path / "page.html", "--findings", file)
+    assert done.returncode == 0, done.stderr
+    reasons = {tuple(line.split("\t")[1:]) for line in file.read_text().splitlines()[1:]}
+    assert {("copy", "train"), ("copy", "val"), ("nearly black", "train"), ("extreme aspect", "val")} <= reasons
+    done = mmload("subset", copy, "odd", "--rows", file, "--split", "val")
+    assert done.returncode == 0, done.stderr
+    opened = open_dataset(copy)
+    assert {Path(source.id).name for source in opened["odd"].source(slice(None))} == {"leak.png", "long.png"}
+    assert list(opened["odd"].mean) == pytest.approx(opened["odd"][:].images.double().mean((0, 2, 3)) / 255)
