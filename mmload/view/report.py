@@ -18,6 +18,7 @@ from mmload.runtime.resources import in_threads
 from mmload.sources.exclusion import line_of
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
+from mmload.view.box_facts import BoxFacts, box_facts
 from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, count_values, groups, reduce
 
 DARK, LIGHT = 12.0, 243.0
@@ -105,6 +106,7 @@ class DatasetReport:
         outliers: the most conspicuous first.
         copied: pictures that several rows show.
         classes: split -> its classes, where rows have several.
+        boxes: split -> its boxes, where rows have boxes.
     """
 
     brightness: dict[str, npt.NDArray[np.int64]]
@@ -112,6 +114,7 @@ class DatasetReport:
     outliers: list[Outlier]
     copied: CopiedPictures
     classes: dict[str, ClassRows]
+    boxes: dict[str, BoxFacts]
 
 
 def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = None) -> DatasetReport:
@@ -146,6 +149,7 @@ def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = No
         classes={
             name: counts for name, split in dataset.built_splits.items() if (counts := class_rows(split)) is not None
         },
+        boxes={name: boxes for name, split in dataset.built_splits.items() if (boxes := box_facts(split)) is not None},
     )
 
 

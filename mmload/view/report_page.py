@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mmload.errors import bytes_text, counted
 from mmload.store.dataset import Dataset, Split
+from mmload.view.box_facts import ASPECTS, PER_IMAGE, SIDES, BoxFacts
 from mmload.view.facts import field_text
 from mmload.view.report import BINS, ClassRows, DatasetReport
 from mmload.view.report_pictures import breakable, copies, one_line_of, outliers, sheets
@@ -138,6 +139,7 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
     rows += [(kind, line) for kind in ("warning", "note") for line in facts[f"{kind}s"]]
     parts = [_table(rows), sheets(split, training, splits)]
     parts.append(_classes(facts["classes"], report.classes.get(split.name)))
+    parts.append(_boxes(report.boxes.get(split.name)))
     if split.name in report.brightness:
         counts = report.brightness[split.name].tolist()
         names = [f"{bin_ * _STEP} to {bin_ * _STEP + _STEP - 1}" for bin_ in range(BINS)]
@@ -169,6 +171,34 @@ def _classes(classes: Sequence[Mapping[str, Any]], found: ClassRows | None) -> s
         listed = ordered[:half] + ordered[-half:]
         text = f"<p class=quiet>The {half} largest and the {half} smallest of {len(ordered):,} classes.</p>"
     return f"<h3>Classes</h3>{text}{_bars(heads, listed)}"
+
+
+def _boxes(found: BoxFacts | None) -> str:
+    """Writes charts of the boxes' sizes and shapes, and of their numbers per image."""
+    if found is None or not found.total:
+        return ""
+    images = int(found.per_image.sum())
+    lead = (
+        f"{counted(found.total, 'box', 'boxes')} in {counted(images, 'image')}, {found.total / images:.1f} on average, "
+        f"{found.most:,} at most; {found.per_image[0]:,} without any. Sizes are roots of areas, in stored pixels."
+    )
+    charts = "".join(
+        _bars(heads, _filled(edges, counts))
+        for heads, edges, counts in (
+            (("size", "boxes"), SIDES, found.sizes),
+            (("width : height", "boxes"), ASPECTS, found.aspects),
+            (("boxes", "images"), PER_IMAGE, found.per_image),
+        )
+    )
+    return f"<h3>Boxes</h3><p class=quiet>{lead}</p>{charts}"
+
+
+def _filled(edges: Sequence[float], counts: npt.NDArray[np.int64]) -> list[tuple[str, list[int]]]:
+    """Returns the bins from the first filled one to the last, by name, each with its count."""
+    names = [f"{first:g} to below {last:g}" for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    names.append(f"from {edges[-1]:g}")
+    filled = np.flatnonzero(counts)
+    return [(names[place], [int(counts[place])]) for place in range(filled[0], filled[-1] + 1)]
 
 
 def _sizes(sizes: npt.NDArray[np.int64]) -> str:
