@@ -20,8 +20,10 @@ from mmload.builder.options import BuildOptions, declarations
 from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.terminal import note, progress_bar, show
-from mmload.errors import UsageError, bytes_text, counted
+from mmload.errors import SourceError, UsageError, bytes_text, counted
 from mmload.remote.urls import place
+from mmload.runtime.resources import check_threads
+from mmload.sources import check_kind
 
 if TYPE_CHECKING:
     from mmload.bench.sample import Layout
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
     from mmload.builder.planned_update import UpdateOptions
 
 _ADVISED_SIZE = 256
+_FOLDER_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100")
 
 
 def build(**values: Any) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
     options = BuildOptions(**values)
     recipe = _recipe(options)
+    _check_first(recipe, options)
     if options.advise:
         _show_advice(recipe, options)
         return
@@ -68,6 +72,15 @@ def build(**values: Any) -> None:
         show(summary.of_build(report))
     else:
         _show_build(report, recipe)
+
+
+def _check_first(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
+    """Checks what is often mistyped before torch is imported, which takes seconds."""
+    check_kind(recipe.kind)
+    check_threads(options.threads)
+    of_folders = recipe.kind in _FOLDER_KINDS and not recipe.options.get("download")
+    if of_folders and isinstance(recipe.root, Path) and not recipe.root.is_dir():
+        raise SourceError(f"no such folder: {recipe.root}; give the folder of the {recipe.kind} source")
 
 
 def _update_options(options: BuildOptions, recipe: recipes.BuildRecipe) -> UpdateOptions | None:

@@ -83,12 +83,13 @@ def run_demo(
     say(f"1. made {images} JPEGs of {len(GRAINS)} kinds in {photos} ({time.perf_counter() - began:.1f} s)")
 
     recipe = recipes.BuildRecipe(kind="imagefolder", root=photos, out=dataset, transforms=recipes.square(256))
-    slow("building; the first build on a machine also compiles, for up to a minute")
+    slow("building; the first build of a clone also compiles, for some seconds")
     report = build(recipe, overwrite=True)
-    rate = report.built / report.seconds
-    say(f"2. built {dataset}: {counted(report.stored, 'row')} in {report.seconds:.1f} s, {rate:,.0f} images/s")
+    besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled else ""
+    rate = f"{report.rate:,.0f} images/s{besides}"
+    say(f"2. built {dataset}: {counted(report.stored, 'row')} in {report.seconds:.1f} s, {rate}")
 
-    slow("reading a batch; the first one on a machine also compiles, for up to half a minute")
+    slow("reading a batch; the first one of a clone also compiles, for some seconds")
     opened = open_dataset(dataset)
     train = opened["train"]
     batch = next(iter(Loader(train, batch_size=32, shuffle=True, collate=_collate(train.mean, train.std))))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_LEFT_OUT = 0.1
 """Share of the samples of a split that may be left out without a warning."""
 
+_SHOWN_SECONDS = 0.05
 _WIDTH = 80
 _REASONS = 3
 _CLASSES = 6
@@ -35,9 +36,9 @@ def of_build(report: BuildReport) -> str:
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
-    speed = report.built / report.seconds
-    shown = f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
-    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s)"
+    shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
+    besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
+    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
     return f"built {report.out}: {rate}{left_out}" + (f", {earlier:,} from an earlier run" if earlier else "")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -64,9 +65,12 @@ class Kernel(Part):
 
     def compile(self, signature: Signature | str) -> bytes:
         """Compiles the function for a signature; returns an object file."""
+        began = time.perf_counter()
         from mmload.runtime.numba_internals import compile_object  # imports numba
 
-        return compile_object(self.function, signature, self.nogil)
+        code = compile_object(self.function, signature, self.nogil)
+        _spent.append(time.perf_counter() - began)
+        return code
 
     def _load_first(self, *arguments: Any) -> Any:
         self._first = self.code(self.signatures[0]).call
@@ -75,6 +79,7 @@ class Kernel(Part):
 
 _kernels: dict[tuple[Callable[..., Any], str], Kernel] = {}
 _loading = threading.RLock()
+_spent: list[float] = []
 
 
 def numba_compiled(*signatures: Signature | str, nogil: bool = True) -> Callable[[F], F]:
@@ -116,6 +121,11 @@ def kernels() -> Iterator[tuple[Kernel, Signature | str]]:
     for kernel in _kernels.values():
         for signature in kernel.signatures:
             yield kernel, signature
+
+
+def compile_seconds() -> float:
+    """Returns the seconds that this process has spent on compiling kernels; 0 where all had machine code."""
+    return sum(_spent)
 
 
 def address_of(kernel: Callable[..., Any], signature: Signature | str) -> int:

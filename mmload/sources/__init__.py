@@ -202,6 +202,17 @@ def _equal(value: object, default: object) -> bool:
     return type(value) is type(default) and value == default
 
 
+def check_kind(kind: str) -> None:
+    """Checks that a kind of source is known; imports none.
+
+    Raises:
+        RecipeError: if it is not.
+    """
+    if kind not in SOURCES and kind not in (others := entry_points(group=ENTRY_POINTS).names):
+        known = {*SOURCES, *others}
+        raise RecipeError(f"unknown source kind {kind!r}; use one of {choices(known)}{did_you_mean(kind, known)}")
+
+
 def _factory_of(kind: str) -> SourceFactory:
     found = SOURCES.get(kind)
     if callable(found):
@@ -209,10 +220,8 @@ def _factory_of(kind: str) -> SourceFactory:
     if found is not None:
         module, _, name = found.partition(":")
         return cast(SourceFactory, getattr(import_module(module), name))
+    check_kind(kind)
     others = entry_points(group=ENTRY_POINTS)
-    if kind not in others.names:
-        known = {*SOURCES, *others.names}
-        raise RecipeError(f"unknown source kind {kind!r}; use one of {choices(known)}{did_you_mean(kind, known)}")
     try:
         return cast(SourceFactory, others[kind].load())
     except Exception as error:  # whatever another package's import raises

@@ -116,6 +116,30 @@ def test_no_such_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("imagefolder", "foto", "out"), "no such folder: foto"),
+        (("imagfolder", "photos", "out"), "unknown source kind 'imagfolder'"),
+        (("imagefolder", "photos", "out", "--threads", "0"), "threads is 0"),
+    ],
+)
+def test_what_is_mistyped_is_said_before_torch_is_imported(words: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    program = f"""
+import sys
+sys.argv = ["mmload", "build", *{words!r}]
+try:
+    import mmload.cli.app
+    mmload.cli.app.main()
+except SystemExit:
+    print("torch" in sys.modules, "numba" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert text in done.stderr
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
 def test_a_folder_without_classes(tmp_path: Path) -> None:
     (tmp_path / "flat").mkdir()
     assert "no class folders in" in complaint(mmload("build", "imagefolder", tmp_path / "flat", tmp_path / "out"), 1)
