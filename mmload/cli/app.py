@@ -38,12 +38,19 @@ class _WordPairs(TyperGroup):
         pair = " ".join(args[:2])
         return super().resolve_command(ctx, [pair, *args[2:]] if pair in self.commands else args)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands with their complete first sentences, which click would cut at the end of a line."""
+        rows = [(name, self.commands[name].get_short_help_str(limit=sys.maxsize)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
 
 app = typer.Typer(
     cls=_WordPairs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # to import rich takes as long as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Build an image dataset once into memory-mapped tensors; feed training from it at memory speed.",
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -18,6 +17,8 @@ from mmload.records import ObjectsRecord, Sample
 from mmload.remote.urls import Location
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
     from torch import Tensor
 
     from mmload.sources.decode import Decoder
@@ -208,9 +209,16 @@ def check_kind(kind: str) -> None:
     Raises:
         RecipeError: if it is not.
     """
-    if kind not in SOURCES and kind not in (others := entry_points(group=ENTRY_POINTS).names):
+    if kind not in SOURCES and kind not in (others := _others().names):
         known = {*SOURCES, *others}
         raise RecipeError(f"unknown source kind {kind!r}; use one of {choices(known)}{did_you_mean(kind, known)}")
+
+
+def _others() -> EntryPoints:
+    """Returns the kinds of other packages."""
+    from importlib.metadata import entry_points  # takes as long to import as all the rest
+
+    return entry_points(group=ENTRY_POINTS)
 
 
 def _factory_of(kind: str) -> SourceFactory:
@@ -221,7 +229,7 @@ def _factory_of(kind: str) -> SourceFactory:
         module, _, name = found.partition(":")
         return cast(SourceFactory, getattr(import_module(module), name))
     check_kind(kind)
-    others = entry_points(group=ENTRY_POINTS)
+    others = _others()
     try:
         return cast(SourceFactory, others[kind].load())
     except Exception as error:  # whatever another package's import raises

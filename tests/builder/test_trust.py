@@ -89,7 +89,7 @@ def test_kinds_of_others_are_not_run(copy: Path, tmp_path: Path, monkeypatch: py
     called = []
     monkeypatch.setattr(mmload.sources, "SOURCES", {**mmload.sources.SOURCES, "own": lambda *_, **__: called.append(1)})
     others = EntryPoints([EntryPoint("theirs", "canary_of_an_entry_point:Source", mmload.sources.ENTRY_POINTS)])
-    monkeypatch.setattr(mmload.sources, "entry_points", lambda **_: called.append(2) or others)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: called.append(2) or others)
     for kind in ("own", "theirs"):
         with pytest.raises(UsageError, match=f"asks to run the code of the source kind '{kind}': rows = 3"):
             compare(asking(copy, {"kind": kind, "rows": 3}), tmp_path)

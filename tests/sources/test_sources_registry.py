@@ -68,7 +68,7 @@ def test_an_entry_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             EntryPoint("broken", "no_such_module:x", "mmload.sources"),
         ]
     )
-    monkeypatch.setattr(mmload.sources, "entry_points", lambda *, group: points.select(group=group))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points.select(group=group))
     assert len(make_source("counting", tmp_path, Decoder(), {}).splits()["train"]) == 3
     with pytest.raises(RecipeError, match="broken of no_such_module:x cannot be loaded"):
         make_source("broken", tmp_path, Decoder(), {})
